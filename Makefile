@@ -1,0 +1,74 @@
+# Every target sets up what it needs: a virtual environment in .venv, pinned by constraints.txt.
+PYTHON  ?= python3
+WORKERS ?= 2
+ARGS    ?=
+
+BIN   := .venv/bin
+READY := .venv/.ready
+PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test fast lint format bench examples pins clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+setup: $(READY)  ## make .venv and install gtmsm into it
+
+demo: $(READY)  ## train a small world model and watch it remember
+	@$(BIN)/gtmsm demo $(ARGS)
+
+# One thread per worker: two workers on two cores that each start two threads are slower than one.
+test fast: export OMP_NUM_THREADS = 1
+test fast examples: export MPLBACKEND = Agg
+
+test: $(READY)  ## all tests, small trainings too
+	@$(BIN)/python -m pytest -n $(WORKERS) --benchmark-disable $(ARGS)
+
+fast: $(READY)  ## the tests that train nothing
+	@$(BIN)/python -m pytest -n $(WORKERS) --benchmark-disable -m "not slow" $(ARGS)
+
+lint: $(READY)  ## style, types, and who imports whom
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+format: $(READY)  ## let ruff tidy up
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+bench: $(READY)  ## speed, as ratios against a reference in the same run
+	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+
+examples: $(READY)  ## run every script in examples/
+	@set -e; for script in $(sort $(wildcard examples/*.py)); do \
+		echo "== $$script"; $(BIN)/python "$$script"; \
+	done
+
+# Not `uv lock`: its file would record addresses of registries. torch is held, its CUDA packages are cut.
+pins:  ## renew constraints.txt (torch stays where it is)
+	@set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	$(PYTHON) -m venv "$$work/venv"; "$$work/venv/bin/pip" install -qq uv; \
+	printf 'hatchling\neditables\n' > "$$work/build.in"; grep '^torch==' constraints.txt > "$$work/held.txt"; \
+	"$$work/venv/bin/uv" pip compile pyproject.toml "$$work/build.in" -c "$$work/held.txt" -o "$$work/all.txt" \
+		--all-extras --python-version 3.11 --no-header --no-annotate --no-emit-find-links -q >/dev/null; \
+	grep '^#' constraints.txt > "$$work/pins.txt"; \
+	sed 's/+cpu//' "$$work/all.txt" | grep -vE '^(nvidia-|cuda-|triton)' >> "$$work/pins.txt"; \
+	cp "$$work/pins.txt" constraints.txt
+
+clean:  ## remove .venv and every cache, but not runs/
+	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(READY): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "gtmsm needs Python 3.11 or newer; found no $(PYTHON)" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "gtmsm needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1): make PYTHON=python3.11 ..." >&2; exit 1; }
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+		echo "$(PYTHON) cannot make virtual environments; on Debian: apt install python3-venv" >&2; exit 1; }
+	@echo "setting up .venv (once; about a minute)"
+	@$(PYTHON) -m venv .venv
+	@$(PIP) hatchling editables
+	@$(PIP) --no-build-isolation -e '.[dev,tensorboard]'
+	@touch $@

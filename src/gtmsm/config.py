@@ -1,0 +1,58 @@
+"""Configs: frozen dataclasses that can be read from a file and refuse what they do not know."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from gtmsm.errors import InputError, did_you_mean
+
+T = TypeVar("T")
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def config(cls: type[T]) -> type[T]:
+    """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read."""
+    frozen = dataclass(frozen=True, kw_only=True)(cls)
+    frozen.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
+    return frozen
+
+
+def require(condition: bool, message: str) -> None:
+    """Refuse a config (or an argument) that makes no sense, in the words of `message`."""
+    if not condition:
+        raise InputError(message)
+
+
+def as_plain(settings: Any) -> dict[str, Any]:
+    """A config as nested dicts, lists and scalars, ready for JSON or YAML."""
+    plain: dict[str, Any] = TypeAdapter(dict[str, Any]).dump_python(asdict(settings), mode="json")
+    return plain
+
+
+def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:
+    """The inverse of `as_plain`; a wrong key or value is named with its path and, for a key, a suggestion."""
+    try:
+        return TypeAdapter(cls).validate_python(dict(plain))
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        path = ".".join(str(part) for part in first["loc"])
+        if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+            known = _known_keys(cls, tuple(str(part) for part in first["loc"][:-1]))
+            hint = did_you_mean(str(first["loc"][-1]), known)
+            raise InputError(f'{source}: unknown setting "{path}"; {hint}') from None
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, InputError):
+            raise InputError(f"{source}: {cause}") from None
+        raise InputError(f"{source}: {path} is {first['input']!r}; {first['msg'].lower()}") from None
+
+
+def _known_keys(cls: Any, path: tuple[str, ...]) -> list[str]:
+    """Field names of the config found by walking `path` down from `cls`."""
+    for name in path:
+        types = {field.name: field.type for field in fields(cls)} if is_dataclass(cls) else {}
+        if not is_dataclass(types.get(name)):
+            break
+        cls = types[name]
+    return [field.name for field in fields(cls)] if is_dataclass(cls) else []

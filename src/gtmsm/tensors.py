@@ -1,0 +1,54 @@
+"""Values the whole house passes around, and the vocabulary of shapes.
+
+Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
+of a pose, Z of a code, A of an action, K the number of neighbours.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Gaussian:
+    """N(mean, diag(exp(log_var)))."""
+
+    mean: Float[Tensor, "*batch Z"]
+    log_var: Float[Tensor, "*batch Z"]
+
+    def log_prob(self, z: Float[Tensor, "*any Z"]) -> Float[Tensor, "*out"]:
+        """log N(z | mean, var), summed over the last axis; broadcasts over the others."""
+        scaled2 = (z - self.mean).square() * (-self.log_var).exp()
+        return -0.5 * (scaled2 + self.log_var + LOG_TWO_PI).sum(-1)
+
+    def sample(self, generator: torch.Generator | None) -> Float[Tensor, "*batch Z"]:
+        """A reparameterised sample, or the mean where there is no generator."""
+        if generator is None:
+            return self.mean
+        noise = torch.randn(
+            self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator
+        )
+        return self.mean + noise * (0.5 * self.log_var).exp()
+
+    def __getitem__(self, index: object) -> "Gaussian":
+        """The same index into mean and log-variance."""
+        return Gaussian(self.mean[index], self.log_var[index])  # type: ignore[index]
+
+
+@dataclass(frozen=True)
+class Belief:
+    """Where the agent may be: a Gaussian with a full covariance, since walls couple the axes."""
+
+    mean: Float[Tensor, "*batch S"]
+    covariance: Float[Tensor, "*batch S S"] | None = None
+    """None where nobody asked how sure the belief is: training reads memory by its means alone."""
+
+    def __getitem__(self, index: object) -> "Belief":
+        """The same index into mean and covariance."""
+        covariance = None if self.covariance is None else self.covariance[index]  # type: ignore[index]
+        return Belief(self.mean[index], covariance)  # type: ignore[index]

@@ -1,0 +1,1 @@
+"""The few hot loops: one readable reference each, and its fast twins."""

@@ -1,0 +1,58 @@
+"""Walking between walls, step after step: eq. (nonlin_tr) of section 4.1.
+
+s_t = s_{t-1} + d_t * sigma_d(s_{t-1} + d_t) + noise_t, with d_t = M a_t and sigma_d a network with one
+hidden layer of ReLUs. The recurrence is truly sequential, so it is the one loop over time of the model:
+`walled_scan_by_steps` is the readable twin, `walled_scan` picks the fastest one for the device.
+"""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gtmsm.kernels import walled_scan_cpu
+
+
+class Gate(NamedTuple):
+    """Weights of sigma_d: sigmoid(relu(q W^T + b) . v + c), 0 where a step would end inside a wall."""
+
+    W: Float[Tensor, "H S"]
+    b: Float[Tensor, "H"]
+    v: Float[Tensor, "H"]
+    c: Float[Tensor, ""]
+
+    def __call__(self, q: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
+        """sigma_d(q): how much of a step that would lead to q is really made."""
+        return torch.sigmoid(torch.relu(q @ self.W.T + self.b) @ self.v + self.c)
+
+
+def walled_scan_by_steps(
+    start: Float[Tensor, "batch S"],
+    displacement: Float[Tensor, "batch time S"],
+    noise: Float[Tensor, "batch time S"],
+    gate: Gate,
+) -> Float[Tensor, "batch time S"]:
+    """The readable twin: poses after each step, by stepping."""
+    s, poses = start, []
+    for d, epsilon in zip(displacement.unbind(1), noise.unbind(1), strict=True):
+        s = s + d * gate(s + d)[..., None] + epsilon
+        poses.append(s)
+    return torch.stack(poses, dim=1) if poses else torch.zeros_like(displacement)
+
+
+def walled_scan(
+    start: Float[Tensor, "batch S"],
+    displacement: Float[Tensor, "batch time S"],
+    noise: Float[Tensor, "batch time S"],
+    gate: Gate,
+) -> Float[Tensor, "batch time S"]:
+    """Poses after each step, by the fastest twin for where the tensors are."""
+    if displacement.device.type == "cpu":
+        return walled_scan_cpu.scan(start, displacement, noise, *gate)
+    if displacement.device.type == "cuda" and start.shape[-1] == 2 and displacement.dtype == torch.float32:
+        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+        from gtmsm.kernels import walled_scan_triton
+
+        return walled_scan_triton.scan(start, displacement, noise, *gate)
+    return walled_scan_by_steps(start, displacement, noise, gate)

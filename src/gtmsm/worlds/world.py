@@ -1,0 +1,40 @@
+"""What a place to walk must offer: batched tensors on any device, no learning inside."""
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What `n` agents saw and where they were, after each of their actions."""
+
+    frames: Float[Tensor, "n time channel height width"]
+    poses: Float[Tensor, "n time D"]
+
+
+@runtime_checkable
+class World(Protocol):
+    """`n` agents, each in a place of its own."""
+
+    action_names: tuple[str, ...]
+    frame_shape: tuple[int, int, int]
+
+    def reset(self, n: int, generator: torch.Generator | None = None) -> None:
+        """Put `n` agents into places drawn at random (without a generator: the first `n`, in order)."""
+
+    def step(self, action: Int[Tensor, "n"]) -> None:
+        """Each agent does its action."""
+
+    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+        """Many steps at once: the same as `step` and `look` in turn, without a loop over time."""
+
+    def look(self) -> Float[Tensor, "n channel height width"]:
+        """What each agent sees now, in [0, 1]."""
+
+    @property
+    def pose(self) -> Float[Tensor, "n D"]:
+        """Where each agent really is."""

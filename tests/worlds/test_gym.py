@@ -1,0 +1,157 @@
+"""The image walk as a Gymnasium environment."""
+
+import warnings
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from gtmsm.errors import InputError
+from gtmsm.worlds.gym import ImageWalkEnv, register_envs
+from gtmsm.worlds.image_walk import YELLOW
+from gtmsm.worlds.image_walk import ACTIONS
+
+NAME = "gtmsm/ImageWalk-v0"
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    """A file of noise without any pixel as yellow as the window."""
+    generator = np.random.default_rng(0)
+    path = tmp_path / "noise.npz"
+    np.savez(
+        path,
+        train=generator.integers(0, 200, (4, 32, 32, 3), dtype=np.uint8),
+        test=generator.integers(0, 200, (2, 32, 32, 3), dtype=np.uint8),
+    )
+    return path
+
+
+def yellow_box(picture):
+    """Top, bottom, left, right of what is drawn in yellow."""
+    rows, columns = np.nonzero((picture == np.rint(255 * np.array(YELLOW))).all(-1))
+    return rows.min(), rows.max() + 1, columns.min(), columns.max() + 1
+
+
+@pytest.mark.parametrize("start", ["centre", "random"])
+def test_gymnasium_has_no_complaint(start):
+    env = gymnasium.make(NAME, start=start, render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def test_registering_twice_is_harmless():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register_envs()
+
+
+def test_an_episode_is_cut_after_512_steps(pictures):
+    env = gymnasium.make(NAME, images=pictures)
+    env.reset(seed=0)
+    cuts = [env.step(4)[3] for _ in range(512)]
+    assert cuts == [False] * 511 + [True]
+
+
+def test_nothing_is_rewarded_and_nothing_ends(pictures):
+    env = ImageWalkEnv(images=pictures)
+    env.reset(seed=0)
+    assert all(env.step(action)[1:3] == (0.0, False) for action in range(5))
+
+
+def test_the_observation_is_the_crop_under_the_cell(pictures):
+    env = ImageWalkEnv(images=pictures)
+    env.reset(seed=0)
+    train = np.load(pictures)["train"]
+    for action in (0, 0, 3, 1, 2, 2, 4):
+        seen, *_, info = env.step(action)
+        top, left = 3 * info["cell"]
+        assert np.array_equal(seen, train[info["image"], top : top + 8, left : left + 8])
+
+
+def test_actions_move_the_cell_as_they_are_named(pictures):
+    env = ImageWalkEnv(images=pictures)
+    ends = {"up": [3, 4], "down": [5, 4], "left": [4, 3], "right": [4, 5], "stay": [4, 4]}
+    for action, name in enumerate(ACTIONS):
+        env.reset(seed=0)
+        assert env.step(action)[-1]["cell"].tolist() == ends[name]
+
+
+def test_the_same_seed_starts_the_same_episode(pictures):
+    first, second = (ImageWalkEnv(images=pictures, start="random").reset(seed=5) for _ in range(2))
+    assert np.array_equal(first[0], second[0])
+    assert first[1]["image"] == second[1]["image"]
+
+
+def test_random_starts_reach_different_cells_and_images(pictures):
+    env = ImageWalkEnv(images=pictures, start="random")
+    env.reset(seed=0)
+    infos = [env.reset()[1] for _ in range(100)]
+    assert len({tuple(info["cell"]) for info in infos}) > 40
+    assert {info["image"] for info in infos} == {0, 1, 2, 3}
+
+
+def test_the_test_images_can_be_walked_on(pictures):
+    env = ImageWalkEnv(images=pictures, split="test")
+    seen, info = env.reset(seed=0)
+    test = np.load(pictures)["test"]
+    assert np.array_equal(seen, test[info["image"], 12:20, 12:20])
+
+
+@pytest.mark.parametrize("walk", [[], [0] * 9 + [2] * 9, [1] * 9 + [3] * 9, [0, 3, 3]])
+def test_the_yellow_window_is_where_the_agent_is(pictures, walk):
+    env = ImageWalkEnv(images=pictures, render_mode="rgb_array")
+    info = env.reset(seed=0)[1]
+    for action in walk:
+        info = env.step(action)[-1]
+    picture = env.render()
+    assert picture.shape == (512, 512, 3)
+    top, left = 16 * 3 * info["cell"]
+    assert yellow_box(picture) == (top, top + 128, left, left + 128)
+
+
+def test_rendering_shows_the_whole_picture_around_the_window(pictures):
+    env = ImageWalkEnv(images=pictures, render_mode="rgb_array")
+    info = env.reset(seed=0)[1]
+    picture = env.render()[8::16, 8::16]
+    expected = np.load(pictures)["train"][info["image"]]
+    different = np.argwhere((picture != expected).any(-1))
+    assert len(different) == 0
+
+
+def test_a_margin_shifts_the_window_too(pictures):
+    env = ImageWalkEnv(images=pictures, size=32, crop=8, stride=5, render_mode="rgb_array")
+    env.reset(seed=0)
+    top, bottom, left, right = yellow_box(env.render())
+    assert (top, left) == (16 * (2 + 5 * 2), 16 * (2 + 5 * 2))
+    assert (bottom - top, right - left) == (128, 128)
+
+
+def test_rendering_is_off_unless_asked_for(pictures):
+    env = ImageWalkEnv(images=pictures)
+    env.reset(seed=0)
+    assert env.render() is None
+
+
+@pytest.mark.parametrize("action", [5, -1, np.int64(7)])
+def test_an_action_that_does_not_exist_is_refused(pictures, action):
+    env = ImageWalkEnv(images=pictures)
+    env.reset(seed=0)
+    with pytest.raises(InputError, match="expected 0 to 4: up, down"):
+        env.step(action)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"render_mode": "human"}, 'render_mode is "human"; choose from rgb_array'),
+        ({"split": "tset"}, 'split is "tset"; did you mean "test"'),
+        ({"images": "nowhere"}, "no such file or folder"),
+        ({"stride": 0}, "stride is 0"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, complaint):
+    with pytest.raises(InputError, match=complaint):
+        ImageWalkEnv(**options)

@@ -1,0 +1,273 @@
+"""Where the pictures come from."""
+
+import hashlib
+import socket
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from gtmsm.errors import InputError
+from gtmsm.worlds import images
+from gtmsm.worlds.images import load_images
+
+GREEN = (10, 200, 30)
+
+
+def noise(*shape):
+    return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+
+
+def saved(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Twelve pictures, each of one grey of its own: 10, 20, ... 120."""
+    for i in range(1, 13):
+        Image.new("RGB", (40, 30), (10 * i,) * 3).save(tmp_path / f"{i:02}.png")
+    return tmp_path
+
+
+# ---- built in
+
+
+def test_the_builtin_views_are_thousands_and_of_the_size_asked_for():
+    views = load_images("builtin", 32)
+    assert views.train.shape == (4000, 3, 32, 32)
+    assert views.test.shape == (500, 3, 32, 32)
+    assert views.train.dtype == views.test.dtype == torch.uint8
+
+
+def test_the_builtin_views_are_the_same_every_time():
+    first = load_images("builtin", 16)
+    images._builtin.cache_clear()
+    assert load_images("builtin", 16).fingerprint == first.fingerprint
+
+
+def test_the_builtin_views_never_touch_the_network(monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("network")
+
+    images._builtin.cache_clear()
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert len(load_images("builtin", 16).train) == 4000
+
+
+def test_training_and_test_views_come_from_different_photographs():
+    assert not set(images.TRAIN_PHOTOGRAPHS) & set(images.TEST_PHOTOGRAPHS)
+
+
+def test_hardly_two_builtin_views_are_the_same():
+    train = load_images("builtin", 32).train
+    assert len(train.flatten(1).unique(dim=0)) > 0.97 * len(train)
+
+
+def test_neighbouring_cells_of_builtin_views_look_different():
+    views = load_images("builtin", 32)
+    for part in (views.train, views.test):
+        shifted = (part[..., 3:].float() - part[..., :-3].float()).abs().mean((1, 2, 3))
+        assert shifted.min() > 2
+        assert shifted.median() > 15
+
+
+@pytest.mark.parametrize("size", [8, 48, 64])
+def test_builtin_views_come_in_other_sizes(size):
+    assert load_images("builtin", size).train.shape == (4000, 3, size, size)
+
+
+def test_builtin_views_larger_than_the_photographs_are_refused():
+    with pytest.raises(InputError, match="size is 129; the built-in photographs are sharp up to 128"):
+        load_images("builtin", 129)
+
+
+def test_a_missing_photograph_is_named(monkeypatch):
+    monkeypatch.setattr(images, "TRAIN_PHOTOGRAPHS", ("unicorn.png",))
+    images._builtin.cache_clear()
+    with pytest.raises(InputError, match="scikit-image has no unicorn.png; pip install"):
+        load_images("builtin", 16)
+
+
+# ---- a .npz
+
+
+def test_a_npz_of_the_right_size_is_taken_as_it_is(tmp_path):
+    train, test = noise(5, 32, 32, 3), noise(2, 32, 32, 3)
+    loaded = load_images(saved(tmp_path / "mine.npz", train=train, test=test, ids=np.arange(5)), 32)
+    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), train)
+    assert np.array_equal(loaded.test.permute(0, 2, 3, 1).numpy(), test)
+    assert loaded.name == "mine.npz"
+
+
+def test_the_fingerprint_is_the_hash_of_the_pixels(tmp_path):
+    train, test = noise(5, 16, 16, 3), noise(2, 16, 16, 3)
+    loaded = load_images(saved(tmp_path / "mine.npz", train=train, test=test), 16)
+    pixels = train.transpose(0, 3, 1, 2).tobytes() + test.transpose(0, 3, 1, 2).tobytes()
+    assert loaded.fingerprint == hashlib.sha256(pixels).hexdigest()
+
+
+def test_a_npz_of_another_size_is_resized_without_aliasing(tmp_path):
+    stripes = np.zeros((3, 64, 64, 3), np.uint8)
+    stripes[:, :, ::2] = 255
+    loaded = load_images(saved(tmp_path / "stripes.npz", train=stripes, test=stripes), 16)
+    assert loaded.train.shape == (3, 3, 16, 16)
+    assert (loaded.train.float() - 127.5).abs().max() < 10
+
+
+def test_a_npz_of_oblong_images_keeps_their_central_square(tmp_path):
+    oblong = noise(3, 20, 32, 3)
+    loaded = load_images(saved(tmp_path / "oblong.npz", train=oblong, test=oblong), 20)
+    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), oblong[:, :, 6:26])
+
+
+@pytest.mark.parametrize(
+    ("arrays", "complaint"),
+    [
+        ({"pictures": noise(3, 8, 8, 3)}, "holds pictures; expected the keys train and test"),
+        ({"train": noise(3, 8, 8, 3)}, "holds train; expected the keys train and test"),
+        (
+            {"train": noise(3, 8, 8, 3) / 255, "test": noise(3, 8, 8, 3)},
+            r"train is float64 of shape \(3, 8, 8, 3\)",
+        ),
+        (
+            {"train": noise(3, 8, 8, 3), "test": noise(3, 8, 8)},
+            r"test is uint8 of shape \(3, 8, 8\); .*\(N, H, W, 3\)",
+        ),
+        ({"train": noise(3, 3, 8, 8), "test": noise(3, 8, 8, 3)}, r"train is uint8 of shape \(3, 3, 8, 8\)"),
+        ({"train": noise(3, 0, 8, 3), "test": noise(3, 8, 8, 3)}, r"train is uint8 of shape \(3, 0, 8, 3\)"),
+        (
+            {"train": noise(1, 8, 8, 3), "test": noise(3, 8, 8, 3)},
+            "gives 1 training and 3 test.*at least 2 and 1",
+        ),
+        (
+            {"train": noise(3, 8, 8, 3), "test": noise(0, 8, 8, 3)},
+            "gives 3 training and 0 test.*at least 2 and 1",
+        ),
+        ({"train": np.array([{}]), "test": noise(3, 8, 8, 3)}, "not a readable .npz of plain arrays"),
+    ],
+)
+def test_a_npz_of_something_else_is_refused_by_name(tmp_path, arrays, complaint):
+    path = saved(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(InputError, match=complaint) as refusal:
+        load_images(path, 8)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("kept", [0, 1, 10, 500, 4000])
+def test_a_truncated_npz_is_refused(tmp_path, kept):
+    path = saved(tmp_path / "mine.npz", train=noise(5, 16, 16, 3), test=noise(2, 16, 16, 3))
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match="mine.npz: not a readable .npz"):
+        load_images(path, 16)
+
+
+def test_a_npz_with_a_flipped_bit_is_refused(tmp_path):
+    path = saved(tmp_path / "mine.npz", train=noise(5, 16, 16, 3), test=noise(2, 16, 16, 3))
+    damaged = bytearray(path.read_bytes())
+    damaged[1000] ^= 1
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="mine.npz: not a readable .npz"):
+        load_images(path, 16)
+
+
+def test_a_text_file_renamed_to_npz_is_refused(tmp_path):
+    path = tmp_path / "notes.npz"
+    path.write_text("these are not the arrays you are looking for")
+    with pytest.raises(InputError, match="notes.npz: not a readable .npz"):
+        load_images(path, 16)
+
+
+def test_a_npy_file_is_refused(tmp_path):
+    path = tmp_path / "one.npy"
+    np.save(path, noise(3, 8, 8, 3))
+    with pytest.raises(InputError, match="one.npy: .*train=..., test=..."):
+        load_images(path, 8)
+
+
+def test_a_path_that_does_not_exist_is_refused_with_the_choices():
+    with pytest.raises(InputError, match='images "no/such": no such file or folder; give "builtin", a .npz'):
+        load_images("no/such", 32)
+
+
+def test_a_size_without_pixels_is_refused():
+    with pytest.raises(InputError, match="size is 0"):
+        load_images("builtin", 0)
+
+
+# ---- a folder
+
+
+def test_every_tenth_picture_of_a_folder_is_held_out(folder):
+    loaded = load_images(folder, 8)
+    assert loaded.test[:, 0, 0, 0].tolist() == [100]
+    assert loaded.train[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 110, 120]
+
+
+def test_of_three_pictures_the_last_is_held_out(tmp_path):
+    for name in "abc":
+        Image.new("RGB", (8, 8), GREEN).save(tmp_path / f"{name}.JPG")
+    loaded = load_images(tmp_path, 8)
+    assert (len(loaded.train), len(loaded.test)) == (2, 1)
+
+
+def test_pictures_are_cropped_to_their_central_square(folder):
+    wide = np.zeros((10, 30, 3), np.uint8)
+    wide[:, 10:20] = 255
+    Image.fromarray(wide).save(folder / "00.png")
+    assert load_images(folder, 10).train[0].min() == 255
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK"])
+def test_pictures_of_every_mode_become_colours(folder, mode):
+    suffix = "jpg" if mode == "CMYK" else "png"
+    Image.new("RGB", (20, 20), "white").convert(mode).save(folder / f"00.{suffix}")
+    assert load_images(folder, 8).train[0].min() >= 250
+
+
+def test_sixteen_bit_greys_are_scaled_not_cut_off(folder):
+    Image.fromarray(np.full((20, 20), 257 * 100, np.uint16)).save(folder / "00.png")
+    assert (load_images(folder, 8).train[0] == 100).all()
+
+
+def test_what_is_transparent_becomes_white(folder):
+    Image.new("RGBA", (20, 20), (*GREEN, 0)).save(folder / "00.png")
+    assert (load_images(folder, 8).train[0] == 255).all()
+
+
+def test_colours_keep_their_order(folder):
+    Image.new("RGB", (20, 20), GREEN).save(folder / "00.png")
+    assert load_images(folder, 8).train[0, :, 4, 4].tolist() == list(GREEN)
+
+
+def test_other_files_in_a_folder_are_passed_over(folder):
+    (folder / "notes.txt").write_text("hello")
+    (folder / "._01.png").write_text("what a Mac leaves behind")
+    assert len(load_images(folder, 8).train) == 11
+
+
+def test_an_empty_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match="gives 0 training and 0 test images; .*put 3 or more .png"):
+        load_images(tmp_path, 8)
+
+
+def test_a_folder_with_one_picture_is_refused(tmp_path):
+    Image.new("RGB", (8, 8)).save(tmp_path / "one.png")
+    with pytest.raises(InputError, match="gives 0 training and 1 test images; at least 2 and 1 are needed"):
+        load_images(tmp_path, 8)
+
+
+@pytest.mark.parametrize("kept", [0, 20, 60])
+def test_a_damaged_picture_is_named(folder, kept):
+    path = folder / "05.png"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match="05.png: cannot be read as a PNG or JPEG"):
+        load_images(folder, 8)
+
+
+def test_a_single_picture_is_refused_with_advice(folder):
+    with pytest.raises(InputError, match="01.png: a single picture; give the folder"):
+        load_images(folder / "01.png", 8)

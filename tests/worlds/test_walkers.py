@@ -1,0 +1,97 @@
+"""Who chooses the actions, and how long they hold on to them."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from gtmsm.errors import InputError
+from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, poisson_cdf
+
+CPU = torch.device("cpu")
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def run_lengths(row):
+    """Lengths of the stretches of equal numbers, without the last, which the end cuts off."""
+    edges = np.flatnonzero(np.diff(row)) + 1
+    return np.diff(np.concatenate([[0], edges]))
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, 3.0, 40.0, 1000.0])
+def test_the_table_is_the_poisson_distribution(mean):
+    table = poisson_cdf(mean, CPU)
+    expected = stats.poisson.cdf(np.arange(len(table)), mean)
+    np.testing.assert_allclose(table.numpy(), expected, rtol=1e-11, atol=1e-15)
+
+
+@pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, 3.0, 40.0, 1000.0])
+def test_the_table_leaves_out_nothing_a_float_could_hold(mean):
+    assert stats.poisson.sf(len(poisson_cdf(mean, CPU)) - 1, mean) < 2**-53
+
+
+@pytest.mark.parametrize("mean", [0.5, 3.0])
+def test_an_action_is_held_for_one_step_and_a_poisson_number_of_repeats(mean):
+    # With a million actions to choose from, two runs in a row never share one.
+    walker = PoissonWalker(PoissonWalkerConfig(mean_repeats=mean), actions=1_000_000)
+    walks = walker(400, 200, seeded()).numpy()
+    # Only runs that begin in the first half: none of them is cut off, so long ones are not missed.
+    lengths = np.concatenate([runs[np.cumsum(runs) - runs < 100] for runs in map(run_lengths, walks)])
+    most = int(stats.poisson.isf(1e-3, mean))
+    observed = np.bincount(np.minimum(lengths - 1, most), minlength=most + 1)
+    chances = np.append(stats.poisson.pmf(np.arange(most), mean), stats.poisson.sf(most - 1, mean))
+    assert stats.chisquare(observed, chances * observed.sum()).pvalue > 1e-3
+
+
+def test_every_action_is_as_likely_as_any_other():
+    actions = PoissonWalker()(20_000, 1, seeded()).flatten()
+    assert stats.chisquare(actions.bincount(minlength=5).numpy()).pvalue > 1e-3
+
+
+def test_later_steps_choose_as_uniformly_as_the_first():
+    actions = PoissonWalker()(20_000, 40, seeded(1))[:, -1]
+    assert stats.chisquare(actions.bincount(minlength=5).numpy()).pvalue > 1e-3
+
+
+def test_with_no_repeats_every_step_is_a_new_choice():
+    walks = PoissonWalker(PoissonWalkerConfig(mean_repeats=0.0), actions=1_000_000)(50, 100, seeded())
+    assert (walks[:, 1:] != walks[:, :-1]).all()
+
+
+def test_with_a_thousand_repeats_a_short_walk_is_a_single_action():
+    walks = PoissonWalker(PoissonWalkerConfig(mean_repeats=1000.0))(50, 100, seeded())
+    assert (walks == walks[:, :1]).all()
+
+
+def test_the_same_seed_chooses_the_same_actions():
+    walker = PoissonWalker()
+    assert torch.equal(walker(8, 64, seeded(7)), walker(8, 64, seeded(7)))
+
+
+def test_another_seed_chooses_other_actions():
+    walker = PoissonWalker()
+    assert not torch.equal(walker(8, 64, seeded(7)), walker(8, 64, seeded(8)))
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (3, 1), (1, 9), (5, 288)])
+def test_there_is_an_action_for_every_agent_and_step(shape):
+    actions = PoissonWalker()(*shape, seeded())
+    assert actions.shape == shape
+    assert actions.dtype == torch.int64
+    assert actions.min() >= 0 and actions.max() < 5
+
+
+@pytest.mark.parametrize("mean", [-1.0, math.nan, math.inf, 1000.5])
+def test_a_mean_that_makes_no_sense_is_refused(mean):
+    with pytest.raises(InputError, match="mean_repeats is .*from 0 .* to 1000"):
+        PoissonWalkerConfig(mean_repeats=mean)
+
+
+def test_a_walker_without_actions_is_refused():
+    with pytest.raises(InputError, match="asked for 0 actions"):
+        PoissonWalker(actions=0)

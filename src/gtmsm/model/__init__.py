@@ -1,0 +1,1 @@
+"""The paper, one density per file."""

@@ -1,0 +1,256 @@
+"""The world model: memorise, imagine, explain."""
+
+import json
+import struct
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from gtmsm.config import as_plain, config, read_config, require
+from gtmsm.errors import InputError
+from gtmsm.files import write_atomically
+from gtmsm.model.elbo import Elbo, elbo
+from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
+from gtmsm.model.memory import Memory
+from gtmsm.model.motion import MotionConfig, build_motion
+from gtmsm.model.recall import Mixture, RecallConfig, recall
+from gtmsm.tensors import Belief
+
+
+@config
+class WorldModelConfig:
+    """The parts of a world model."""
+
+    vae: FrameVAEConfig = FrameVAEConfig()
+    motion: MotionConfig = MotionConfig()
+    recall: RecallConfig = RecallConfig()
+
+
+WEIGHTS = "weights.safetensors"
+
+
+class WorldModel(nn.Module):
+    """GTM-SM (Fraccaro et al., 2018): what was seen, where, and what any actions would show.
+
+    Frames are `batch time channel height width` in [0, 1]; frame t is what action t led to.
+    """
+
+    def __init__(self, settings: WorldModelConfig, frame_shape: tuple[int, int, int], action_size: int) -> None:
+        super().__init__()
+        self.settings = settings
+        self.frame_shape = frame_shape
+        self.action_size = action_size
+        self.vae = FrameVAE(settings.vae, frame_shape)
+        self.motion = build_motion(settings.motion, action_size)
+
+    def memorise(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        memory: Memory | None = None,
+        here: Belief | None = None,
+    ) -> tuple[Memory, Belief]:
+        """Store what was seen and where (section 3.3); returns the memory and where the agent is now.
+
+        Give `memory` and `here` of an earlier call to go on from there.
+        """
+        self._check(frames, actions)
+        walk = self.motion.believe(here or Belief(self.motion.start(len(actions))), actions)
+        written = Memory(Belief(self.motion.place(walk.mean), walk.covariance), self.vae.encode(frames))
+        return (memory.write(written) if memory else written), walk[:, -1]
+
+    def imagine(
+        self,
+        memory: Memory,
+        here: Belief,
+        actions: Float[Tensor, "batch time A"],
+        generator: torch.Generator | None = None,
+    ) -> "Dream":
+        """Where `actions` would lead from `here`, and what memory says is to be seen there.
+
+        Poses come first and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path
+        and the heaviest component; with one: samples of pose, component and code.
+        """
+        self._check_actions(actions)
+        if generator is None:
+            poses = self.motion.unroll(here.mean, actions)
+        else:
+            poses = self.motion.unroll(
+                _draw(here, generator), actions, self.motion.draw_noise(actions, generator)
+            )
+        covariance = None
+        if self.settings.recall.distance == "kl":
+            covariance = self.motion.believe(here, actions).covariance
+        return Dream(Belief(poses, covariance), memory, self, generator)
+
+    def explain(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        tau: int,
+        generator: torch.Generator | None = None,
+        reading: RecallConfig | None = None,
+    ) -> Elbo:
+        """The bound on log p(x_{tau+1:T} | a, x_{1:tau}), per frame (section 3.4).
+
+        Memory holds the means of p*(s_t); the future's poses are ancestral samples of it.
+        """
+        self._check(frames, actions)
+        require(0 < tau < frames.shape[1], f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}")
+        reading = reading or self.settings.recall
+        mean, sample = self._walk_twice(actions, generator)
+        covariance = None
+        if reading.distance == "kl":
+            covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
+        place = Belief(self.motion.place(mean), covariance)
+        query = Belief(self.motion.place(sample), covariance)
+        code = self.vae.encode(frames)
+        prior = recall(Memory(place[:, :tau], code[:, :tau]), query[:, tau:], reading)
+        return elbo(self.vae, frames[:, tau:], code[:, tau:], prior, generator)
+
+    def forward(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        tau: int,
+        generator: torch.Generator,
+        reading: RecallConfig,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss to train on, and what to log: the negative bound, averaged over predicted frames."""
+        terms = self.explain(frames, actions, tau, generator, reading)
+        assert terms.bound.shape == (len(frames), frames.shape[1] - tau)
+        logs = {"elbo": terms.bound, "log_likelihood": terms.log_likelihood, "kl": terms.kl}
+        return -terms.bound.mean(), {name: value.detach().mean() for name, value in logs.items()}
+
+    def _walk_twice(
+        self, actions: Float[Tensor, "batch time A"], generator: torch.Generator | None
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+        """The mean path and one sampled path, side by side in one scan."""
+        start = self.motion.start(len(actions))
+        if generator is None:
+            mean = self.motion.unroll(start, actions)
+            return mean, mean
+        noise = self.motion.draw_noise(actions, generator)
+        both = self.motion.unroll(
+            start.repeat(2, 1), actions.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise])
+        )
+        mean, sample = both.chunk(2)
+        return mean, sample
+
+    def _check(self, frames: Tensor, actions: Tensor) -> None:
+        """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
+        self._check_actions(actions)
+        if tuple(frames.shape[2:]) != tuple(self.frame_shape) or frames.dim() != 5:
+            raise InputError(
+                f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
+                f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
+            )
+        if frames.shape[:2] != actions.shape[:2]:
+            raise InputError(
+                f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
+                "give one action per frame: the one that led to it"
+            )
+
+    def _check_actions(self, actions: Tensor) -> None:
+        """Actions as float vectors of the right size."""
+        if actions.dim() != 3 or actions.shape[-1] != self.action_size or not actions.is_floating_point():
+            raise InputError(
+                f"actions are {actions.dtype} of shape {tuple(actions.shape)}; this model expects floats of shape "
+                f"(batch, time, {self.action_size}), one-hot where actions are discrete"
+            )
+
+    def save(self, path: Path) -> None:
+        """Weights and settings in one safetensors file, atomically."""
+        about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
+        tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
+        write_atomically(path, save(tensors, {"gtmsm": json.dumps(about)}))
+
+    @classmethod
+    def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
+        """From a run folder, or a weights file of one."""
+        file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+        about, tensors = _read_weights(file)
+        model = cls(
+            read_config(WorldModelConfig, about["model"], str(file)), tuple(about["frame_shape"]), about["action_size"]
+        )
+        model.load_weights(tensors, file)
+        return model.to(device).eval()
+
+    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Take the weights of `source`, which must be those of a model like this one."""
+        mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
+        theirs = {name: tuple(value.shape) for name, value in tensors.items()}
+        for name in sorted(mine.keys() | theirs.keys()):
+            if mine.get(name) != theirs.get(name):
+                raise InputError(
+                    f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
+                    f"{mine.get(name, 'unknown')} here"
+                )
+        self.load_state_dict(tensors)
+
+
+def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
+    """A sample of the belief."""
+    if here.covariance is None:
+        return here.mean
+    noise = torch.randn(here.mean.shape, dtype=here.mean.dtype, device=here.mean.device, generator=generator)
+    factor = torch.linalg.cholesky(here.covariance)
+    return here.mean + (factor @ noise[..., None]).squeeze(-1)
+
+
+def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What `WorldModel.save` wrote."""
+    if not file.is_file():
+        raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
+    try:
+        with safe_open(file, framework="pt") as content:
+            about = (content.metadata() or {}).get("gtmsm")
+            tensors = {name: content.get_tensor(name) for name in content.keys()}
+    except (SafetensorError, OSError, struct.error) as problem:
+        raise InputError(f"{file} cannot be read as safetensors weights ({problem}); is it whole?") from None
+    if about is None:
+        raise InputError(f"{file} holds weights of another program: gtmsm's own description is missing in it")
+    return json.loads(about), tensors
+
+
+@dataclass
+class Dream:
+    """An imagined walk: poses now, pixels when somebody looks."""
+
+    walk: Belief
+    memory: Memory
+    model: WorldModel = field(repr=False)
+    generator: torch.Generator | None = None
+
+    @property
+    def poses(self) -> Float[Tensor, "batch time S"]:
+        """Where the walk leads."""
+        return self.walk.mean
+
+    @cached_property
+    def prior(self) -> Mixture:
+        """p(z_t | s_t, m) at every pose."""
+        place = Belief(self.model.motion.place(self.walk.mean), self.walk.covariance)
+        return recall(self.memory, place, self.model.settings.recall)
+
+    @property
+    def retrieved(self) -> Int[Tensor, "batch time"]:
+        """Which memory entry each frame is mostly made from."""
+        return self.prior.heaviest
+
+    @cached_property
+    def codes(self) -> Float[Tensor, "batch time Z"]:
+        """A code for every pose: the heaviest component's mean, or a sample where the dream is sampled."""
+        return self.prior.peak() if self.generator is None else self.prior.sample(self.generator)
+
+    @cached_property
+    def frames(self) -> Float[Tensor, "batch time channel height width"]:
+        """What would be seen."""
+        return self.model.vae.decode(self.codes)

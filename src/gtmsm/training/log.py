@@ -1,0 +1,112 @@
+"""What training tells: lines of JSON for programs, TensorBoard for eyes, a live display for whoever waits."""
+
+import json
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+METRICS = "metrics.jsonl"
+
+
+class MetricsLog:
+    """metrics.jsonl, one line per report, and TensorBoard where it is installed."""
+
+    def __init__(self, folder: Path, resume_at: int | None) -> None:
+        path = folder / METRICS
+        if resume_at is not None and path.exists():
+            _forget_after(path, resume_at)
+        self._file: TextIO = path.open("a" if resume_at is not None else "w")
+        self._board: Any = None
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return  # the extra `tensorboard` is not installed; the lines of JSON hold the same
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at)
+
+    def write(self, update: int, values: dict[str, Any]) -> None:
+        """One report; what was written survives a crash."""
+        self._file.write(json.dumps({"update": update, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, int | float):
+                    self._board.add_scalar(name, value, update)
+
+    def close(self) -> None:
+        """Flush and let go."""
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def _forget_after(path: Path, update: int) -> None:
+    """Drop reports of updates that the checkpoint resumed from has not seen, and a line cut short by a crash."""
+    kept = []
+    for line in path.read_text().splitlines():
+        try:
+            if json.loads(line)["update"] <= update:
+                kept.append(line + "\n")
+        except (json.JSONDecodeError, KeyError):
+            continue
+    path.write_text("".join(kept))
+
+
+class Display:
+    """Progress with ETA, bound, KL, PSNR and retrieval; plain lines where nobody watches a terminal."""
+
+    def __init__(self, total: int, console: Console) -> None:
+        self.console = console
+        self._shown: dict[str, Any] = {}
+        self._stage = ""
+        self._last_line = 0.0
+        self._progress = Progress(
+            TextColumn("[bold]{task.fields[stage]:>9}"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("eta"),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            console=console,
+            transient=False,
+        )
+        self._task = self._progress.add_task("train", total=total, stage="", numbers="")
+
+    def __enter__(self) -> "Display":
+        """Start drawing, where there is a terminal."""
+        if self.console.is_terminal:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop drawing."""
+        if self.console.is_terminal:
+            self._progress.stop()
+
+    def show(self, update: int, stage: str, values: dict[str, Any]) -> None:
+        """The newest numbers."""
+        self._shown |= values
+        self._stage = stage
+        numbers = "  ".join(text for name, text in _SHOWN.items() if name in self._shown).format(**self._shown)
+        self._progress.update(self._task, completed=update, stage=stage, numbers=numbers)
+        if not self.console.is_terminal and (time.monotonic() - self._last_line > 10 or "retrieval" in values):
+            self._last_line = time.monotonic()
+            self.console.print(f"update {update}  {stage}  {numbers}", highlight=False, soft_wrap=True)
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, highlight=False, soft_wrap=True)
+
+
+_SHOWN = {
+    "elbo": "ELBO {elbo:.1f}",
+    "kl": "KL {kl:.1f}",
+    "psnr": "PSNR {psnr:.1f} dB",
+    "retrieval": "retrieval {retrieval:.1%}",
+}

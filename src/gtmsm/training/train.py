@@ -1,0 +1,182 @@
+"""The one loop that trains every experiment."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import torch
+import tyro
+from lightning_fabric import Fabric
+from rich.console import Console
+
+from gtmsm.config import config, require
+from gtmsm.errors import InputError
+from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
+from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
+from gtmsm.training.log import Display, MetricsLog
+from gtmsm.training.prospect import ProspectConfig, Source, prospect
+from gtmsm.training.update import OptimiserConfig, Updater
+
+
+@config
+class TrainingConfig:
+    """How a model is trained."""
+
+    updates: int = 50_000
+    """Updates in all (App. A.1 anneals over as many)."""
+    optimiser: Annotated[OptimiserConfig, tyro.conf.arg(name="")] = OptimiserConfig()
+    curriculum: Annotated[CurriculumConfig, tyro.conf.arg(name="")] = CurriculumConfig()
+    prospect: ProspectConfig = ProspectConfig()
+    log_every: int = 50
+    """Updates between two lines of metrics."""
+    watch_every: int = 1_000
+    """Updates between two looks at held-out clips."""
+    save_every: int = 1_000
+    """Updates between two checkpoints."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be looped."""
+        require(self.updates >= 1, f"updates is {self.updates}; give at least 1")
+        for name in ("log_every", "watch_every", "save_every"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; give at least 1")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How training ended."""
+
+    updates: int
+    seconds: float
+    finished: bool
+    """False: somebody interrupted it, and it can be resumed."""
+
+
+def train(
+    model: WorldModel,
+    source: Source,
+    settings: TrainingConfig,
+    folder: Path,
+    *,
+    fabric: Fabric,
+    seed: int,
+    watch: Callable[[WorldModel], dict[str, float]],
+    resume: bool = False,
+    console: Console | None = None,
+) -> Outcome:
+    """Train `model` on `source`, leaving weights, checkpoint and metrics in `folder`.
+
+    `watch` looks at the model from time to time and returns numbers to log. Ctrl-C (or SIGTERM) ends the current
+    update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
+    """
+    generator = torch.Generator(fabric.device).manual_seed(seed + fabric.global_rank)
+    updater = Updater(fabric, model, source, settings.optimiser, generator)
+    loop = _Loop(model, updater, settings, folder, fabric.is_global_zero, watch)
+    if resume:
+        loop.prospected = read_checkpoint(folder / CHECKPOINT, model, updater)
+    began, start = time.monotonic(), int(updater.count)
+    log = MetricsLog(folder, start if resume else None)
+    quiet = Console(quiet=True)
+    try:
+        with Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
+            finished = loop.run(source, start, log, display)
+    finally:
+        log.close()
+    return Outcome(int(updater.count), time.monotonic() - began, finished)
+
+
+@dataclass
+class _Loop:
+    """The state of one call of `train`."""
+
+    model: WorldModel
+    updater: Updater
+    settings: TrainingConfig
+    folder: Path
+    writes: bool
+    """Whether this process is the one that writes files."""
+    watch: Callable[[WorldModel], dict[str, float]]
+    prospected: bool = False
+
+    def run(self, source: Source, start: int, log: MetricsLog, display: Display) -> bool:
+        """Every stage from update `start` on; False if interrupted."""
+        settings = self.settings
+        update = start
+        with _interruptible() as interrupted:
+            for stage in plan_stages(settings.curriculum, self.model.settings.recall, settings.updates):
+                if stage.end <= update:
+                    continue
+                if settings.curriculum.prospect and not self.prospected and stage.begin >= settings.curriculum.warm_up:
+                    find = prospect(self.model, source, settings.prospect, self.updater.generator)
+                    self.prospected = True
+                    display.say(f"prospected for the motion: score {find.score:.2f}")
+                    log.write(update, {"prospect": find.score})
+                self.updater.enter(stage)
+                while update < stage.end and not interrupted.is_set():
+                    self.updater.run()
+                    update += 1
+                    self._report(update, stage, log, display)
+                if interrupted.is_set():
+                    break
+        if update > start:
+            self._check_finite()
+            self._save()
+        return update >= settings.updates
+
+    def _report(self, update: int, stage: Stage, log: MetricsLog, display: Display) -> None:
+        """Whatever is due after this update."""
+        if update % self.settings.log_every == 0:
+            self._check_finite()
+            values: dict[str, float] = self.updater.take_sums()
+            if update % self.settings.watch_every == 0:
+                values |= self.watch(self.model)
+            log.write(update, values)
+            display.show(update, stage.name, values)
+        if update % self.settings.save_every == 0:
+            self._check_finite()
+            self._save()
+
+    def _check_finite(self) -> None:
+        """Stop before a broken model is saved."""
+        bad = int(self.updater.first_bad)
+        if bad:
+            kept = f"the last good weights are in {self.folder}" if (self.folder / WEIGHTS).exists() else "none were saved yet"
+            raise InputError(
+                f"training broke down: loss or gradient was not finite at update {bad}; {kept}. "
+                "Try a lower learning rate"
+            )
+
+    def _save(self) -> None:
+        """Checkpoint first: it alone is enough to write the weights again."""
+        if self.writes:
+            write_checkpoint(self.folder / CHECKPOINT, self.model, self.updater, self.prospected)
+            self.model.save(self.folder / WEIGHTS)
+
+
+@contextmanager
+def _interruptible() -> Iterator[threading.Event]:
+    """Ctrl-C and SIGTERM set the event, so that an update is never cut in half; a second one is not caught."""
+    asked = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield asked  # signals can only be handled in the main thread
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        asked.set()
+        for caught, handler in before.items():
+            signal.signal(caught, handler)
+
+    for number in before:
+        signal.signal(number, ask)
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

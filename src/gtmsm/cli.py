@@ -1,0 +1,362 @@
+"""The command line: a verb is a function of a few lines that calls the library."""
+
+import contextlib
+import io
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import tyro
+from rich.console import Console
+
+from gtmsm.errors import InputError, did_you_mean
+
+T = TypeVar("T")
+
+# What a verb needs is imported inside it: `gtmsm --help` must not wait for PyTorch.
+VERBS = {
+    "demo": "train a small model on built-in images, score it, and write a report (two minutes on two cores)",
+    "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
+    "evaluate": "score a run on held-out images: scores.json and report.html",
+    "imagine": "walk on in a run's memory of a picture, truth beside imagination, as a video",
+    "compare": "one table of the scores of several runs, and the fraction that converged",
+}
+
+Device = Literal["auto", "cpu", "cuda"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`gtmsm VERB ...`; mistaken input is one line on stderr and exit code 2."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run_verb(words)
+    except InputError as problem:
+        print(f"gtmsm: {problem}", file=sys.stderr)
+        code = 2
+    except KeyboardInterrupt:
+        print("gtmsm: interrupted", file=sys.stderr)
+        code = 130
+    except BrokenPipeError:
+        code = 0  # whoever read our output has seen enough
+    sys.exit(code)
+
+
+def _run_verb(words: list[str]) -> int:
+    """Find the verb and hand it the rest."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        listed = "\n".join(f"  {verb:<10} {about}" for verb, about in VERBS.items())
+        print(f"gtmsm: world models that remember places\n\n{listed}\n\n`gtmsm VERB --help` explains a verb's flags")
+        return 0
+    if words[0] == "--version":
+        from gtmsm import __version__
+
+        print(__version__)
+        return 0
+    if words[0] not in VERBS:
+        raise InputError(f'unknown verb "{words[0]}"; {did_you_mean(words[0], VERBS)}')
+    verb: Callable[[list[str]], int] = globals()[f"_{words[0]}"]
+    return verb(words[1:])
+
+
+@dataclass(frozen=True)
+class DemoFlags:
+    """Train a small model on built-in images, score it, and write a report."""
+
+    run: Path | None = None
+    """Folder to make; default: a fresh one under runs/."""
+    seed: int = 0
+    """Of weights, walks and noise."""
+
+
+def _demo(words: list[str]) -> int:
+    flags = _parse(DemoFlags, words, "gtmsm demo", DemoFlags())
+    preset = "image-walk-small"
+    console = Console()
+    console.print(
+        "An agent walks over pictures it has never seen, 256 steps each, and sees 8x8 pixels at a time.\n"
+        "The model learns from pixels and actions alone how it moves and where the walls are, then imagines the "
+        "next 256 steps.",
+        soft_wrap=True,
+    )
+    from gtmsm.experiments import PRESETS
+
+    experiment = replace(PRESETS[preset][1], seed=flags.seed)
+    return _train_and_score(preset, experiment, flags.run, "cpu", console)
+
+
+def _train(words: list[str]) -> int:
+    from gtmsm.experiments import PRESETS, Experiment
+    from gtmsm.run import CONFIG, Run
+
+    if not words or words[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<18} {about}" for name, (about, _) in PRESETS.items())
+        print(f"gtmsm train PRESET [flags]\n\n{listed}\n\n`gtmsm train PRESET --help` lists its flags")
+        return 0
+    preset, *rest = words
+    if preset not in PRESETS:
+        raise InputError(f'unknown preset "{preset}"; {did_you_mean(preset, PRESETS)}')
+
+    @dataclass(frozen=True)
+    class TrainFlags:
+        """Train an experiment; every number of the preset can be overridden."""
+
+        experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+        run: Path | None = None
+        """Folder to make; default: a fresh one under runs/."""
+        resume: bool = False
+        """Continue the run in --run exactly where it stopped, with its own settings."""
+        device: Device = "auto"
+        """Where to train; auto takes a GPU where there is one."""
+        devices: int = 1
+        """How many GPUs (or CPU processes) share a batch."""
+        evaluate: bool = True
+        """Score the run and write its report when training is done."""
+
+    where = _value_of("--run", rest)
+    resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
+    default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
+    flags = _parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
+    if flags.resume:
+        if flags.run is None:
+            raise InputError("--resume needs --run DIR, the run to continue")
+        return _resume(Run.open(flags.run), flags.experiment, flags.device, flags.devices, flags.evaluate)
+    return _train_and_score(
+        preset, flags.experiment, flags.run, flags.device, Console(), flags.devices, flags.evaluate
+    )
+
+
+@dataclass(frozen=True)
+class EvaluateFlags:
+    """Score a run on held-out images; writes scores.json and report.html."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """A run folder."""
+    images: str | None = None
+    """Score on the test images of this .npz or folder instead of those it was trained with."""
+    clips: int | None = None
+    """Held-out walks; default: as the run's config says."""
+    tau: int | None = None
+    """Steps to memorise; default: as the run's config says (256, section 4.1)."""
+    horizon: int | None = None
+    """Steps to predict; default: as the run's config says (256, section 4.1)."""
+    seed: int | None = None
+    """Of the walks; default: as the run's config says."""
+    out: Path | None = None
+    """Where to write; default: the run folder."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
+def _evaluate(words: list[str]) -> int:
+    flags = _parse(EvaluateFlags, words, "gtmsm evaluate")
+    from gtmsm.run import Run
+
+    run = Run.open(flags.run)
+    asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed")}
+    given = {name: value for name, value in asked.items() if value is not None}
+    settings = replace(run.experiment.evaluation, **given)
+    scores = run.evaluate(settings, _device(flags.device), flags.images, flags.out)
+    _show(scores, flags.out or run.folder, Console())
+    return 0
+
+
+@dataclass(frozen=True)
+class ImagineFlags:
+    """Memorise a random walk over a picture, then imagine what further actions would show."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """A run folder."""
+    actions: str = ""
+    """What to do after memorising, e.g. "r10 d5 l r" (initials of up, down, left, right, stay; a number repeats);
+    default: as the walker likes."""
+    picture: Path | None = None
+    """Any picture file; default: a held-out image of the run."""
+    images: str | None = None
+    """The run's images, where they have moved."""
+    steps: int = 128
+    """How long to walk on, where no actions are given."""
+    tau: int | None = None
+    """Steps to memorise first; default: as the run's config says."""
+    seed: int = 0
+    """Of the walk, and of the choice of the image."""
+    sample: bool = False
+    """Draw poses and codes from the prior instead of following its mean."""
+    out: Path = Path("imagined.mp4")
+    """An .mp4 or .gif to write."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
+def _imagine(words: list[str]) -> int:
+    flags = _parse(ImagineFlags, words, "gtmsm imagine")
+    from gtmsm.film import film_imagination
+    from gtmsm.run import Run
+
+    told = film_imagination(
+        Run.open(flags.run),
+        actions=flags.actions,
+        picture=flags.picture,
+        images=flags.images,
+        steps=flags.steps,
+        tau=flags.tau,
+        seed=flags.seed,
+        sample=flags.sample,
+        out=flags.out,
+        device=_device(flags.device),
+    )
+    Console().print(told, soft_wrap=True, highlight=False)
+    return 0
+
+
+@dataclass(frozen=True)
+class CompareFlags:
+    """One table of the scores of several runs."""
+
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
+    """Run folders (or folders given as --out to evaluate)."""
+
+
+def _compare(words: list[str]) -> int:
+    flags = _parse(CompareFlags, words, "gtmsm compare")
+    from gtmsm.evaluation.table import comparison_table
+    from gtmsm.run import read_scores
+
+    if not flags.runs:
+        raise InputError("compare needs at least one run folder")
+    Console().print(comparison_table({str(folder): read_scores(folder) for folder in flags.runs}))
+    return 0
+
+
+def _train_and_score(
+    preset: str,
+    experiment: Any,
+    folder: Path | None,
+    device: Device,
+    console: Console,
+    devices: int = 1,
+    evaluate: bool = True,
+) -> int:
+    """A new run, from images to report."""
+    from gtmsm.experiments import set_up
+    from gtmsm.run import Run, fresh_folder
+
+    fabric = _fabric(device, devices)
+    setting = set_up(experiment, fabric.device)
+    run = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
+    console.print(f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {run.folder}")
+    outcome = run.train(setting, fabric, resume=False, console=console)
+    return _finish(run, outcome, fabric.device, console, evaluate)
+
+
+def _resume(run: Any, experiment: Any, device: Device, devices: int, evaluate: bool) -> int:
+    """Continue a run; only its number of updates may change."""
+    from gtmsm.config import as_plain
+
+    console = Console()
+    changed = replace(run.experiment, training=replace(run.experiment.training, updates=experiment.training.updates))
+    if as_plain(changed) != as_plain(experiment):
+        raise InputError("a resumed run keeps its settings: only --updates may be given anew")
+    run = replace(run, experiment=experiment)
+    fabric = _fabric(device, devices)
+    setting = run.set_up(fabric.device)
+    if setting.images.fingerprint != run.images["sha256"]:
+        raise InputError(f"the images at {experiment.images} are not those that {run.folder} was trained on")
+    outcome = run.train(setting, fabric, resume=True, console=console)
+    run.write_config()
+    return _finish(run, outcome, fabric.device, console, evaluate)
+
+
+def _finish(run: Any, outcome: Any, device: Any, console: Console, evaluate: bool) -> int:
+    """Say how training ended; score it if it is done."""
+    console.print(f"{outcome.updates} updates, the last of them after {outcome.seconds:.0f} s", highlight=False)
+    if not outcome.finished:
+        console.print(
+            f"interrupted; continue with: gtmsm train {run.preset} --run {run.folder} --resume", soft_wrap=True
+        )
+        return 130
+    if evaluate:
+        scores = run.evaluate(run.experiment.evaluation, device)
+        _show(scores, run.folder, console)
+    return 0
+
+
+def _show(scores: dict[str, Any], folder: Path, console: Console) -> None:
+    """The table, the headline, and where to look."""
+    from gtmsm.evaluation.table import headline, scores_table
+    from gtmsm.run import REPORT
+
+    console.print(scores_table(scores))
+    console.print(headline(scores), highlight=False, soft_wrap=True)
+    console.print(f"report: {folder / REPORT}", highlight=False, soft_wrap=True)
+
+
+def _device(name: Device) -> Any:
+    """The torch device a flag means."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise InputError("device is cuda but PyTorch sees no GPU; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def _fabric(name: Device, devices: int) -> Any:
+    """The training engine on that device."""
+    import torch
+    from lightning_fabric import Fabric
+
+    torch.set_float32_matmul_precision("high")  # TF32 on the GPU: the codes' own noise is far coarser
+    fabric = Fabric(accelerator=_device(name).type, devices=devices)
+    fabric.launch()
+    return fabric
+
+
+def _parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:
+    """Words to flags; whatever is wrong with them becomes one line."""
+    known = _known_flags(kind, default)
+    for word in words:
+        flag = word.split("=")[0].replace("_", "-")
+        if flag.startswith("--") and known and flag not in known:
+            leaves = {name.rsplit(".", 1)[-1].removeprefix("--"): name for name in sorted(known, reverse=True)}
+            named = did_you_mean(flag.removeprefix("--").rsplit(".", 1)[-1], leaves)
+            hint = re.sub('"(.+)"', lambda match: f'"{leaves[match[1]]}"', named)
+            raise InputError(f'unknown flag "{flag}"; {hint if hint != named else f"see {prog} --help"}')
+    with _one_line_errors():
+        return tyro.cli(kind, args=words, prog=prog, **({} if default is None else {"default": default}))
+
+
+def _known_flags(kind: type[Any], default: Any) -> set[str]:
+    """Every --flag that tyro would accept."""
+    parser = tyro.extras.get_parser(kind, **({} if default is None else {"default": default}))
+    return {flag for action in parser._actions for flag in action.option_strings}
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """tyro explains a mistake in a box of several lines; keep the words and drop the box."""
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            yield
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()]
+        words = [line for line in lines[1:] if line and not line.startswith("For full helptext")]
+        raise InputError("; ".join(words) or "these flags cannot be read") from None
+
+
+def _value_of(flag: str, words: list[str]) -> str | None:
+    """The word after `flag`, or behind its equals sign."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == flag:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.split("=", 1)[1]
+    return None
+
+
+if __name__ == "__main__":
+    main()

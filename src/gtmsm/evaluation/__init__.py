@@ -1,0 +1,1 @@
+"""Honest scores, the controls beside them, and a report to look at."""

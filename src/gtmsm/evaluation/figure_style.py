@@ -1,0 +1,85 @@
+"""The look of the report's figures, and how they become part of a page."""
+
+import io
+import re
+from collections.abc import Sequence
+from html import escape
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+INK = "#010203"
+"""Stands for the colour of the text; `svg` replaces it, so that figures follow light and dark pages."""
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, in tones that show on white and on black.
+BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
+    "#2f86d1", "#d98a00", "#129a74", "#d55e3a", "#b56fa8", "#4aa8dd", "#868c96",
+)  # fmt: skip
+LINES: dict[str, tuple[str, str]] = {
+    "imagined": (BLUE, "-"),
+    "sampled": (BLUE, ":"),
+    "vae_ceiling": (GREEN, "--"),
+    "true_pose_memory": (ORANGE, "-"),
+    "copy_nearest_true_pose": (PURPLE, "-"),
+    "copy_nearest_predicted_pose": (PURPLE, ":"),
+    "last_frame": (RED, "-"),
+    "mean_frame": (RED, "--"),
+    "random_retrieval": (GREY, "-"),
+}
+ACTIONS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, GREY)
+STYLE = {
+    "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.facecolor": "none", "axes.linewidth": 0.6,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlecolor": INK, "axes.titlesize": 9.5,
+    "axes.titlelocation": "left", "axes.titlepad": 8, "axes.labelsize": 8.5,
+    "figure.facecolor": "none", "savefig.facecolor": "none", "font.size": 8.5,
+    "grid.color": INK, "grid.alpha": 0.12, "grid.linewidth": 0.6, "text.color": INK, "text.parse_math": False,
+    "xtick.color": INK, "ytick.color": INK, "xtick.labelsize": 8, "ytick.labelsize": 8,
+    "xtick.major.width": 0.6, "ytick.major.width": 0.6, "xtick.major.size": 3, "ytick.major.size": 3,
+    "svg.fonttype": "none", "svg.hashsalt": "gtmsm", "image.interpolation": "none", "lines.solid_capstyle": "round",
+}  # fmt: skip
+WIDTH = 9.6
+"""Inches; 691 points, which a page of 1,000 pixels shows a third larger."""
+
+
+def svg(figure: Figure, name: str) -> str:
+    """A figure as an element of a page: no header, no links, the page's own ink and font."""
+    text = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+    body = text.getvalue()
+    body = body[body.index("<svg") :]
+    body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
+    body = re.sub(r' xmlns(:\w+)?="[^"]*"', "", body)  # HTML needs none, and a page without links is easy to trust
+    body = re.sub(r"font: ((?:bold )?[\d.]+px) [^;\"]*", r"font: \1 var(--font)", body)
+    body = re.sub(
+        r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{escape(name)}">', body, count=1
+    )
+    prefix = re.sub(r"[^a-z0-9]+", "-", name.lower())  # ids are unique within a figure only; a page has many
+    body = re.sub(r'( id="|href="#|url\(#)', rf"\1{prefix}-", body)
+    return body.replace(INK, "currentColor")
+
+
+def new_figure(height: float, width: float = WIDTH) -> Figure:
+    """An empty figure that lays itself out."""
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def spread(ys: Sequence[float], gap: float) -> list[float]:
+    """The numbers moved apart to at least `gap`, in their order, as little as possible.
+
+    >>> spread([1.0, 1.0, 5.0], 1.0)
+    [0.5, 1.5, 5.0]
+    """
+    order = np.argsort(ys, kind="stable")
+    blocks: list[tuple[float, int]] = []  # (level, members): isotonic regression by pooling neighbours
+    for rank, i in enumerate(order):
+        level, n = ys[i] - rank * gap, 1
+        while blocks and blocks[-1][0] > level:
+            other, m = blocks.pop()
+            level, n = (level * n + other * m) / (n + m), n + m
+        blocks.append((level, n))
+    placed = np.empty(len(ys))
+    placed[order] = np.repeat([level for level, _ in blocks], [n for _, n in blocks]) + gap * np.arange(len(ys))
+    apart: list[float] = placed.tolist()
+    return apart

@@ -1,0 +1,138 @@
+"""How good a prediction is: pure functions of tensors, frames in [0, 1], so the data range is 1."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from gtmsm.errors import InputError
+
+PSNR_CAP = 100.0
+"""dB given to an exact copy, which has no finite PSNR; far above what 8-bit pictures can resolve (about 59 dB)."""
+
+SSIM_WINDOW = 7
+"""Side of the uniform window: an 8x8 frame has no pixel where the usual 11x11 Gaussian fits."""
+
+VALUES_AT_ONCE = 2**20
+"""Pixel values per SSIM chunk: some 100 MB at work, however many frames there are."""
+
+
+def frame_mse(
+    truth: Float[Tensor, "batch time channel height width"], guess: Float[Tensor, "batch time channel height width"]
+) -> Float[Tensor, "batch time"]:
+    """Mean squared error of each frame."""
+    return (truth - guess).square().mean((-3, -2, -1))
+
+
+def psnr(mse: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """-10 log10(mse), in dB, at most PSNR_CAP."""
+    return (-10 * mse.log10()).clamp(max=PSNR_CAP)
+
+
+def psnr_pooled(mse: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None = None) -> float | None:
+    """PSNR of the mean error: a few bad frames dominate it. None where the mask is empty."""
+    chosen = _chosen(mse, mask)
+    return psnr(chosen.mean()).item() if len(chosen) else None
+
+
+def psnr_frames(mse: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None = None) -> float | None:
+    """Mean of the PSNRs: every frame counts the same, and exact copies (PSNR_CAP) dominate it."""
+    chosen = _chosen(mse, mask)
+    return psnr(chosen).mean().item() if len(chosen) else None
+
+
+def psnr_by_step(mse: Float[Tensor, "batch time"]) -> list[float]:
+    """PSNR at each step, pooled over the batch."""
+    by_step: list[float] = psnr(mse.double().mean(0)).tolist()
+    return by_step
+
+
+@torch.no_grad()
+def ssim(
+    truth: Float[Tensor, "batch time channel height width"], guess: Float[Tensor, "batch time channel height width"]
+) -> Float[Tensor, "batch time"]:
+    """Structural similarity of each frame over the windows that lie wholly inside it (as scikit-image)."""
+    # Imported here: it costs a second, which the other metrics need not pay.
+    from torchmetrics.functional.image import structural_similarity_index_measure
+
+    if truth.shape != guess.shape:
+        raise InputError(f"frames to compare differ in shape: {tuple(truth.shape)} and {tuple(guess.shape)}")
+    window = _largest_odd(min(SSIM_WINDOW, *truth.shape[-2:]))
+    border = window // 2
+    height, width = truth.shape[-2:]
+    at_once = max(1, VALUES_AT_ONCE // truth[0, 0].numel())
+    means = []
+    for x, y in zip(truth.flatten(0, 1).split(at_once), guess.flatten(0, 1).split(at_once), strict=True):
+        _, index = structural_similarity_index_measure(
+            y, x, gaussian_kernel=False, kernel_size=window, data_range=1.0, reduction="none", return_full_image=True
+        )
+        # torchmetrics mirrors the frame beyond its edges and averages over those windows, too.
+        inside = index[..., border : height - border, border : width - border]
+        means.append(inside.mean((-3, -2, -1)))
+    return torch.cat(means).view(truth.shape[:2])
+
+
+def revisited(true_pose: Float[Tensor, "batch time D"], tau: int) -> Bool[Tensor, "batch future"]:
+    """Which predicted steps are at exactly a place that was memorised."""
+    past, future = true_pose[:, None, :tau], true_pose[:, tau:, None]
+    return (future == past).all(-1).any(-1)
+
+
+def hits(
+    true_pose: Float[Tensor, "batch time D"], tau: int, retrieved: Int[Tensor, "batch future"]
+) -> Bool[Tensor, "batch future"]:
+    """Whether the memory entry retrieved at each predicted step was recorded exactly there."""
+    past, future = true_pose[:, :tau], true_pose[:, tau:]
+    recorded_at = past.gather(1, retrieved.long()[..., None].expand_as(future))
+    return (recorded_at == future).all(-1)
+
+
+def by_step(value: Bool[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None) -> list[float | None]:
+    """How often `value` holds at each step, among the batch entries in the mask; None where there are none."""
+    mask = torch.ones_like(value) if mask is None else mask
+    held, of = (value & mask).sum(0).tolist(), mask.sum(0).tolist()
+    return [h / n if n else None for h, n in zip(held, of, strict=True)]
+
+
+@dataclass(frozen=True)
+class AffineFit:
+    """true = inferred @ matrix + offset, as well as a straight map can."""
+
+    matrix: Float[Tensor, "S D"]
+    offset: Float[Tensor, "D"]
+    r2: float
+    """Share of the variance of the true positions that the map explains, all axes pooled."""
+
+    def __call__(self, inferred: Float[Tensor, "*n S"]) -> Float[Tensor, "*n D"]:
+        """Inferred positions in true coordinates."""
+        return inferred.to(self.matrix) @ self.matrix + self.offset
+
+    def inverse(self, points: Float[Tensor, "*n D"]) -> Float[Tensor, "*n S"]:
+        """True positions in the inferred space."""
+        return (points.to(self.matrix) - self.offset) @ torch.linalg.pinv(self.matrix)
+
+
+def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> AffineFit:
+    """The least-squares map of inferred to true positions, in float64; an agent that never moved has r2 = 0."""
+    x = inferred.detach().flatten(0, -2).double().cpu()
+    y = true.detach().flatten(0, -2).double().cpu()
+    if not x.isfinite().all():
+        raise InputError("the inferred positions hold NaN or infinity: the model has diverged, train it again")
+    x_mean, y_mean = x.mean(0), y.mean(0)
+    # gelsd, since the positions of an untrained model may all lie on a line or a point.
+    matrix = torch.linalg.lstsq(x - x_mean, y - y_mean, driver="gelsd").solution
+    fit = AffineFit(matrix, y_mean - x_mean @ matrix, 0.0)
+    total = (y - y_mean).square().sum()
+    r2 = (1 - (y - fit(x)).square().sum() / total).item() if total > 0 else 0.0
+    return AffineFit(fit.matrix, fit.offset, r2)
+
+
+def _chosen(mse: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) -> Float[Tensor, "m"]:
+    """The errors in the mask, as float64 so that long means do not drift."""
+    return (mse if mask is None else mse[mask]).double().flatten()
+
+
+def _largest_odd(n: int) -> int:
+    """The largest odd number up to n."""
+    return n - 1 + n % 2

@@ -1,0 +1,152 @@
+"""Moving pictures: truth beside imagination, as files and as frames."""
+
+import os
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from gtmsm.errors import InputError
+
+SUFFIXES = (".mp4", ".gif")
+INK, PAPER = 230, 26
+ERROR_FULL_SCALE = 0.5
+"""The error drawn as white; pictures differ by less, so a scale of 1 would show little."""
+
+
+@contextmanager
+def atomically(path: Path) -> Iterator[Path]:
+    """A path to write to, which becomes `path` once all is written; after a failure, `path` is as before."""
+    # Same folder, since a rename is atomic only within a file system; same suffix, since ffmpeg reads it.
+    draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield draft
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3"], fps: float) -> None:
+    """Write frames as a film: H.264 that plays anywhere (.mp4), or an endless loop (.gif)."""
+    path = Path(path)
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f'cannot write a video as "{path.name}"; end its name with {" or ".join(SUFFIXES)}')
+    if len(frames) == 0 or not fps > 0:
+        raise InputError(f"a video needs frames and a positive fps; got {len(frames)} frames at {fps} fps")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomically(path) as draft:
+        if path.suffix.lower() == ".gif":
+            imageio.mimwrite(draft, list(frames), format="GIF", duration=1000 / fps, loop=0)  # type: ignore[arg-type]
+        else:
+            _write_mp4(draft, frames, fps)
+
+
+def side_by_side(
+    columns: Sequence[Float[np.ndarray, "time channel height width"]],
+    labels: Sequence[str],
+    scale: int,
+    captions: Sequence[str] | None = None,
+) -> UInt8[np.ndarray, "time tall wide 3"]:
+    """Enlarge films pixel by pixel and set them in a row, a label above each and a caption per step below."""
+    lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
+    if len(lengths) != 1 or len(labels) != len(columns):
+        raise InputError(
+            f"films side by side need one length and a label each; "
+            f"got lengths {sorted(lengths)} and {len(labels)} labels for {len(columns)} films"
+        )
+    size, gap = _text_size(scale), max(4, scale // 4)
+    widths = [
+        max(column.shape[-1] * scale, _text_width(label, size)) for column, label in zip(columns, labels, strict=True)
+    ]
+    wide, line = sum(widths) + gap * (len(widths) - 1), 2 * size
+    tall = line + max(column.shape[-2] for column in columns) * scale + (line if captions is not None else 0)
+    # One canvas, filled in place: a film of hundreds of frames is too big to copy at every step of the layout.
+    canvas = np.full((len(columns[0]), tall, wide, 3), PAPER, np.uint8)
+    left = 0
+    for column, label, width in zip(columns, labels, widths, strict=True):
+        canvas[:, :line, left : left + width] = _text(label, width, size)
+        pixels = _enlarged(column, scale)
+        inset = left + (width - pixels.shape[2]) // 2
+        canvas[:, line : line + pixels.shape[1], inset : inset + pixels.shape[2]] = pixels
+        left += width + gap
+    for frame, caption in zip(canvas, captions or (), strict=captions is not None):
+        frame[-line:] = _text(caption, wide, size)
+    return canvas
+
+
+def comparison(
+    truth: Float[np.ndarray, "clips time channel height width"],
+    imagined: Float[np.ndarray, "clips time channel height width"],
+    seen: Bool[np.ndarray, "clips time"],
+    tau: int,
+    scale: int,
+) -> UInt8[np.ndarray, "time tall wide 3"]:
+    """Truth | imagined | error of each clip, two clips in a row, with the step and whether its place was seen."""
+    across = min(2, len(truth))
+    canvas = np.empty(0, np.uint8)
+    for i, (x, y, known) in enumerate(zip(truth, imagined, seen, strict=True)):
+        error = np.abs(x - y).mean(1, keepdims=True) / ERROR_FULL_SCALE
+        words = ["seen before" if k else "never seen" for k in known]
+        captions = [f"step {tau + 1 + t} of {tau + len(x)}: {word}" for t, word in enumerate(words)]
+        panel = side_by_side([x, y, error], ["truth", "imagined", "error"], scale, captions)
+        time, tall, wide, _ = panel.shape
+        if i == 0:
+            down = -(-len(truth) // across)
+            canvas = np.full((time, down * tall + scale, across * (wide + 2 * scale), 3), PAPER, np.uint8)
+        top, left = i // across * tall + scale // 2, i % across * (wide + 2 * scale) + scale
+        canvas[:, top : top + tall, left : left + wide] = panel
+    return canvas
+
+
+def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: float) -> None:
+    """H.264 in yuv420p, which wants even sizes: the last row or column is repeated where they are odd."""
+    _, height, width, _ = frames.shape
+    even = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    # faststart puts the index first, so that a browser can play before it has read all.
+    options = ["-crf", "26", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart", "-threads", "1"]
+    with imageio.get_writer(
+        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p",
+        macro_block_size=2, quality=None, output_params=options, ffmpeg_log_level="error",
+    ) as film:  # fmt: skip
+        for frame in even:
+            film.append_data(frame)
+
+
+def _enlarged(
+    film: Float[np.ndarray, "time channel height width"], scale: int
+) -> UInt8[np.ndarray, "time tall wide 3"]:
+    """Every pixel as a square of `scale` pixels; grey as three equal channels."""
+    pixels = (film.clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
+    return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(scale, axis=1).repeat(scale, axis=2)
+
+
+def _text_size(scale: int) -> int:
+    """Letters grow with the pixels, but stay legible."""
+    return max(12, min(28, scale))
+
+
+@lru_cache(maxsize=4096)  # captions repeat from step to step
+def _text(words: str, width: int, size: int) -> UInt8[np.ndarray, "tall wide 3"]:
+    """A line of text in the middle of a strip of paper, twice as tall as the letters."""
+    strip = Image.new("L", (width, 2 * size), PAPER)
+    ImageDraw.Draw(strip).text((width / 2, size), words, fill=INK, font=_font(size), anchor="mm")
+    return np.asarray(strip.convert("RGB"))
+
+
+def _text_width(words: str, size: int) -> int:
+    """How wide a line of text is, with a little air."""
+    return int(_font(size).getlength(words)) + size
+
+
+@lru_cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    """The font inside Pillow, so that every machine draws the same."""
+    font = ImageFont.load_default(size)
+    assert isinstance(font, ImageFont.FreeTypeFont), "Pillow was built without FreeType"
+    return font

@@ -1,0 +1,110 @@
+"""A picture, a walk over it, and what the model imagines of the rest: as a video."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from gtmsm.config import require
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import as_clip
+from gtmsm.errors import InputError
+from gtmsm.evaluation import metrics
+from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
+from gtmsm.experiments import Setting, set_up
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.run import Run
+from gtmsm.worlds.image_walk import ImageWalk, draw_windows
+from gtmsm.worlds.images import load_picture
+
+
+def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
+    """Initials of action names, each with an optional number of repetitions.
+
+    >>> parse_actions("r3 u", ("up", "down", "left", "right", "stay"))
+    [3, 3, 3, 0]
+    """
+    initials = {name[0]: i for i, name in enumerate(names)}
+    actions: list[int] = []
+    for letter, repeats in re.findall(r"([^\s\d,])\s*(\d*)", text):
+        if letter.lower() not in initials:
+            known = ", ".join(f"{name[0]} ({name})" for name in names)
+            raise InputError(f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"')
+        actions += [initials[letter.lower()]] * int(repeats or 1)
+    require(bool(actions), f'"{text}" holds no actions; give something like "r10 d5 l3"')
+    return actions
+
+
+@torch.no_grad()
+def film_imagination(
+    run: Run,
+    *,
+    actions: str,
+    picture: Path | None,
+    images: str | None,
+    steps: int,
+    tau: int | None,
+    seed: int,
+    sample: bool,
+    out: Path,
+    device: torch.device,
+) -> str:
+    """Write the video; returns a line about it."""
+    require_video_name(out)
+    require(steps >= 1, f"steps is {steps}; give at least 1")
+    model = WorldModel.load(run.folder, device)
+    tau = tau or run.experiment.evaluation.tau
+    setting = _on_picture(run, picture, device) if picture else run.set_up(device, images)
+    world = setting.test_world
+    generator = torch.Generator(device).manual_seed(seed)
+    world.reset(1, generator)
+    chosen = parse_actions(actions, world.action_names) if actions else None
+    walk = setting.walker(1, tau + (len(chosen) if chosen else steps), generator)
+    if chosen:
+        walk[0, tau:] = torch.tensor(chosen, device=device)
+    clip = as_clip(world, walk)
+    past, future = clip.split(tau)
+    memory, here = model.memorise(past.x, past.a)
+    dream = model.imagine(memory, here, future.a, generator if sample else None)
+    seen = metrics.revisited(clip.true_pose, tau)[0]
+    write_video(out, _frames(world, clip, dream.frames[0], seen, walk[0], tau), fps=8)
+    psnr = metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)[0], seen)
+    quality = "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
+    return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
+
+
+def _on_picture(run: Run, picture: Path, device: torch.device) -> Setting:
+    """The run's world with one picture as its only image."""
+    setting = set_up(run.experiment, device, "builtin")
+    image = load_picture(picture, run.experiment.world.size)
+    world = ImageWalk(image[None].to(device), run.experiment.world)
+    return Setting(setting.experiment, setting.images, world, world, setting.walker, device)
+
+
+def _frames(
+    world: ImageWalk,
+    clip: Clip,
+    imagined: Float[Tensor, "future channel crop crop"],
+    seen: Tensor,
+    walk: Int64[Tensor, "time"],
+    tau: int,
+) -> np.ndarray:
+    """The map with the agent's window, what is there, and what was imagined, step by step."""
+    size, crop = world.config.size, world.config.crop
+    zoom = 4
+    cells = clip.true_pose[0, tau:].long()
+    maps = draw_windows(world.picture()[0], cells, world.config, zoom)
+    enlarge = max(1, size * zoom // crop)
+
+    def blown_up(frames: Tensor) -> np.ndarray:
+        return frames.repeat_interleave(enlarge, -1).repeat_interleave(enlarge, -2).cpu().numpy()
+
+    captions = [
+        f"step {tau + 1 + t}: {world.action_names[a]}, {'seen before' if known else 'never seen'}"
+        for t, (a, known) in enumerate(zip(walk[tau:].tolist(), seen.tolist(), strict=True))
+    ]
+    columns = [maps.cpu().numpy(), blown_up(clip.x[0, tau:]), blown_up(imagined)]
+    return side_by_side(columns, ["where it is", "truth", "imagined"], scale=2, captions=captions)

@@ -1,0 +1,150 @@
+"""A run folder: config, weights, checkpoint, metrics, scores, report."""
+
+import json
+import shutil
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from lightning_fabric import Fabric
+from rich.console import Console
+
+from gtmsm.config import as_plain, read_config
+from gtmsm.errors import InputError
+from gtmsm.evaluation.report import write_report
+from gtmsm.evaluation.score import EvaluationConfig, evaluate
+from gtmsm.experiments import Experiment, Setting, set_up
+from gtmsm.files import write_atomically
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.training.train import Outcome, train
+from gtmsm.worlds.images import ImageSet
+
+CONFIG = "config.yaml"
+SCORES = "scores.json"
+REPORT = "report.html"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training, on disk."""
+
+    folder: Path
+    preset: str
+    experiment: Experiment
+    images: dict[str, Any]
+    """Name, SHA-256 and number of the images it was trained on."""
+
+    @classmethod
+    def create(cls, folder: Path, preset: str, experiment: Experiment, images: ImageSet) -> "Run":
+        """A new folder that says what will be trained in it."""
+        about = {
+            "name": images.name,
+            "sha256": images.fingerprint,
+            "train": len(images.train),
+            "test": len(images.test),
+        }
+        run = cls(folder, preset, experiment, about)
+        try:
+            folder.mkdir(parents=True)
+        except FileExistsError:
+            raise InputError(f"{folder} exists; choose another --run, or continue it with --resume") from None
+        except OSError as problem:
+            raise InputError(f"cannot make the run folder {folder}: {problem.strerror}") from None
+        run.write_config()
+        return run
+
+    @classmethod
+    def open(cls, folder: Path) -> "Run":
+        """A folder that `create` made."""
+        path = folder / CONFIG
+        if not path.is_file():
+            raise InputError(f"{folder} is not a run folder: it has no {CONFIG}; make one with `gtmsm train`")
+        try:
+            plain = yaml.safe_load(path.read_text())
+        except (yaml.YAMLError, UnicodeDecodeError) as problem:
+            raise InputError(f"{path} is not valid YAML: {' '.join(str(problem).split())}") from None
+        if not isinstance(plain, dict) or not {"preset", "images", "experiment"} <= plain.keys():
+            raise InputError(f"{path} is not a run's config: it needs preset, images and experiment")
+        experiment = read_config(Experiment, plain["experiment"], str(path))
+        return cls(folder, plain["preset"], experiment, plain["images"])
+
+    def write_config(self) -> None:
+        """config.yaml: all that is needed to do the same again."""
+        plain = {"preset": self.preset, "images": self.images, "experiment": as_plain(self.experiment)}
+        write_atomically(self.folder / CONFIG, yaml.safe_dump(plain, sort_keys=False))
+
+    def train(self, setting: Setting, fabric: Fabric, resume: bool, console: Console | None) -> Outcome:
+        """Train in this folder; see `training.train`."""
+        return train(
+            setting.build_model(),
+            setting.source,
+            self.experiment.training,
+            self.folder,
+            fabric=fabric,
+            seed=self.experiment.seed,
+            watch=setting.watch(),
+            resume=resume,
+            console=console,
+        )
+
+    def evaluate(
+        self, settings: EvaluationConfig, device: torch.device, images: str | None = None, out: Path | None = None
+    ) -> dict[str, Any]:
+        """Score the weights on held-out images; writes scores.json and report.html, and returns the scores."""
+        setting = self.set_up(device, images)
+        model = WorldModel.load(self.folder, device)
+        result = evaluate(model, setting.test_world, setting.walker, settings, device)
+        scored_on = {"name": setting.images.name, "sha256": setting.images.fingerprint, "test": len(setting.images.test)}
+        result.scores["protocol"] |= {"images": scored_on, "trained_on": self.images}
+        folder = out or self.folder
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
+        write_report(
+            folder / REPORT,
+            result.scores,
+            result.gallery,
+            title=f"{self.preset}: {setting.images.name}",
+            about={
+                "run": self.folder.name,
+                "trained on": f"{self.images['train']} images of {self.images['name']}",
+                "scored on": f"{len(setting.images.test)} held-out images of {setting.images.name}",
+                "updates": str(self.experiment.training.updates),
+                "seed": str(self.experiment.seed),
+            },
+        )
+        return result.scores
+
+    def set_up(self, device: torch.device, images: str | None = None) -> Setting:
+        """The worlds of this run, by default on the images it was trained on."""
+        try:
+            setting = set_up(self.experiment, device, images)
+        except InputError as problem:
+            if images is not None or Path(self.experiment.images).exists():
+                raise
+            raise InputError(
+                f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is not at "
+                f'"{self.experiment.images}" any more; give it, or other images, with --images'
+            ) from problem
+        return setting
+
+
+def fresh_folder(preset: str) -> Path:
+    """runs/PRESET-1, or the first number that is free."""
+    return next(path for n in count(1) if not (path := Path("runs") / f"{preset}-{n}").exists())
+
+
+def read_scores(folder: Path) -> dict[str, Any]:
+    """scores.json of a run folder."""
+    path = folder / SCORES
+    if not path.is_file():
+        raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
+    scores: dict[str, Any] = json.loads(path.read_text())
+    return scores
+
+
+def remove(run: Run) -> None:
+    """Take back a run folder in which nothing was trained."""
+    shutil.rmtree(run.folder, ignore_errors=True)

@@ -1,0 +1,220 @@
+"""The page people read."""
+
+import base64
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import imageio.v2 as imageio
+import numpy as np
+import pytest
+
+from gtmsm.errors import InputError
+from gtmsm.evaluation import report
+from gtmsm.evaluation.figure_style import spread
+from gtmsm.evaluation.plots import strip_steps
+from gtmsm.evaluation.report import Gallery, write_report
+from gtmsm.evaluation.table import CONTROLS
+
+HOSTILE = '<script>alert("x")</script> & $\\alpha$'
+MOVES = np.array([[-1.0, 0], [1, 0], [0, -1], [0, 1], [0, 0]])
+FIGURES = ("positions", "strips 1", "strips 2", "horizon", "displacements", "walls")
+
+
+def gallery(clips: int = 2, tau: int = 40, future: int = 12) -> Gallery:
+    """A walk over small pictures, inferred up to a turn and a stretch."""
+    chance = np.random.default_rng(0)
+    images = chance.random((clips, 3, 32, 32))
+    pose = np.full((clips, tau + future, 2), 4.0)
+    for t in range(1, tau + future):
+        pose[:, t] = np.clip(pose[:, t - 1] + MOVES[chance.integers(5, size=clips)], 0, 8)
+    corner = (3 * pose[:, tau:]).astype(int)
+    truth = np.stack(
+        [[image[:, r : r + 8, c : c + 8] for r, c in walk] for image, walk in zip(images, corner, strict=True)]
+    )
+    turn = np.array([[0.11, 0.05], [-0.06, 0.13]])
+    grid = np.linspace(-1, 1, 20)
+    return Gallery(
+        images=images, truth=truth, imagined=(truth + 0.05).clip(0, 1), true_pose=pose, inferred_pose=(pose - 4) @ turn,
+        tau=tau, displacement=MOVES @ turn, action_names=("up", "down", "left", "right", "stay"),
+        wall_xs=grid, wall_ys=grid, wall_values=np.full((20, 20), 0.5),
+        walls=np.array([[-4.5, -4.5], [4.5, 4.5], [-4.5, 4.5], [4.5, -4.5]]) @ turn, true_displacement=MOVES @ turn,
+    )  # fmt: skip
+
+
+def summary(db: float, steps: int = 12) -> dict[str, Any]:
+    return {
+        "psnr_pooled": db, "psnr_frames": db, "psnr_revisited": db, "psnr_unseen": None, "ssim": 0.5,
+        "psnr_by_step": [db] * steps, "retrieval_revisited": 1.0, "retrieval_revisited_last16": 1.0,
+        "retrieval_by_step": [None, *[1.0] * (steps - 1)],
+    }  # fmt: skip
+
+
+def scores() -> dict[str, Any]:
+    controls = {name: summary(10.0 + i) for i, name in enumerate(CONTROLS)}
+    controls["copy_nearest_true_pose"] = summary(100.0)
+    controls["last_frame"] |= {"retrieval_revisited": None, "retrieval_by_step": None}
+    protocol = {"tau": 40, "privileges": HOSTILE, HOSTILE: True}
+    more = {"pose_r2": 0.9876, "revisited_fraction": 0.75, "controls": controls, "protocol": protocol}
+    return summary(21.5) | more
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    names = (HOSTILE, "down", "left", "right", "stay")
+    write_report(path, scores(), replace(gallery(), action_names=names), HOSTILE, {"run": HOSTILE})
+    return path.read_text(encoding="utf-8")
+
+
+class Tags(HTMLParser):
+    """Which tags open, which close, and what each carries."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen.append((tag, dict(attrs)))
+        if tag not in ("meta", "img", "br"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_reaches_for_nothing_outside_itself(page: str):
+    assert not re.search(r"https?:|//[a-z]|@import", page)
+    sources = [v for _, a in Tags(page).seen for k, v in a.items() if k in ("src", "href", "poster", "xlink:href")]
+    assert sources
+    assert all(source.startswith(("data:", "#")) for source in sources)
+
+
+def test_every_tag_that_opens_closes(page: str):
+    assert Tags(page).open == []
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_the_page_has_every_figure(page: str, name: str):
+    assert page.count(f'aria-label="{name}"') == 1
+
+
+def test_ids_are_unique_so_that_figures_do_not_borrow_from_each_other(page: str):
+    ids = [attributes["id"] for _, attributes in Tags(page).seen if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_references_within_figures_lead_somewhere(page: str):
+    ids = {attributes.get("id") for _, attributes in Tags(page).seen}
+    assert set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', page)) <= {(i, "") for i in ids} | {("", i) for i in ids}
+
+
+def test_the_film_plays_truth_imagination_and_error_at_every_step(page: str, tmp_path: Path):
+    (film,) = re.findall(r'src="data:video/mp4;base64,([^"]+)"', page)
+    (tmp_path / "film.mp4").write_bytes(base64.b64decode(film))
+    with imageio.get_reader(tmp_path / "film.mp4") as reader:
+        assert sum(1 for _ in reader) == 12
+
+
+def test_every_control_has_a_row_with_an_explanation(page: str):
+    assert all(row.label in page and row.about in page for row in CONTROLS.values())
+
+
+def test_the_headlines_are_the_scores(page: str):
+    assert re.search(r"R² of position</span><span class=\"number\">0\.9876<", page)
+    assert "75% of the predicted steps" in page
+
+
+def test_a_score_without_meaning_is_a_dash_on_the_page(page: str):
+    assert re.search(r'PSNR at unseen places</span><span class="number">–', page)
+
+
+def test_text_from_outside_is_shown_and_never_run(page: str):
+    assert not any(tag == "script" for tag, _ in Tags(page).seen)
+    assert page.count("&lt;script&gt;") >= 6  # title twice, run, protocol twice, an action
+
+
+def test_figures_take_the_ink_of_the_page(page: str):
+    assert "currentColor" in page
+    assert "#010203" not in page
+
+
+def test_the_same_scores_make_the_same_page(tmp_path: Path):
+    for name in ("a.html", "b.html"):
+        write_report(tmp_path / name, scores(), gallery(clips=1), "walk", {})
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    half_written = Path.write_text
+
+    def interrupted(self: Path, text: str, **options: Any) -> int:
+        half_written(self, text[:1000], **options)
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Path, "write_text", interrupted)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(path, scores(), gallery(clips=1), "walk", {})
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_scores_may_be_few_and_motion_may_have_no_walls(tmp_path: Path):
+    free = replace(gallery(clips=1), wall_xs=np.zeros(0), wall_ys=np.zeros(0), wall_values=np.zeros((0, 0)))
+    write_report(tmp_path / "new" / "report.html", {"psnr_pooled": 20.0}, free, "walk", {})
+    page = (tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    assert 'aria-label="walls"' not in page
+    assert "About this run" not in page
+
+
+def test_one_predicted_step_is_enough_for_a_page(tmp_path: Path):
+    write_report(tmp_path / "report.html", summary(20.0, steps=1), gallery(clips=1, future=1), "walk", {})
+    assert (tmp_path / "report.html").exists()
+
+
+def test_the_stride_of_the_window_is_found_from_the_frames():
+    assert gallery().stride(0) == 3
+    assert replace(gallery(), images=1 - gallery().images).stride(0) is None
+
+
+def test_a_gallery_knows_which_steps_were_seen():
+    walks = gallery(clips=1, tau=2, future=2)
+    pose = np.array([[[0.0, 0], [0, 1], [0, 0], [2, 2]]])
+    assert replace(walks, true_pose=pose).seen.tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "words"),
+    [
+        ("imagined", np.zeros((2, 11, 3, 8, 8)), "imagined frames are"),
+        ("true_pose", np.zeros((2, 51, 2)), "true_pose is"),
+        ("displacement", np.zeros((4, 2)), "5 actions need"),
+        ("wall_values", np.zeros((3, 20)), "wall_values is"),
+    ],
+)
+def test_a_gallery_of_parts_that_do_not_fit_refuses_to_exist(part: str, value: np.ndarray, words: str):
+    with pytest.raises(InputError, match=words):
+        replace(gallery(), **{part: value})
+
+
+@pytest.mark.parametrize(("future", "late"), [(256, range(207, 215)), (12, range(4, 12)), (8, range(8)), (3, range(3))])
+def test_strips_show_the_steps_of_the_paper_or_the_last_ones(future: int, late: range):
+    early, found = strip_steps(future)
+    assert early == list(range(min(8, future)))
+    assert found == list(late)
+
+
+def test_labels_move_apart_in_order_and_no_further_than_needed():
+    assert spread([1.0, 1.0, 5.0], 1.0) == pytest.approx([0.5, 1.5, 5.0])
+    assert spread([3.0, 1.0], 0.5) == [3.0, 1.0]
+    assert spread([], 1.0) == []
+
+
+def test_the_report_module_offers_the_gallery():
+    assert report.Gallery is Gallery

@@ -2,12 +2,12 @@
 
 import contextlib
 import io
-import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 from rich.console import Console
@@ -123,9 +123,7 @@ def _train(words: list[str]) -> int:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
         return _resume(Run.open(flags.run), flags.experiment, flags.device, flags.devices, flags.evaluate)
-    return _train_and_score(
-        preset, flags.experiment, flags.run, flags.device, Console(), flags.devices, flags.evaluate
-    )
+    return _train_and_score(preset, flags.experiment, flags.run, flags.device, Console(), flags.devices, flags.evaluate)
 
 
 @dataclass(frozen=True)
@@ -315,22 +313,31 @@ def _fabric(name: Device, devices: int) -> Any:
 
 def _parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:
     """Words to flags; whatever is wrong with them becomes one line."""
-    known = _known_flags(kind, default)
+    known = _known_flags(kind)
+    leaves = {name.rsplit(".", 1)[-1].removeprefix("--"): name for name in sorted(known, reverse=True)}
     for word in words:
         flag = word.split("=")[0].replace("_", "-")
-        if flag.startswith("--") and known and flag not in known:
-            leaves = {name.rsplit(".", 1)[-1].removeprefix("--"): name for name in sorted(known, reverse=True)}
-            named = did_you_mean(flag.removeprefix("--").rsplit(".", 1)[-1], leaves)
-            hint = re.sub('"(.+)"', lambda match: f'"{leaves[match[1]]}"', named)
-            raise InputError(f'unknown flag "{flag}"; {hint if hint != named else f"see {prog} --help"}')
+        if flag.startswith("--") and flag not in known:
+            close = get_close_matches(flag.removeprefix("--").rsplit(".", 1)[-1], leaves, n=1)
+            hint = f'did you mean "{leaves[close[0]]}"?' if close else f"{prog} --help lists them"
+            raise InputError(f'unknown flag "{flag}"; {hint}')
     with _one_line_errors():
-        return tyro.cli(kind, args=words, prog=prog, **({} if default is None else {"default": default}))
+        if default is None:
+            return tyro.cli(kind, args=words, prog=prog)
+        return tyro.cli(kind, args=words, prog=prog, default=default)
 
 
-def _known_flags(kind: type[Any], default: Any) -> set[str]:
-    """Every --flag that tyro would accept."""
-    parser = tyro.extras.get_parser(kind, **({} if default is None else {"default": default}))
-    return {flag for action in parser._actions for flag in action.option_strings}
+def _known_flags(kind: Any, prefix: str = "--") -> set[str]:
+    """Every --flag of a dataclass: those of a nested one after its name and a dot, unless that name is dropped."""
+    known = {"--help"}
+    for field, hint in ((field, get_type_hints(kind, include_extras=True)[field.name]) for field in fields(kind)):
+        inner, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        name = field.name.replace("_", "-")
+        if is_dataclass(inner):
+            known |= _known_flags(inner, prefix if marks else f"{prefix}{name}.")
+        elif tyro.conf.Positional not in marks:
+            known |= {f"{prefix}{name}", f"{prefix}no-{name}"} if inner is bool else {f"{prefix}{name}"}
+    return known
 
 
 @contextlib.contextmanager

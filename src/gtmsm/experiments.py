@@ -27,7 +27,7 @@ class Experiment:
     """A world, who walks in it, a model, and how it is trained and scored."""
 
     images: str = BUILTIN
-    """"builtin" (views of photographs inside scikit-image), a .npz with uint8 `train` and `test`, or a folder of pictures."""
+    """"builtin" (views of photographs inside scikit-image), a .npz with `train` and `test`, or a folder of pictures."""
     seed: int = 0
     """Of weights, walks and noise: the same seed on the same machine gives the same run."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
@@ -39,10 +39,12 @@ class Experiment:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         neighbours, tau = self.model.recall.neighbours, self.training.curriculum.tau
-        require(neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries")
+        require(
+            neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries"
+        )
         require(
             neighbours <= self.evaluation.tau,
-            f"neighbours is {neighbours} but evaluation.tau is {self.evaluation.tau}; memory would hold fewer than K entries",
+            f"neighbours is {neighbours} but evaluation.tau is {self.evaluation.tau}; memory would be too small",
         )
 
 
@@ -85,17 +87,13 @@ class Setting:
         """A quick look at held-out clips, for the progress display."""
         full = self.experiment.evaluation
         brief = EvaluationConfig(tau=full.tau, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-        return partial(
-            glance, world=self.test_world, walker=self.walker, settings=brief, device=self.device
-        )
+        return partial(glance, world=self.test_world, walker=self.walker, settings=brief, device=self.device)
 
     def build_model(self) -> WorldModel:
         """Fresh weights, by the experiment's seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
-            model = WorldModel(
-                self.experiment.model, self.train_world.frame_shape, len(self.train_world.action_names)
-            )
+            model = WorldModel(self.experiment.model, self.train_world.frame_shape, len(self.train_world.action_names))
         return model.to(self.device)
 
 

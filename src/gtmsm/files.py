@@ -1,10 +1,16 @@
 """Writing files so that a crash or a full disk never leaves half a file, nor loses the one before."""
 
+import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
 
 from gtmsm.errors import InputError
 
@@ -32,3 +38,23 @@ def write_atomically(path: Path, content: bytes | str) -> None:
             temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     except OSError as problem:
         raise InputError(f"could not write {path}: {problem.strerror or problem}; nothing was changed") from problem
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """A safetensors file, atomically, with a description of ours inside."""
+    # clone: safetensors refuses tensors that share memory
+    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    write_atomically(path, save(whole, {"gtmsm": json.dumps(about)}))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the tensors that `write_tensors` wrote; nothing is ever unpickled."""
+    try:
+        with safe_open(path, framework="pt") as content:
+            about = (content.metadata() or {}).get("gtmsm")
+            tensors = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118 - not a dict
+    except (SafetensorError, OSError) as problem:
+        raise InputError(f"{path} cannot be read as a safetensors file ({problem}); is it whole?") from None
+    if about is None:
+        raise InputError(f"{path} holds weights of another program: gtmsm's own description is missing in it")
+    return json.loads(about), tensors

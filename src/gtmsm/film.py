@@ -32,7 +32,9 @@ def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
     for letter, repeats in re.findall(r"([^\s\d,])\s*(\d*)", text):
         if letter.lower() not in initials:
             known = ", ".join(f"{name[0]} ({name})" for name in names)
-            raise InputError(f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"')
+            raise InputError(
+                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"'
+            )
         actions += [initials[letter.lower()]] * int(repeats or 1)
     require(bool(actions), f'"{text}" holds no actions; give something like "r10 d5 l3"')
     return actions

@@ -1,7 +1,6 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
 import json
-import shutil
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -14,7 +13,6 @@ from rich.console import Console
 
 from gtmsm.config import as_plain, read_config
 from gtmsm.errors import InputError
-from gtmsm.evaluation.report import write_report
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import Experiment, Setting, set_up
 from gtmsm.files import write_atomically
@@ -94,11 +92,16 @@ class Run:
         self, settings: EvaluationConfig, device: torch.device, images: str | None = None, out: Path | None = None
     ) -> dict[str, Any]:
         """Score the weights on held-out images; writes scores.json and report.html, and returns the scores."""
+        from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
+
         setting = self.set_up(device, images)
         model = WorldModel.load(self.folder, device)
         result = evaluate(model, setting.test_world, setting.walker, settings, device)
-        scored_on = {"name": setting.images.name, "sha256": setting.images.fingerprint, "test": len(setting.images.test)}
-        result.scores["protocol"] |= {"images": scored_on, "trained_on": self.images}
+        result.scores["protocol"] |= {
+            "scored_on": f"{len(setting.images.test)} test images of {setting.images.name}, "
+            f"sha256 {setting.images.fingerprint}",
+            "trained_on": f"{self.images['train']} images of {self.images['name']}, sha256 {self.images['sha256']}",
+        }
         folder = out or self.folder
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
@@ -125,8 +128,8 @@ class Run:
             if images is not None or Path(self.experiment.images).exists():
                 raise
             raise InputError(
-                f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is not at "
-                f'"{self.experiment.images}" any more; give it, or other images, with --images'
+                f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is "
+                f'not at "{self.experiment.images}" any more; give it, or other images, with --images'
             ) from problem
         return setting
 
@@ -143,8 +146,3 @@ def read_scores(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
     scores: dict[str, Any] = json.loads(path.read_text())
     return scores
-
-
-def remove(run: Run) -> None:
-    """Take back a run folder in which nothing was trained."""
-    shutil.rmtree(run.folder, ignore_errors=True)

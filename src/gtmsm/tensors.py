@@ -30,9 +30,7 @@ class Gaussian:
         """A reparameterised sample, or the mean where there is no generator."""
         if generator is None:
             return self.mean
-        noise = torch.randn(
-            self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator
-        )
+        noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator)
         return self.mean + noise * (0.5 * self.log_var).exp()
 
     def __getitem__(self, index: object) -> "Gaussian":

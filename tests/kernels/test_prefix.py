@@ -21,9 +21,7 @@ def affine_maps(length):
 @pytest.mark.parametrize("length", LENGTHS)
 def test_the_scan_of_affine_maps_equals_the_scan_by_steps(length):
     maps = affine_maps(length)
-    for fast, readable in zip(
-        prefix_scan(affine_then, maps), prefix_scan_by_steps(affine_then, maps), strict=True
-    ):
+    for fast, readable in zip(prefix_scan(affine_then, maps), prefix_scan_by_steps(affine_then, maps), strict=True):
         torch.testing.assert_close(fast, readable, rtol=1e-10, atol=1e-12)
 
 

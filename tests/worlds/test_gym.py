@@ -9,8 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 from gtmsm.errors import InputError
 from gtmsm.worlds.gym import ImageWalkEnv, register_envs
-from gtmsm.worlds.image_walk import YELLOW
-from gtmsm.worlds.image_walk import ACTIONS
+from gtmsm.worlds.image_walk import ACTIONS, YELLOW
 
 NAME = "gtmsm/ImageWalk-v0"
 

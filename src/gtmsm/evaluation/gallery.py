@@ -21,6 +21,8 @@ class Gallery:
     """Over all T = tau + future steps, as is `inferred_pose`."""
     inferred_pose: Float[np.ndarray, "clips T 2"]
     tau: int
+    view_corner: Float[np.ndarray, "clips 2"]
+    """Row and column, in pixels of `images`, of the top left of what is seen at the last memorised step."""
     displacement: Float[np.ndarray, "A 2"]
     """Rows of the learned M, one per action."""
     action_names: tuple[str, ...]
@@ -42,7 +44,8 @@ class Gallery:
             self.imagined.shape == self.truth.shape,
             f"imagined frames are {self.imagined.shape}, true ones {self.truth.shape}",
         )
-        require(len(self.images) == clips, f"{len(self.images)} images for {clips} clips")
+        for name in ("images", "view_corner"):
+            require(len(getattr(self, name)) == clips, f"{len(getattr(self, name))} {name} for {clips} clips")
         for name in ("true_pose", "inferred_pose"):
             shape = getattr(self, name).shape
             require(
@@ -66,24 +69,3 @@ class Gallery:
         past, future = self.true_pose[:, None, : self.tau], self.true_pose[:, self.tau :, None]
         found: np.ndarray = (past == future).all(-1).any(-1)
         return found
-
-    def stride(self, clip: int) -> float | None:
-        """Pixels of the image per unit of true position: the stride whose crops are the frames; None if none is."""
-        image, frames, poses = self.images[clip], self.truth[clip], self.true_pose[clip, self.tau :]
-        room = min(image.shape[1] - frames.shape[2], image.shape[2] - frames.shape[3])
-        best, least = None, 0.02
-        for parts in range(1, room + 1):
-            corners = np.rint(poses * room / parts).astype(int)
-            if corners.min() < 0 or corners.max() > room:
-                continue
-            crops = [_crop(image, corner, frames.shape[2:]) for corner in corners]
-            error = float(np.abs(np.stack(crops) - frames).mean())
-            if error < least:
-                best, least = room / parts, error
-        return best
-
-
-def _crop(image: Float[np.ndarray, "C H W"], corner: np.ndarray, size: tuple[int, ...]) -> Float[np.ndarray, "C h w"]:
-    """What is seen through a window at (row, column)."""
-    (top, left), (height, width) = corner, size
-    return image[:, top : top + height, left : left + width]

@@ -14,8 +14,8 @@ PSNR_CAP = 100.0
 SSIM_WINDOW = 7
 """Side of the uniform window: an 8x8 frame has no pixel where the usual 11x11 Gaussian fits."""
 
-VALUES_AT_ONCE = 2**20
-"""Pixel values per SSIM chunk: some 100 MB at work, however many frames there are."""
+VALUES_AT_ONCE = 2**18
+"""Pixel values per SSIM chunk: some tens of MB at work, however many frames there are."""
 
 
 def frame_mse(

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gtmsm.evaluation.figure_style import (
     ACTIONS,
@@ -89,6 +89,7 @@ def horizon(scores: Mapping[str, Any]) -> Figure:
     _curves(places, scores, "retrieval_by_step", looking_up, (-0.03, 1.06))
     places.set(xlabel="steps predicted", ylabel="right place retrieved")
     places.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    places.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 
@@ -169,11 +170,10 @@ def _world(axes: Axes, gallery: Gallery, clip: int) -> None:
     axes.set_title(f"world, view at step {gallery.tau}")
     axes.set(xticks=[], yticks=[], anchor="N")
     axes.spines[:].set_visible(False)
-    if (stride := gallery.stride(clip)) is not None:
-        top, left = gallery.true_pose[clip, gallery.tau - 1] * stride - 0.5
-        height, width = gallery.truth.shape[-2:]
-        for line, colour in ((3.6, "black"), (2, "#ffd60a")):
-            axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=colour, lw=line, clip_on=False))
+    top, left = gallery.view_corner[clip] - 0.5
+    height, width = gallery.truth.shape[-2:]
+    for line, colour in ((3.6, "black"), (2, "#ffd60a")):
+        axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=colour, lw=line, clip_on=False))
 
 
 def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, "n 3"], title: str) -> None:

@@ -15,7 +15,8 @@ from gtmsm.evaluation.figure_style import svg
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.page_style import CSS
 from gtmsm.evaluation.table import COLUMNS, Column, rows, shown
-from gtmsm.evaluation.video import atomically, comparison, write_video
+from gtmsm.evaluation.video import comparison, write_video
+from gtmsm.files import write_atomically
 
 __all__ = ["Gallery", "write_report"]
 
@@ -38,8 +39,7 @@ def write_report(path: Path, scores: Mapping[str, Any], gallery: Gallery, title:
     path = Path(path)
     page = _page(scores, gallery, title, about)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomically(path) as draft:
-        draft.write_text(page, encoding="utf-8")
+    write_atomically(path, page)
 
 
 def _page(scores: Mapping[str, Any], gallery: Gallery, title: str, about: Mapping[str, str]) -> str:
@@ -106,7 +106,7 @@ def _film(gallery: Gallery) -> str:
         write_video(Path(folder) / "film.mp4", frames, FPS)
         film = _base64((Path(folder) / "film.mp4").read_bytes())
     poster = io.BytesIO()
-    imageio.imwrite(poster, frames[0], format="PNG")  # type: ignore[arg-type]
+    imageio.imwrite(poster, frames[0], format="PNG")
     return _section(
         "Truth and imagination",
         f'<video autoplay loop muted playsinline controls width="{frames.shape[2]}" height="{frames.shape[1]}" '

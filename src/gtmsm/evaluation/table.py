@@ -111,3 +111,20 @@ def headline(scores: Mapping[str, Any]) -> str:
         f"right place retrieved at {found} of revisited steps, R² of position {r2:.4f}, "
         f"{100 * scores['revisited_fraction']:.0f}% of the predicted steps were at memorised places"
     )
+
+
+def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Several runs, a row each, and how many of them converged."""
+    keys = ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16")
+    columns = [column for column in COLUMNS if column.key in keys]
+    converged = sum(bool(scores.get("converged")) for scores in runs.values())
+    table = Table(box=box.SIMPLE_HEAD, caption=f"{converged} of {len(runs)} converged (retrieval and R² at least 0.99)")
+    table.add_column("run", overflow="fold")
+    for label in [column.label.replace("PSNR ", "PSNR\n") for column in columns] + ["VAE\nceiling", "R²"]:
+        table.add_column(label, justify="right", no_wrap=True)
+    ceiling, r2 = Column("psnr_revisited", "", "dB", 2), Column("pose_r2", "", "", 4)
+    for name, scores in runs.items():
+        cells = [shown(scores.get(column.key), column) for column in columns]
+        best = shown(scores["controls"]["vae_ceiling"]["psnr_revisited"], ceiling)
+        table.add_row(Text(name), *cells, best, shown(scores.get("pose_r2"), r2))
+    return table

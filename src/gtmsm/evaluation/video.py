@@ -1,18 +1,18 @@
 """Moving pictures: truth beside imagination, as files and as frames."""
 
-import os
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import subprocess
+from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
 import imageio.v2 as imageio
 import numpy as np
+from imageio_ffmpeg import get_ffmpeg_exe
 from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from gtmsm.errors import InputError
+from gtmsm.files import replacing
 
 SUFFIXES = (".mp4", ".gif")
 INK, PAPER = 230, 26
@@ -20,35 +20,28 @@ ERROR_FULL_SCALE = 0.5
 """The error drawn as white; pictures differ by less, so a scale of 1 would show little."""
 
 
-@contextmanager
-def atomically(path: Path) -> Iterator[Path]:
-    """A path to write to, which becomes `path` once all is written; after a failure, `path` is as before."""
-    # Same folder, since a rename is atomic only within a file system; same suffix, since ffmpeg reads it.
-    draft = path.with_name(f".{path.stem}.{secrets.token_hex(4)}{path.suffix}")
-    try:
-        yield draft
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3"], fps: float) -> None:
-    """Write frames as a film: H.264 that plays anywhere (.mp4), or an endless loop (.gif)."""
-    path = Path(path)
+def require_video_name(path: Path) -> None:
+    """Refuse a name that no video can be written as, before any work is done for it."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f'cannot write a video as "{path.name}"; end its name with {" or ".join(SUFFIXES)}')
+
+
+def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:
+    """Write frames as a film: H.264 that plays anywhere (.mp4), or an endless loop (.gif)."""
+    path = Path(path)
+    require_video_name(path)
     if len(frames) == 0 or not fps > 0:
         raise InputError(f"a video needs frames and a positive fps; got {len(frames)} frames at {fps} fps")
     path.parent.mkdir(parents=True, exist_ok=True)
-    with atomically(path) as draft:
+    with replacing(path) as draft:
         if path.suffix.lower() == ".gif":
-            imageio.mimwrite(draft, list(frames), format="GIF", duration=1000 / fps, loop=0)  # type: ignore[arg-type]
+            imageio.mimwrite(draft, list(frames), format="GIF", duration=1000 / fps, loop=0)
         else:
             _write_mp4(draft, frames, fps)
 
 
 def side_by_side(
-    columns: Sequence[Float[np.ndarray, "time channel height width"]],
+    columns: Sequence[Float[np.ndarray, "time _ _ _"]],
     labels: Sequence[str],
     scale: int,
     captions: Sequence[str] | None = None,
@@ -104,18 +97,22 @@ def comparison(
     return canvas
 
 
-def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: float) -> None:
+def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:
     """H.264 in yuv420p, which wants even sizes: the last row or column is repeated where they are odd."""
     _, height, width, _ = frames.shape
-    even = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
-    # faststart puts the index first, so that a browser can play before it has read all.
-    options = ["-crf", "26", "-preset", "veryfast", "-tune", "animation", "-movflags", "+faststart", "-threads", "1"]
-    with imageio.get_writer(
-        path, format="FFMPEG", mode="I", fps=fps, codec="libx264", pixelformat="yuv420p",
-        macro_block_size=2, quality=None, output_params=options, ffmpeg_log_level="error",
-    ) as film:  # fmt: skip
-        for frame in even:
-            film.append_data(frame)
+    if height % 2 or width % 2:
+        frames = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
+    size = f"{frames.shape[2]}x{frames.shape[1]}"
+    source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
+    # One thread gives the same bytes everywhere; faststart lets a browser play before it has read all.
+    codec = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "26", "-tune", "animation", "-threads", "1"]
+    target = ["-pix_fmt", "yuv420p", "-movflags", "+faststart", "-y", str(path)]
+    # ffmpeg itself, since the writer of imageio-ffmpeg leaves its pipes open.
+    command = [get_ffmpeg_exe(), "-v", "error", *source, *codec, *target]
+    pixels = np.ascontiguousarray(frames).data.cast("B")
+    done = subprocess.run(command, input=pixels, capture_output=True, check=False)
+    if done.returncode:
+        raise OSError(f"ffmpeg could not write {path.name}: {done.stderr.decode(errors='replace').strip()}")
 
 
 def _enlarged(

@@ -21,9 +21,7 @@ def clamped_walk_by_steps(
     return positions
 
 
-def clamped_walk(
-    start: Int[Tensor, "n D"], steps: Int[Tensor, "n time D"], high: int
-) -> Int[Tensor, "n time D"]:
+def clamped_walk(start: Int[Tensor, "n D"], steps: Int[Tensor, "n time D"], high: int) -> Int[Tensor, "n time D"]:
     """All positions at once, since "shift, then clamp" composes into "shift, then clamp".
 
     >>> clamped_walk(torch.tensor([[1]]), torch.tensor([[[1], [1], [-1]]]), high=2).flatten().tolist()

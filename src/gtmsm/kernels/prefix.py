@@ -29,8 +29,6 @@ def prefix_scan(combine: Combine, elements: Sequence[Tensor]) -> list[Tensor]:
     stretch = 1
     while stretch < scanned[0].shape[1]:
         longer = combine([part[:, :-stretch] for part in scanned], [part[:, stretch:] for part in scanned])
-        scanned = [
-            torch.cat([part[:, :stretch], new], dim=1) for part, new in zip(scanned, longer, strict=True)
-        ]
+        scanned = [torch.cat([part[:, :stretch], new], dim=1) for part, new in zip(scanned, longer, strict=True)]
         stretch *= 2
     return scanned

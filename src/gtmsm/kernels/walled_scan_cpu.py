@@ -84,8 +84,6 @@ class _WalledScan(torch.autograd.Function):
         )
 
 
-def scan(
-    start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor
-) -> Tensor:
+def scan(start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
     """`walled_scan_by_steps`, faster on a CPU: values and gradients in the precision of the input."""
     return _WalledScan.apply(start, displacement, noise, W, b, v, c)  # type: ignore[no-any-return]

@@ -116,8 +116,6 @@ class _WalledScan(torch.autograd.Function):
         return into_start, into_d, into_noise, *(share.sum(0) for share in shares)
 
 
-def scan(
-    start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor
-) -> Tensor:
+def scan(start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
     """`walled_scan_by_steps` for float32 CUDA tensors of two-dimensional poses."""
     return _WalledScan.apply(start, displacement, noise, W, b, v, c)  # type: ignore[no-any-return]

@@ -1,21 +1,16 @@
 """The world model: memorise, imagine, explain."""
 
-import json
-import struct
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
-from gtmsm.files import write_atomically
+from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.elbo import Elbo, elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
 from gtmsm.model.memory import Memory
@@ -82,9 +77,7 @@ class WorldModel(nn.Module):
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:
-            poses = self.motion.unroll(
-                _draw(here, generator), actions, self.motion.draw_noise(actions, generator)
-            )
+            poses = self.motion.unroll(_draw(here, generator), actions, self.motion.draw_noise(actions, generator))
         covariance = None
         if self.settings.recall.distance == "kl":
             covariance = self.motion.believe(here, actions).covariance
@@ -103,7 +96,10 @@ class WorldModel(nn.Module):
         Memory holds the means of p*(s_t); the future's poses are ancestral samples of it.
         """
         self._check(frames, actions)
-        require(0 < tau < frames.shape[1], f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}")
+        require(
+            0 < tau < frames.shape[1],
+            f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}",
+        )
         reading = reading or self.settings.recall
         mean, sample = self._walk_twice(actions, generator)
         covariance = None
@@ -169,14 +165,17 @@ class WorldModel(nn.Module):
     def save(self, path: Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
-        tensors = {name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()}
-        write_atomically(path, save(tensors, {"gtmsm": json.dumps(about)}))
+        write_tensors(path, self.state_dict(), about)
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
         """From a run folder, or a weights file of one."""
         file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
-        about, tensors = _read_weights(file)
+        if not file.is_file():
+            raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
+        about, tensors = read_tensors(file)
+        if "model" not in about:
+            raise InputError(f"{file} holds no weights of a world model; give a run folder or its {WEIGHTS}")
         model = cls(
             read_config(WorldModelConfig, about["model"], str(file)), tuple(about["frame_shape"]), about["action_size"]
         )
@@ -203,21 +202,6 @@ def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
     noise = torch.randn(here.mean.shape, dtype=here.mean.dtype, device=here.mean.device, generator=generator)
     factor = torch.linalg.cholesky(here.covariance)
     return here.mean + (factor @ noise[..., None]).squeeze(-1)
-
-
-def _read_weights(file: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """What `WorldModel.save` wrote."""
-    if not file.is_file():
-        raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
-    try:
-        with safe_open(file, framework="pt") as content:
-            about = (content.metadata() or {}).get("gtmsm")
-            tensors = {name: content.get_tensor(name) for name in content.keys()}
-    except (SafetensorError, OSError, struct.error) as problem:
-        raise InputError(f"{file} cannot be read as safetensors weights ({problem}); is it whole?") from None
-    if about is None:
-        raise InputError(f"{file} holds weights of another program: gtmsm's own description is missing in it")
-    return json.loads(about), tensors
 
 
 @dataclass

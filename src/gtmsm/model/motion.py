@@ -78,9 +78,7 @@ class Motion(nn.Module, ABC):
         parameter = next(self.parameters())
         return torch.zeros(batch, self.state_size, dtype=parameter.dtype, device=parameter.device)
 
-    def draw_noise(
-        self, a: Float[Tensor, "batch time A"], generator: torch.Generator
-    ) -> Float[Tensor, "batch time S"]:
+    def draw_noise(self, a: Float[Tensor, "batch time A"], generator: torch.Generator) -> Float[Tensor, "batch time S"]:
         """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
         shape = (*a.shape[:2], self.state_size)
         return self.noise * torch.randn(shape, dtype=a.dtype, device=a.device, generator=generator)
@@ -88,8 +86,8 @@ class Motion(nn.Module, ABC):
     def believe(self, here: Belief, a: Float[Tensor, "batch time A"]) -> Belief:
         """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.
 
-        `here` without a covariance is known exactly. Exact where the motion is linear. Covariances follow P_t = J_t P_{t-1} J_t' + r^2 I, whose steps
-        compose associatively, so all of them come from one prefix scan.
+        `here` without a covariance is known exactly. Exact where the motion is linear. Covariances follow
+        P_t = J_t P_{t-1} J_t' + r^2 I, whose steps compose associatively, so all of them come from one prefix scan.
         """
         mean = self.unroll(here.mean, a)
         before = torch.cat([here.mean[:, None], mean[:, :-1]], dim=1)

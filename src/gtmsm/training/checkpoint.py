@@ -1,15 +1,11 @@
 """All that training needs to go on exactly where it was, in one safetensors file: nothing is ever unpickled."""
 
-import json
 from pathlib import Path
 
-import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from gtmsm.errors import InputError
-from gtmsm.files import write_atomically
+from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.update import Updater
 
@@ -19,27 +15,22 @@ CHECKPOINT = "checkpoint.safetensors"
 def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected: bool) -> None:
     """Weights, optimiser, counters and randomness."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, moments in updater.optimiser.state.items():
         tensors |= {f"optimiser.{names[parameter]}.{key}": value for key, value in moments.items()}
     tensors |= {f"sums.{name}": total for name, total in updater.sums.items()}
     tensors["count"] = updater.count
     tensors["generator"] = updater.generator.get_state()
-    # clone: safetensors refuses tensors that share memory
-    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    write_atomically(path, save(whole, {"gtmsm": json.dumps({"prospected": prospected})}))
+    write_tensors(path, tensors, {"prospected": prospected})
 
 
 def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     if not path.is_file():
         raise InputError(f"nothing to resume: {path} does not exist; train without --resume")
-    try:
-        with safe_open(path, framework="pt") as content:
-            about = json.loads((content.metadata() or {}).get("gtmsm", "{}"))
-            tensors = {name: content.get_tensor(name) for name in content.keys()}
-    except (SafetensorError, OSError) as problem:
-        raise InputError(f"{path} cannot be read as a checkpoint ({problem}); is it whole?") from None
+    about, tensors = read_tensors(path)
+    if "prospected" not in about:
+        raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
     model.load_weights(_below("model", tensors), path)
     parameters = dict(model.named_parameters())
     for key, value in _below("optimiser", tensors).items():
@@ -60,10 +51,3 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """The entries `prefix.*`, without the prefix."""
     return {name.removeprefix(f"{prefix}."): value for name, value in tensors.items() if name.startswith(f"{prefix}.")}
-
-
-def latest_update(path: Path) -> int:
-    """How many updates a checkpoint has seen."""
-    with safe_open(path, framework="pt") as content:
-        count: torch.Tensor = content.get_tensor("count")
-    return int(count)

@@ -51,9 +51,7 @@ class ProspectConfig:
         """Refuse a search that cannot run."""
         require(self.candidates >= 32, f"candidates is {self.candidates}; a search needs at least 32")
         require(self.rounds >= 1 and self.restarts >= 1, "a search needs at least 1 round and 1 restart")
-        require(
-            0 < self.neighbours <= self.tau, f"neighbours is {self.neighbours}; give 1 to tau = {self.tau} of them"
-        )
+        require(0 < self.neighbours <= self.tau, f"neighbours is {self.neighbours}; give 1 to tau = {self.tau} of them")
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,11 @@ class _Loop:
         """Stop before a broken model is saved."""
         bad = int(self.updater.first_bad)
         if bad:
-            kept = f"the last good weights are in {self.folder}" if (self.folder / WEIGHTS).exists() else "none were saved yet"
+            kept = (
+                f"the last good weights are in {self.folder}"
+                if (self.folder / WEIGHTS).exists()
+                else "none were saved yet"
+            )
             raise InputError(
                 f"training broke down: loss or gradient was not finite at update {bad}; {kept}. "
                 "Try a lower learning rate"

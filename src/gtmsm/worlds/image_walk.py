@@ -64,7 +64,7 @@ class ImageWalkConfig:
 class ImageWalk:
     """A world of images. A pose is the (row, column) of a cell, counted from the top left."""
 
-    action_names = ACTIONS
+    action_names: tuple[str, ...] = ACTIONS
 
     def __init__(self, images: UInt8[Tensor, "images channel size size"], config: ImageWalkConfig) -> None:
         """Walk on these images, on their device; one agent stands in the first until `reset`."""
@@ -118,6 +118,10 @@ class ImageWalk:
     def look(self) -> Float[Tensor, "n channel crop crop"]:
         """The crop under each agent."""
         return self._see(self.image, self.cell)
+
+    def corner(self, cell: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
+        """Row and column of the first pixel seen from a cell."""
+        return self.config.margin + self.config.stride * cell
 
     def picture(self) -> Float[Tensor, "n channel size size"]:
         """The whole image each agent walks on, for people."""

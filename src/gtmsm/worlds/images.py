@@ -213,9 +213,7 @@ def _squared(images: UInt8[Tensor, "n h w 3"], size: int) -> UInt8[Tensor, "n 3 
 # ---- a folder of pictures
 
 
-def _from_folder(
-    folder: Path, size: int
-) -> tuple[UInt8[Tensor, "n 3 size size"], UInt8[Tensor, "m 3 size size"]]:
+def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"], UInt8[Tensor, "m 3 size size"]]:
     """The pictures in the order of their names; every tenth, or else the last, is held out."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
     test = paths[HOLD_OUT - 1 :: HOLD_OUT] or paths[-1:]

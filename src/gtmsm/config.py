@@ -1,8 +1,9 @@
 """Configs: frozen dataclasses that can be read from a file and refuse what they do not know."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, TypeVar, dataclass_transform, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -13,7 +14,15 @@ T = TypeVar("T")
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read."""
+    """Make a class a config: a frozen, keyword-only dataclass of finite numbers that forbids unknown keys when read."""
+    own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
+
+    def check(self: Any) -> None:
+        own_check(self)
+        for name, value in vars(self).items():
+            require(not isinstance(value, float) or math.isfinite(value), f"{name} is {value}; give a finite number")
+
+    cls.__post_init__ = check  # type: ignore[attr-defined]
     frozen = dataclass(frozen=True, kw_only=True)(cls)
     frozen.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     return frozen
@@ -25,6 +34,11 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_seed(seed: int) -> None:
+    """Refuse what a generator cannot be seeded with."""
+    require(0 <= seed < 2**63, f"seed is {seed}; give a number from 0 to 2^63 - 1")
+
+
 def as_plain(settings: Any) -> dict[str, Any]:
     """A config as nested dicts, lists and scalars, ready for JSON or YAML."""
     plain: dict[str, Any] = TypeAdapter(dict[str, Any]).dump_python(asdict(settings), mode="json")
@@ -33,6 +47,7 @@ def as_plain(settings: Any) -> dict[str, Any]:
 
 def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:
     """The inverse of `as_plain`; a wrong key or value is named with its path and, for a key, a suggestion."""
+    require(isinstance(plain, Mapping), f"{source}: expected settings by name, found {plain!r}")
     try:
         return TypeAdapter(cls).validate_python(dict(plain))
     except ValidationError as problem:
@@ -51,7 +66,7 @@ def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:
 def _known_keys(cls: Any, path: tuple[str, ...]) -> list[str]:
     """Field names of the config found by walking `path` down from `cls`."""
     for name in path:
-        types = {field.name: field.type for field in fields(cls)} if is_dataclass(cls) else {}
+        types = get_type_hints(cls)
         if not is_dataclass(types.get(name)):
             break
         cls = types[name]

@@ -8,7 +8,7 @@ from typing import Annotated
 import torch
 import tyro
 
-from gtmsm.config import config, require
+from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.evaluation.score import EvaluationConfig, glance
@@ -38,6 +38,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
+        require_seed(self.seed)
         neighbours, tau = self.model.recall.neighbours, self.training.curriculum.tau
         require(
             neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries"

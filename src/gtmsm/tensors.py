@@ -8,7 +8,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 LOG_TWO_PI = math.log(2 * math.pi)
@@ -36,6 +36,19 @@ class Gaussian:
     def __getitem__(self, index: object) -> "Gaussian":
         """The same index into mean and log-variance."""
         return Gaussian(self.mean[index], self.log_var[index])  # type: ignore[index]
+
+    def take(self, index: Int[Tensor, "*which"]) -> "Gaussian":
+        """The rows `index` of a flat batch of them."""
+
+        def rows(x: Tensor) -> Tensor:
+            # The backward pass of this is a plain addition of rows, several times faster than advanced indexing's.
+            return x.index_select(0, index.flatten()).view(*index.shape, x.shape[-1])
+
+        return Gaussian(rows(self.mean), rows(self.log_var))
+
+    def unflatten(self, axis: int, sizes: tuple[int, ...]) -> "Gaussian":
+        """The same `Tensor.unflatten` of mean and log-variance."""
+        return Gaussian(self.mean.unflatten(axis, sizes), self.log_var.unflatten(axis, sizes))
 
 
 @dataclass(frozen=True)

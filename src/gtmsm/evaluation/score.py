@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from gtmsm.config import config, require
+from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.evaluation import metrics
@@ -44,6 +44,7 @@ class EvaluationConfig:
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.clips >= 1, f"clips is {self.clips}; give at least 1")
+        require_seed(self.seed)
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.elbo import Elbo, elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
-from gtmsm.model.memory import Memory
+from gtmsm.model.memory import Memory, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
-from gtmsm.model.recall import Mixture, RecallConfig, recall
-from gtmsm.tensors import Belief
+from gtmsm.model.recall import Mixture, RecallConfig, mix, recall
+from gtmsm.tensors import Belief, Gaussian
 
 
 @config
@@ -107,9 +107,9 @@ class WorldModel(nn.Module):
             covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
         place = Belief(self.motion.place(mean), covariance)
         query = Belief(self.motion.place(sample), covariance)
-        code = self.vae.encode(frames)
-        prior = recall(Memory(place[:, :tau], code[:, :tau]), query[:, tau:], reading)
-        return elbo(self.vae, frames[:, tau:], code[:, tau:], prior, generator)
+        neighbours = nearest(place[:, :tau], query[:, tau:], reading.neighbours or tau, reading.distance)
+        code, component = self._encode_needed(frames, tau, neighbours.index)
+        return elbo(self.vae, frames[:, tau:], code, mix(neighbours, component, reading.delta), generator)
 
     def forward(
         self,
@@ -124,6 +124,26 @@ class WorldModel(nn.Module):
         assert terms.bound.shape == (len(frames), frames.shape[1] - tau)
         logs = {"elbo": terms.bound, "log_likelihood": terms.log_likelihood, "kl": terms.kl}
         return -terms.bound.mean(), {name: value.detach().mean() for name, value in logs.items()}
+
+    def _encode_needed(
+        self, frames: Float[Tensor, "batch time channel height width"], tau: int, index: Int[Tensor, "batch future K"]
+    ) -> tuple[Gaussian, Gaussian]:
+        """Codes of the future, and of the memorised frames that `index` retrieves.
+
+        Poses do not depend on frames, so retrieval comes first, and a frame that nobody retrieves is never encoded:
+        two in three of a long memory. On a GPU the shapes must not depend on the data, or a graph cannot hold them.
+        """
+        (batch, steps), (_, horizon, k) = frames.shape[:2], index.shape
+        first = steps * torch.arange(batch, device=index.device)
+        future = torch.arange(tau, steps, device=index.device) + first[:, None]
+        wanted = torch.cat([future, (index + first[:, None, None]).flatten(1)], dim=1)
+        flat = frames.flatten(0, 1)
+        if index.is_cuda or k == tau:
+            code = self.vae.encode(flat).take(wanted)
+        else:
+            needed, which = wanted.unique(return_inverse=True)
+            code = self.vae.encode(flat[needed]).take(which)
+        return code[:, :horizon], code[:, horizon:].unflatten(1, (horizon, k))
 
     def _walk_twice(
         self, actions: Float[Tensor, "batch time A"], generator: torch.Generator | None

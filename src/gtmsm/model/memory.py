@@ -52,30 +52,33 @@ class Memory:
         )
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
-        """Search without gradients, then measure with them.
-
-        The expansion |q|^2 - 2 q.k + |k|^2 inside a fast distance matrix returns 1e-4 for identical
-        points, as large as delta, and loses neighbours far from the origin: it is never used.
-        """
-        if not 0 < k <= len(self):
-            raise InputError(f"asked for {k} neighbours of a memory that holds {len(self)}; give 1 to {len(self)}")
-        if distance == "kl":
-            with torch.no_grad():
-                index = _nearest_k(_kl_divergence(query[:, :, None], self.place[:, None]), k)
-            return Neighbours(index, _kl_divergence(query[:, :, None], self._place_at(index)))
-        with torch.no_grad():
-            every = torch.cdist(query.mean, self.place.mean, compute_mode="donot_use_mm_for_euclid_dist")
-            index = _nearest_k(every, k)
-        return Neighbours(index, (query.mean[:, :, None] - gather(self.place.mean, index)).square().sum(-1))
+        """The k entries nearest to each query."""
+        return nearest(self.place, query, k, distance)
 
     def code_at(self, index: Int[Tensor, "batch *which"]) -> Gaussian:
         """Values of the entries `index`."""
         return Gaussian(gather(self.code.mean, index), gather(self.code.log_var, index))
 
-    def _place_at(self, index: Int[Tensor, "batch *which"]) -> Belief:
-        """Keys of the entries `index`."""
-        assert self.place.covariance is not None
-        return Belief(gather(self.place.mean, index), gather(self.place.covariance, index))
+
+def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
+    """The k of `place` nearest to each query: search without gradients, then measure with them.
+
+    The expansion |q|^2 - 2 q.k + |k|^2 inside a fast distance matrix returns 1e-4 for identical
+    points, as large as delta, and loses neighbours far from the origin: it is never used.
+    """
+    n = place.mean.shape[1]
+    if not 0 < k <= n:
+        raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
+    if distance == "kl":
+        with torch.no_grad():
+            index = _nearest_k(_kl_divergence(query[:, :, None], place[:, None]), k)
+        assert place.covariance is not None
+        found = Belief(gather(place.mean, index), gather(place.covariance, index))
+        return Neighbours(index, _kl_divergence(query[:, :, None], found))
+    with torch.no_grad():
+        every = torch.cdist(query.mean, place.mean, compute_mode="donot_use_mm_for_euclid_dist")
+        index = _nearest_k(every, k)
+    return Neighbours(index, (query.mean[:, :, None] - gather(place.mean, index)).square().sum(-1))
 
 
 def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:

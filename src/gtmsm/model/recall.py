@@ -7,7 +7,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
-from gtmsm.model.memory import Distance, Memory, Neighbours
+from gtmsm.model.memory import Distance, Memory, Neighbours, nearest
 from gtmsm.tensors import Belief, Gaussian
 
 
@@ -67,6 +67,11 @@ def _pick(values: Tensor, which: Int[Tensor, "batch time"]) -> Tensor:
 
 def recall(memory: Memory, query: Belief, settings: RecallConfig) -> Mixture:
     """Retrieve the K nearest entries and mix their codes."""
-    neighbours = memory.nearest(query, settings.neighbours or len(memory), settings.distance)
-    log_weight = torch.log_softmax(-(neighbours.distance2 + settings.delta).log(), dim=-1)
-    return Mixture(log_weight, memory.code_at(neighbours.index), neighbours)
+    neighbours = nearest(memory.place, query, settings.neighbours or len(memory), settings.distance)
+    return mix(neighbours, memory.code_at(neighbours.index), settings.delta)
+
+
+def mix(neighbours: Neighbours, component: Gaussian, delta: float) -> Mixture:
+    """Codes of the neighbours, weighted by how near they are."""
+    log_weight = torch.log_softmax(-(neighbours.distance2 + delta).log(), dim=-1)
+    return Mixture(log_weight, component, neighbours)

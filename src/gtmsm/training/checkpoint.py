@@ -13,21 +13,26 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected: bool) -> None:
-    """Weights, optimiser, counters and randomness."""
+    """Weights, optimiser, counters and the randomness of every process; all of them must call it."""
+    fabric = updater.fabric
+    generators = fabric.all_gather(updater.generator.get_state().to(fabric.device))
+    if not fabric.is_global_zero:
+        return
+    assert isinstance(generators, Tensor)
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, moments in updater.optimiser.state.items():
         tensors |= {f"optimiser.{names[parameter]}.{key}": value for key, value in moments.items()}
     tensors |= {f"sums.{name}": total for name, total in updater.sums.items()}
     tensors["count"] = updater.count
-    tensors["generator"] = updater.generator.get_state()
+    tensors["generator"] = generators
     write_tensors(path, tensors, {"prospected": prospected})
 
 
 def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     if not path.is_file():
-        raise InputError(f"nothing to resume: {path} does not exist; train without --resume")
+        raise InputError(f"nothing to resume: {path} does not exist; train into another --run without --resume")
     about, tensors = read_tensors(path)
     if "prospected" not in about:
         raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
@@ -42,10 +47,21 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)
     updater.count.copy_(tensors["count"])
-    if tensors["generator"].shape != updater.generator.get_state().shape:
-        raise InputError(f"{path} was written on another kind of device; resume it on that kind")
-    updater.generator.set_state(tensors["generator"])
+    updater.generator.set_state(_generator(path, tensors["generator"], updater))
     return bool(about["prospected"])
+
+
+def _generator(path: Path, states: Tensor, updater: Updater) -> Tensor:
+    """The state of this process's generator, among those of all processes."""
+    size, processes = updater.generator.get_state().numel(), updater.fabric.world_size
+    if states.numel() % size:
+        raise InputError(f"{path} was written on another kind of device; resume it on that kind")
+    if states.numel() != size * processes:
+        raise InputError(
+            f"{path} was written by {states.numel() // size} processes; resume it with as many --devices, "
+            f"not {processes}"
+        )
+    return states.view(processes, size)[updater.fabric.global_rank]
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

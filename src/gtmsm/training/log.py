@@ -9,17 +9,23 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from gtmsm.errors import InputError
+from gtmsm.files import write_atomically
+
 METRICS = "metrics.jsonl"
 
 
 class MetricsLog:
-    """metrics.jsonl, one line per report, and TensorBoard where it is installed."""
+    """metrics.jsonl, one line per report, and TensorBoard where it is installed.
 
-    def __init__(self, folder: Path, resume_at: int | None) -> None:
-        path = folder / METRICS
-        if resume_at is not None and path.exists():
-            _forget_after(path, resume_at)
-        self._file: TextIO = path.open("a" if resume_at is not None else "w")
+    `resume_at` is the update to go on from, and `prospected` whether that was after the search for the motion.
+    """
+
+    def __init__(self, folder: Path, resume_at: int | None = None, prospected: bool = False) -> None:
+        self._path = folder / METRICS
+        if resume_at is not None and self._path.exists():
+            _forget_after(self._path, resume_at, prospected)
+        self._file: TextIO = self._path.open("a" if resume_at is not None else "w")
         self._board: Any = None
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -29,8 +35,11 @@ class MetricsLog:
 
     def write(self, update: int, values: dict[str, Any]) -> None:
         """One report; what was written survives a crash."""
-        self._file.write(json.dumps({"update": update, **values}) + "\n")
-        self._file.flush()
+        try:
+            self._file.write(json.dumps({"update": update, **values}) + "\n")
+            self._file.flush()
+        except OSError as problem:
+            raise InputError(f"could not write {self._path}: {problem.strerror}") from problem
         if self._board is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
@@ -43,16 +52,31 @@ class MetricsLog:
             self._board.close()
 
 
-def _forget_after(path: Path, update: int) -> None:
-    """Drop reports of updates that the checkpoint resumed from has not seen, and a line cut short by a crash."""
+class NoLog(MetricsLog):
+    """What the other processes write where several train together: nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def write(self, update: int, values: dict[str, Any]) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def _forget_after(path: Path, update: int, prospected: bool) -> None:
+    """Drop reports of what the checkpoint resumed from has not seen, and a line cut short by a crash."""
     kept = []
     for line in path.read_text().splitlines():
         try:
-            if json.loads(line)["update"] <= update:
+            report = json.loads(line)
+            again = report["update"] == update and "prospect" in report and not prospected
+            if report["update"] <= update and not again:
                 kept.append(line + "\n")
         except (json.JSONDecodeError, KeyError):
             continue
-    path.write_text("".join(kept))
+    write_atomically(path, "".join(kept))
 
 
 class Display:

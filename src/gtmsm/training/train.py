@@ -20,7 +20,7 @@ from gtmsm.errors import InputError
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
-from gtmsm.training.log import Display, MetricsLog
+from gtmsm.training.log import Display, MetricsLog, NoLog
 from gtmsm.training.prospect import ProspectConfig, Source, prospect
 from gtmsm.training.update import OptimiserConfig, Updater
 
@@ -77,11 +77,12 @@ def train(
     """
     generator = torch.Generator(fabric.device).manual_seed(seed + fabric.global_rank)
     updater = Updater(fabric, model, source, settings.optimiser, generator)
-    loop = _Loop(model, updater, settings, folder, fabric.is_global_zero, watch)
+    loop = _Loop(model, updater, settings, folder, watch)
     if resume:
         loop.prospected = read_checkpoint(folder / CHECKPOINT, model, updater)
     began, start = time.monotonic(), int(updater.count)
-    log = MetricsLog(folder, start if resume else None)
+    require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
+    log = MetricsLog(folder, start if resume else None, loop.prospected) if fabric.is_global_zero else NoLog()
     quiet = Console(quiet=True)
     try:
         with Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
@@ -99,8 +100,6 @@ class _Loop:
     updater: Updater
     settings: TrainingConfig
     folder: Path
-    writes: bool
-    """Whether this process is the one that writes files."""
     watch: Callable[[WorldModel], dict[str, float]]
     prospected: bool = False
 
@@ -114,52 +113,63 @@ class _Loop:
                     continue
                 if settings.curriculum.prospect and not self.prospected and stage.begin >= settings.curriculum.warm_up:
                     find = prospect(self.model, source, settings.prospect, self.updater.generator)
+                    self.updater.share(self.model)
                     self.prospected = True
                     display.say(f"prospected for the motion: score {find.score:.2f}")
                     log.write(update, {"prospect": find.score})
                 self.updater.enter(stage)
-                while update < stage.end and not interrupted.is_set():
+                stop = self._anyone(interrupted)
+                while update < stage.end and not stop:
                     self.updater.run()
                     update += 1
                     self._report(update, stage, log, display)
-                if interrupted.is_set():
+                    stop = self._anyone(interrupted)
+                if stop:
                     break
-        if update > start:
-            self._check_finite()
-            self._save()
+        self._save(update)
         return update >= settings.updates
+
+    def _anyone(self, interrupted: threading.Event) -> bool:
+        """Whether any of the processes was interrupted: they must all stop after the same update."""
+        fabric = self.updater.fabric
+        if fabric.world_size == 1:
+            return interrupted.is_set()
+        asked = torch.tensor(float(interrupted.is_set()), device=fabric.device)
+        return bool(fabric.all_reduce(asked, reduce_op="sum"))
 
     def _report(self, update: int, stage: Stage, log: MetricsLog, display: Display) -> None:
         """Whatever is due after this update."""
+        values: dict[str, float] = {}
         if update % self.settings.log_every == 0:
             self._check_finite()
-            values: dict[str, float] = self.updater.take_sums()
-            if update % self.settings.watch_every == 0:
-                values |= self.watch(self.model)
+            values |= self.updater.take_sums()
+        if update % self.settings.watch_every == 0:
+            self._check_finite()
+            values |= self.watch(self.model)
+        if values:
             log.write(update, values)
             display.show(update, stage.name, values)
         if update % self.settings.save_every == 0:
-            self._check_finite()
-            self._save()
+            self._save(update)
 
     def _check_finite(self) -> None:
-        """Stop before a broken model is saved."""
-        bad = int(self.updater.first_bad)
-        if bad:
-            kept = (
-                f"the last good weights are in {self.folder}"
-                if (self.folder / WEIGHTS).exists()
-                else "none were saved yet"
-            )
-            raise InputError(
-                f"training broke down: loss or gradient was not finite at update {bad}; {kept}. "
-                "Try a lower learning rate"
-            )
+        """Stop before a broken model is looked at or saved."""
+        if bad := int(self.updater.first_bad):
+            raise self._broken(f"loss or gradient was not finite at update {bad}")
 
-    def _save(self) -> None:
+    def _broken(self, what: str) -> InputError:
+        """Say what happened and what is left."""
+        saved = (self.folder / WEIGHTS).exists()
+        kept = f"the last good weights are in {self.folder}" if saved else "no weights were saved yet"
+        return InputError(f"training broke down: {what}; {kept}. Try a lower learning rate")
+
+    def _save(self, update: int) -> None:
         """Checkpoint first: it alone is enough to write the weights again."""
-        if self.writes:
-            write_checkpoint(self.folder / CHECKPOINT, self.model, self.updater, self.prospected)
+        self._check_finite()
+        if not all(bool(weight.isfinite().all()) for weight in self.model.parameters()):
+            raise self._broken(f"weights were not finite after update {update}")
+        write_checkpoint(self.folder / CHECKPOINT, self.model, self.updater, self.prospected)
+        if self.updater.fabric.is_global_zero:
             self.model.save(self.folder / WEIGHTS)
 
 

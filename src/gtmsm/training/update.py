@@ -30,7 +30,8 @@ class OptimiserConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
         require(self.batch >= 1, f"batch is {self.batch}; give at least 1 clip")
-        require(self.learning_rate > 0, f"learning_rate is {self.learning_rate}; give a positive one")
+        for name in ("learning_rate", "final_learning_rate", "wall_rate"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
         require(self.anneal_updates >= 1, f"anneal_updates is {self.anneal_updates}; give at least 1")
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
@@ -100,6 +101,12 @@ class Updater:
         else:
             self._capture()
             self.run()
+
+    def share(self, model: WorldModel) -> None:
+        """Give every process the weights of the first, after a change that no gradient made."""
+        if self.fabric.world_size > 1:
+            for parameter in model.parameters():
+                torch.distributed.broadcast(parameter.data, 0)
 
     def take_sums(self) -> dict[str, float]:
         """Means of everything summed since the last call."""

@@ -29,7 +29,7 @@ def by_the_library(model, frames, actions, tau, generator, reading):
 
 
 def a_model_and_a_batch():
-    generator = torch.Generator().manual_seed(0)
+    generator = seeded(0)
     images = torch.randint(0, 256, (BATCH, 3, 32, 32), generator=generator, dtype=torch.uint8)
     world = ImageWalk(images, ImageWalkConfig())
     clip = record(world, PoissonWalker(), BATCH, TAU + HORIZON, generator)
@@ -37,15 +37,15 @@ def a_model_and_a_batch():
     return WorldModel(WorldModelConfig(), world.frame_shape, len(world.action_names)), clip
 
 
+def seeded(seed):
+    return torch.Generator().manual_seed(seed)
+
+
 def loss_and_gradients(loss_of, model, clip):
     model.zero_grad()
     loss = loss_of(model, clip.x.double(), clip.a.double(), TAU, seeded(1), model.settings.recall)
     loss.backward()
     return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
-
-
-def seeded(seed):
-    return torch.Generator().manual_seed(seed)
 
 
 def updater(loss_of, model, clip):
@@ -64,6 +64,12 @@ def updater(loss_of, model, clip):
     return update
 
 
+def seconds(update):
+    began = time.perf_counter()
+    update()
+    return time.perf_counter() - began
+
+
 def test_an_update_is_many_times_faster_than_step_by_step(benchmark, capsys):
     twin = load_twin()
     model, clip = a_model_and_a_batch()
@@ -75,17 +81,16 @@ def test_an_update_is_many_times_faster_than_step_by_step(benchmark, capsys):
     torch.testing.assert_close(gradients, plain_gradients, rtol=1e-9, atol=1e-9)
 
     fast, plain = updater(by_the_library, model, clip), updater(twin.loss_step_by_step, model, clip)
-    benchmark.pedantic(fast, rounds=20, warmup_rounds=3)
+    benchmark.pedantic(fast, rounds=30, warmup_rounds=3)
     if benchmark.disabled:
         return
-    began = time.perf_counter()
-    plain()
-    plain_seconds = time.perf_counter() - began
-    ratio = plain_seconds / benchmark.stats.stats.median
-    benchmark.extra_info.update(step_by_step_seconds=plain_seconds, ratio=ratio)
+    # The twin's best against our median: what a busy machine adds counts against us.
+    slow_seconds, fast_seconds = min(seconds(plain) for _ in range(2)), benchmark.stats.stats.median
+    ratio = slow_seconds / fast_seconds
+    benchmark.extra_info.update(step_by_step_seconds=slow_seconds, ratio=ratio)
     with capsys.disabled():
         print(
-            f"\nupdate, batch {BATCH}, tau {TAU}, horizon {HORIZON}: library {1e3 * benchmark.stats.stats.median:.1f} ms, "
-            f"step by step {1e3 * plain_seconds:.0f} ms, ratio {ratio:.0f} (at least {AT_LEAST} asked for)"
+            f"\nan update of {BATCH} walks, {TAU} + {HORIZON} steps: step by step {slow_seconds:.2f} s, "
+            f"gtmsm {fast_seconds:.3f} s, {ratio:.0f} times faster (at least {AT_LEAST} asked for)"
         )
     assert ratio >= AT_LEAST

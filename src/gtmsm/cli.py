@@ -1,22 +1,19 @@
 """The command line: a verb is a function of a few lines that calls the library."""
 
-import contextlib
-import io
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
-from difflib import get_close_matches
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
 
 from gtmsm.errors import InputError, did_you_mean
+from gtmsm.flags import parse, value_of
 
-T = TypeVar("T")
-
-# What a verb needs is imported inside it: `gtmsm --help` must not wait for PyTorch.
+# What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
     "demo": "train a small model on built-in images, score it, and write a report (two minutes on two cores)",
     "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
@@ -33,15 +30,30 @@ def main(arguments: Sequence[str] | None = None) -> None:
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
         code = _run_verb(words)
+        sys.stdout.flush()
     except InputError as problem:
-        print(f"gtmsm: {problem}", file=sys.stderr)
-        code = 2
+        code = _complain(str(problem), 2)
     except KeyboardInterrupt:
-        print("gtmsm: interrupted", file=sys.stderr)
-        code = 130
+        code = _complain("interrupted", 130)
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0  # whoever read our output has seen enough
+    except OSError as problem:
+        code = _complain(str(problem), 2)
     sys.exit(code)
+
+
+def _complain(what: str, code: int) -> int:
+    """One line on stderr, by one process: where several train together the others leave quietly."""
+    if not _is_first():
+        return 0
+    print(f"gtmsm: {' '.join(what.split())}", file=sys.stderr)
+    return code
+
+
+def _is_first() -> bool:
+    """Whether this is the process that speaks and writes, where several train together."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def _run_verb(words: list[str]) -> int:
@@ -72,7 +84,7 @@ class DemoFlags:
 
 
 def _demo(words: list[str]) -> int:
-    flags = _parse(DemoFlags, words, "gtmsm demo", DemoFlags())
+    flags = parse(DemoFlags, words, "gtmsm demo", DemoFlags())
     preset = "image-walk-small"
     console = Console()
     console.print(
@@ -115,10 +127,10 @@ def _train(words: list[str]) -> int:
         evaluate: bool = True
         """Score the run and write its report when training is done."""
 
-    where = _value_of("--run", rest)
+    where = value_of("--run", rest)
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
     default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
-    flags = _parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
+    flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
     if flags.resume:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
@@ -149,7 +161,7 @@ class EvaluateFlags:
 
 
 def _evaluate(words: list[str]) -> int:
-    flags = _parse(EvaluateFlags, words, "gtmsm evaluate")
+    flags = parse(EvaluateFlags, words, "gtmsm evaluate")
     from gtmsm.run import Run
 
     run = Run.open(flags.run)
@@ -189,7 +201,7 @@ class ImagineFlags:
 
 
 def _imagine(words: list[str]) -> int:
-    flags = _parse(ImagineFlags, words, "gtmsm imagine")
+    flags = parse(ImagineFlags, words, "gtmsm imagine")
     from gtmsm.film import film_imagination
     from gtmsm.run import Run
 
@@ -218,7 +230,7 @@ class CompareFlags:
 
 
 def _compare(words: list[str]) -> int:
-    flags = _parse(CompareFlags, words, "gtmsm compare")
+    flags = parse(CompareFlags, words, "gtmsm compare")
     from gtmsm.evaluation.table import comparison_table
     from gtmsm.run import read_scores
 
@@ -241,34 +253,49 @@ def _train_and_score(
     from gtmsm.experiments import set_up
     from gtmsm.run import Run, fresh_folder
 
-    fabric = _fabric(device, devices)
+    # Whatever may be refused comes first: before a folder is made, and before other processes start.
+    fabric = _fabric(device, devices, experiment.training.optimiser.batch)
     setting = set_up(experiment, fabric.device)
-    run = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
-    console.print(f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {run.folder}")
+    setting.build_model()
+    run = None
+    if _is_first():
+        run = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
+        console.print(
+            f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {run.folder}"
+        )
+    fabric.launch()
+    run = fabric.broadcast(run)
+    assert run is not None
     outcome = run.train(setting, fabric, resume=False, console=console)
     return _finish(run, outcome, fabric.device, console, evaluate)
 
 
 def _resume(run: Any, experiment: Any, device: Device, devices: int, evaluate: bool) -> int:
-    """Continue a run; only its number of updates may change."""
+    """Continue a run; only its number of updates may change, and where its images are."""
     from gtmsm.config import as_plain
+    from gtmsm.training.checkpoint import CHECKPOINT, require_checkpoint
 
     console = Console()
-    changed = replace(run.experiment, training=replace(run.experiment.training, updates=experiment.training.updates))
-    if as_plain(changed) != as_plain(experiment):
-        raise InputError("a resumed run keeps its settings: only --updates may be given anew")
+    training = replace(run.experiment.training, updates=experiment.training.updates)
+    if as_plain(replace(run.experiment, images=experiment.images, training=training)) != as_plain(experiment):
+        raise InputError("a resumed run keeps its settings: only --updates and --images may be given anew")
+    require_checkpoint(run.folder / CHECKPOINT)
     run = replace(run, experiment=experiment)
-    fabric = _fabric(device, devices)
+    fabric = _fabric(device, devices, experiment.training.optimiser.batch)
     setting = run.set_up(fabric.device)
     if setting.images.fingerprint != run.images["sha256"]:
         raise InputError(f"the images at {experiment.images} are not those that {run.folder} was trained on")
+    fabric.launch()
     outcome = run.train(setting, fabric, resume=True, console=console)
-    run.write_config()
+    if fabric.is_global_zero:
+        run.write_config()
     return _finish(run, outcome, fabric.device, console, evaluate)
 
 
 def _finish(run: Any, outcome: Any, device: Any, console: Console, evaluate: bool) -> int:
     """Say how training ended; score it if it is done."""
+    if not _is_first():
+        return 0
     console.print(f"{outcome.updates} updates, the last of them after {outcome.seconds:.0f} s", highlight=False)
     if not outcome.finished:
         console.print(
@@ -300,69 +327,19 @@ def _device(name: Device) -> Any:
     return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def _fabric(name: Device, devices: int) -> Any:
-    """The training engine on that device."""
+def _fabric(name: Device, devices: int, batch: int) -> Any:
+    """The training engine on that device, not yet launched."""
     import torch
     from lightning_fabric import Fabric
 
+    kind = _device(name).type
+    most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
+    if not 1 <= devices <= most:
+        raise InputError(f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
+    if batch % devices:
+        raise InputError(f"batch is {batch}; {devices} devices cannot share it evenly")
     torch.set_float32_matmul_precision("high")  # TF32 on the GPU: the codes' own noise is far coarser
-    fabric = Fabric(accelerator=_device(name).type, devices=devices)
-    fabric.launch()
-    return fabric
-
-
-def _parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:
-    """Words to flags; whatever is wrong with them becomes one line."""
-    known = _known_flags(kind)
-    leaves = {name.rsplit(".", 1)[-1].removeprefix("--"): name for name in sorted(known, reverse=True)}
-    for word in words:
-        flag = word.split("=")[0].replace("_", "-")
-        if flag.startswith("--") and flag not in known:
-            close = get_close_matches(flag.removeprefix("--").rsplit(".", 1)[-1], leaves, n=1)
-            hint = f'did you mean "{leaves[close[0]]}"?' if close else f"{prog} --help lists them"
-            raise InputError(f'unknown flag "{flag}"; {hint}')
-    with _one_line_errors():
-        if default is None:
-            return tyro.cli(kind, args=words, prog=prog)
-        return tyro.cli(kind, args=words, prog=prog, default=default)
-
-
-def _known_flags(kind: Any, prefix: str = "--") -> set[str]:
-    """Every --flag of a dataclass: those of a nested one after its name and a dot, unless that name is dropped."""
-    known = {"--help"}
-    for field, hint in ((field, get_type_hints(kind, include_extras=True)[field.name]) for field in fields(kind)):
-        inner, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-        name = field.name.replace("_", "-")
-        if is_dataclass(inner):
-            known |= _known_flags(inner, prefix if marks else f"{prefix}{name}.")
-        elif tyro.conf.Positional not in marks:
-            known |= {f"{prefix}{name}", f"{prefix}no-{name}"} if inner is bool else {f"{prefix}{name}"}
-    return known
-
-
-@contextlib.contextmanager
-def _one_line_errors() -> Iterator[None]:
-    """tyro explains a mistake in a box of several lines; keep the words and drop the box."""
-    told = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(told):
-            yield
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            raise
-        lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()]
-        words = [line for line in lines[1:] if line and not line.startswith("For full helptext")]
-        raise InputError("; ".join(words) or "these flags cannot be read") from None
-
-
-def _value_of(flag: str, words: list[str]) -> str | None:
-    """The word after `flag`, or behind its equals sign."""
-    for word, following in zip(words, [*words[1:], None], strict=True):
-        if word == flag:
-            return following
-        if word.startswith(f"{flag}="):
-            return word.split("=", 1)[1]
-    return None
+    return Fabric(accelerator=kind, devices=devices)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,15 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def require_folder(folder: Path) -> None:
+    """Refuse a folder that is not there and cannot be made, or that cannot be written into, before any work is done."""
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
+    if not there.is_dir():
+        raise InputError(f"cannot write into {folder}: {there} is not a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"cannot write into {folder}: {there} belongs to somebody else")
+
+
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Replace `path` by `content` in one step; on failure what was there before stays."""
     try:

@@ -8,17 +8,20 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gtmsm.config import require
+from gtmsm.config import require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
-from gtmsm.experiments import Setting, set_up
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.files import require_folder
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalk, draw_windows
 from gtmsm.worlds.images import load_picture
+from gtmsm.worlds.walkers import PoissonWalker, Walker
+
+MOST_STEPS = 10_000
+"""More than anybody would watch."""
 
 
 def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
@@ -29,13 +32,14 @@ def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
     """
     initials = {name[0]: i for i, name in enumerate(names)}
     actions: list[int] = []
-    for letter, repeats in re.findall(r"([^\s\d,])\s*(\d*)", text):
+    for letter, repeats in re.findall(r"(\d+|[^\s\d,])\s*(\d*)", text):
         if letter.lower() not in initials:
             known = ", ".join(f"{name[0]} ({name})" for name in names)
             raise InputError(
                 f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"'
             )
         actions += [initials[letter.lower()]] * int(repeats or 1)
+        require(len(actions) <= MOST_STEPS, f'"{text}" holds more than {MOST_STEPS} actions; give fewer')
     require(bool(actions), f'"{text}" holds no actions; give something like "r10 d5 l3"')
     return actions
 
@@ -55,16 +59,14 @@ def film_imagination(
     device: torch.device,
 ) -> str:
     """Write the video; returns a line about it."""
-    require_video_name(out)
-    require(steps >= 1, f"steps is {steps}; give at least 1")
-    model = WorldModel.load(run.folder, device)
-    tau = tau or run.experiment.evaluation.tau
-    setting = _on_picture(run, picture, device) if picture else run.set_up(device, images)
-    world = setting.test_world
+    tau = run.experiment.evaluation.tau if tau is None else tau
+    _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
+    model = run.load_model(device)
+    world, walker = _on_picture(run, picture, device) if picture else _on_images(run, images, device)
     generator = torch.Generator(device).manual_seed(seed)
     world.reset(1, generator)
     chosen = parse_actions(actions, world.action_names) if actions else None
-    walk = setting.walker(1, tau + (len(chosen) if chosen else steps), generator)
+    walk = walker(1, tau + (len(chosen) if chosen else steps), generator)
     if chosen:
         walk[0, tau:] = torch.tensor(chosen, device=device)
     clip = as_clip(world, walk)
@@ -72,18 +74,36 @@ def film_imagination(
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a, generator if sample else None)
     seen = metrics.revisited(clip.true_pose, tau)[0]
-    write_video(out, _frames(world, clip, dream.frames[0], seen, walk[0], tau), fps=8)
+    try:
+        write_video(out, _frames(world, clip, dream.frames[0], seen, walk[0], tau), fps=8)
+    except OSError as problem:
+        raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
     psnr = metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)[0], seen)
     quality = "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
     return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
 
 
-def _on_picture(run: Run, picture: Path, device: torch.device) -> Setting:
+def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:
+    """Refuse what cannot be filmed, before any work is done for it."""
+    require_video_name(out)
+    require_folder(out.parent)
+    require(not out.is_dir(), f"cannot write {out}: it is a folder")
+    require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
+    require(tau >= 1, f"tau is {tau}; give at least 1 step to memorise")
+    require(tau >= neighbours, f"tau is {tau} but the model reads {neighbours} neighbours; memorise at least as many")
+    require_seed(seed)
+
+
+def _on_picture(run: Run, picture: Path, device: torch.device) -> tuple[ImageWalk, Walker]:
     """The run's world with one picture as its only image."""
-    setting = set_up(run.experiment, device, "builtin")
     image = load_picture(picture, run.experiment.world.size)
-    world = ImageWalk(image[None].to(device), run.experiment.world)
-    return Setting(setting.experiment, setting.images, world, world, setting.walker, device)
+    return ImageWalk(image[None].to(device), run.experiment.world), PoissonWalker(run.experiment.walker)
+
+
+def _on_images(run: Run, images: str | None, device: torch.device) -> tuple[ImageWalk, Walker]:
+    """The run's world with its held-out images."""
+    setting = run.set_up(device, images)
+    return setting.test_world, setting.walker
 
 
 def _frames(

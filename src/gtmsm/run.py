@@ -15,10 +15,10 @@ from gtmsm.config import as_plain, read_config
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import Experiment, Setting, set_up
-from gtmsm.files import write_atomically
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.files import require_folder, write_atomically
+from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.train import Outcome, train
-from gtmsm.worlds.images import ImageSet
+from gtmsm.worlds.images import BUILTIN, ImageSet
 
 CONFIG = "config.yaml"
 SCORES = "scores.json"
@@ -38,20 +38,18 @@ class Run:
     @classmethod
     def create(cls, folder: Path, preset: str, experiment: Experiment, images: ImageSet) -> "Run":
         """A new folder that says what will be trained in it."""
-        about = {
-            "name": images.name,
-            "sha256": images.fingerprint,
-            "train": len(images.train),
-            "test": len(images.test),
-        }
-        run = cls(folder, preset, experiment, about)
+        run = cls(folder, preset, experiment, _about(images))
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
             raise InputError(f"{folder} exists; choose another --run, or continue it with --resume") from None
         except OSError as problem:
             raise InputError(f"cannot make the run folder {folder}: {problem.strerror}") from None
-        run.write_config()
+        try:
+            run.write_config()
+        except InputError:
+            folder.rmdir()
+            raise
         return run
 
     @classmethod
@@ -66,6 +64,8 @@ class Run:
             raise InputError(f"{path} is not valid YAML: {' '.join(str(problem).split())}") from None
         if not isinstance(plain, dict) or not {"preset", "images", "experiment"} <= plain.keys():
             raise InputError(f"{path} is not a run's config: it needs preset, images and experiment")
+        if not isinstance(plain["images"], dict) or not {"name", "sha256", "train", "test"} <= plain["images"].keys():
+            raise InputError(f"{path}: images needs name, sha256, train and test")
         experiment = read_config(Experiment, plain["experiment"], str(path))
         return cls(folder, plain["preset"], experiment, plain["images"])
 
@@ -94,15 +94,16 @@ class Run:
         """Score the weights on held-out images; writes scores.json and report.html, and returns the scores."""
         from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
 
+        folder = out or self.folder
+        require_folder(folder)
         setting = self.set_up(device, images)
-        model = WorldModel.load(self.folder, device)
+        model = self.load_model(device)
         result = evaluate(model, setting.test_world, setting.walker, settings, device)
         result.scores["protocol"] |= {
             "scored_on": f"{len(setting.images.test)} test images of {setting.images.name}, "
             f"sha256 {setting.images.fingerprint}",
             "trained_on": f"{self.images['train']} images of {self.images['name']}, sha256 {self.images['sha256']}",
         }
-        folder = out or self.folder
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
         write_report(
@@ -120,18 +121,46 @@ class Run:
         )
         return result.scores
 
+    def load_model(self, device: torch.device) -> WorldModel:
+        """The weights of this run, unless they are those of another model than its config describes."""
+        model = WorldModel.load(self.folder, device)
+        crop = self.experiment.world.crop
+        theirs = {**_flat(as_plain(model.settings)), "frame": model.frame_shape}
+        mine = {**_flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], crop, crop)}
+        for name, value in mine.items():
+            if theirs.get(name) != value:
+                raise InputError(
+                    f"{self.folder / WEIGHTS} holds weights of another model: {name} is {theirs.get(name)} there and "
+                    f"{value} in {CONFIG}"
+                )
+        return model
+
     def set_up(self, device: torch.device, images: str | None = None) -> Setting:
         """The worlds of this run, by default on the images it was trained on."""
         try:
             setting = set_up(self.experiment, device, images)
         except InputError as problem:
-            if images is not None or Path(self.experiment.images).exists():
+            if images is not None or self.experiment.images == BUILTIN or Path(self.experiment.images).exists():
                 raise
             raise InputError(
                 f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is "
                 f'not at "{self.experiment.images}" any more; give it, or other images, with --images'
             ) from problem
         return setting
+
+
+def _about(images: ImageSet) -> dict[str, Any]:
+    """What config.yaml says about the images."""
+    counts = {"train": len(images.train), "test": len(images.test)}
+    return {"name": images.name, "sha256": images.fingerprint, **counts}
+
+
+def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    flat: dict[str, Any] = {}
+    for name, value in nested.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def fresh_folder(preset: str) -> Path:
@@ -144,5 +173,10 @@ def read_scores(folder: Path) -> dict[str, Any]:
     path = folder / SCORES
     if not path.is_file():
         raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
-    scores: dict[str, Any] = json.loads(path.read_text())
+    try:
+        scores = json.loads(path.read_text())
+    except ValueError:
+        raise InputError(f"{path} is not valid JSON; make it anew with `gtmsm evaluate {folder}`") from None
+    if not isinstance(scores, dict) or "vae_ceiling" not in (scores.get("controls") or ()):
+        raise InputError(f"{path} holds no scores of gtmsm; make it anew with `gtmsm evaluate {folder}`")
     return scores

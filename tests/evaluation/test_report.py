@@ -153,14 +153,14 @@ def test_the_same_scores_make_the_same_page(tmp_path: Path):
 def test_an_interrupted_report_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "report.html"
     path.write_text("old")
-    half_written = Path.write_text
+    half_written = Path.write_bytes
 
-    def interrupted(self: Path, text: str, **options: Any) -> int:
-        half_written(self, text[:1000], **options)
+    def interrupted(self: Path, content: bytes) -> int:
+        half_written(self, content[:1000])
         raise OSError("disk full")
 
-    monkeypatch.setattr(Path, "write_text", interrupted)
-    with pytest.raises(OSError, match="disk full"):
+    monkeypatch.setattr(Path, "write_bytes", interrupted)
+    with pytest.raises(InputError, match="could not write .*report.html: disk full; nothing was changed"):
         write_report(path, scores(), gallery(clips=1), "walk", {})
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]

@@ -58,9 +58,7 @@ def test_the_nearest_entries_are_those_of_a_kd_tree(batch, time, n, k, size):
 def test_far_from_the_origin_the_nearest_are_still_the_nearest(offset):
     keys, query = (points(2, n, 2, seed=n).add(offset).float() for n in (200, 40))
     near = memory_of(keys).nearest(Belief(query), 5)
-    torch.testing.assert_close(
-        near.distance2.double().sqrt(), tree_distances(keys, query, 5), rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(near.distance2.double().sqrt(), tree_distances(keys, query, 5), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("offset", [0.0, 100.0, 1e4])

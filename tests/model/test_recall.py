@@ -147,13 +147,14 @@ def test_log_q_minus_log_prior_averages_to_the_kl_divergence():
 
 
 def test_the_density_has_gradients_to_places_codes_and_query():
-    keys, mean, log_var, query = points(1, 6, 2), points(1, 6, 2, seed=1), points(1, 6, 2, seed=2), points(1, 3, 2, seed=3)
-    z = points(1, 3, 2, seed=4)
+    places, codes = (6, 2), (3, 2)
+    inputs = [points(1, *shape, seed=i).requires_grad_() for i, shape in enumerate([places] * 3 + [codes] * 2)]
 
     def density(keys, mean, log_var, query, z):
-        return recall(Memory(Belief(keys), Gaussian(mean, log_var)), Belief(query), RecallConfig(neighbours=3)).log_prob(z)
+        memory = Memory(Belief(keys), Gaussian(mean, log_var))
+        return recall(memory, Belief(query), RecallConfig(neighbours=3)).log_prob(z)
 
-    assert torch.autograd.gradcheck(density, [x.requires_grad_() for x in (keys, mean, log_var, query, z)])
+    assert torch.autograd.gradcheck(density, inputs)
 
 
 def test_recall_by_kl_divergence_weighs_by_it():

@@ -1,4 +1,4 @@
-"""The walled scan on a CPU: a loop in NumPy, because a step is so small that PyTorch's dispatch would cost more than it.
+"""The walled scan on a CPU: a loop in NumPy, because a step is so small that PyTorch's dispatch costs more.
 
 The backward pass is linear in the incoming gradient, with slopes that are known for all steps at once; only a
 recurrence over (batch, S) vectors is left to its loop. Large products are PyTorch's: NumPy's would start threads
@@ -46,7 +46,8 @@ class _WalledScan(torch.autograd.Function):
             there += here
             there += shake
         ctx.save_for_backward(d, s, hidden, gate, W, v)
-        return s[1:].transpose(0, 1).contiguous()
+        # a copy even where batch is 1 and a view would do: the caller may overwrite poses, backward still needs them
+        return s[1:].transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     @once_differentiable

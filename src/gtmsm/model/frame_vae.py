@@ -46,9 +46,10 @@ class FrameVAE(nn.Module):
     def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
         """q(z|x)."""
         lead = x.shape[:-3]
-        mean, log_var = self.encoder(x.reshape(-1, *self.frame_shape)).chunk(2, dim=-1)
+        both = self.encoder(x.reshape(-1, *self.frame_shape))
+        mean, log_var = both.reshape(*lead, both.shape[-1]).chunk(2, dim=-1)
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
-        return Gaussian(mean.unflatten(0, lead), log_var.clamp(-10, 4).unflatten(0, lead))
+        return Gaussian(mean, log_var.clamp(-10, 4))
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The mean of p(x|z), in [0, 1]."""

@@ -57,6 +57,7 @@ class WorldModel(nn.Module):
         Give `memory` and `here` of an earlier call to go on from there.
         """
         self._check(frames, actions)
+        require(actions.shape[1] > 0, "there is nothing to memorise: frames and actions have 0 steps; give at least 1")
         walk = self.motion.believe(here or Belief(self.motion.start(len(actions))), actions)
         written = Memory(Belief(self.motion.place(walk.mean), walk.covariance), self.vae.encode(frames))
         return (memory.write(written) if memory else written), walk[:, -1]
@@ -168,6 +169,8 @@ class WorldModel(nn.Module):
                 f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
                 f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
             )
+        if frames.dtype != actions.dtype:
+            raise InputError(f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats")
         if frames.shape[:2] != actions.shape[:2]:
             raise InputError(
                 f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
@@ -181,6 +184,8 @@ class WorldModel(nn.Module):
                 f"actions are {actions.dtype} of shape {tuple(actions.shape)}; this model expects floats of shape "
                 f"(batch, time, {self.action_size}), one-hot where actions are discrete"
             )
+        if actions.dtype != (dtype := next(self.parameters()).dtype):
+            raise InputError(f"actions are {actions.dtype} but this model computes in {dtype}; convert one of them")
 
     def save(self, path: Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
@@ -220,7 +225,9 @@ def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
     if here.covariance is None:
         return here.mean
     noise = torch.randn(here.mean.shape, dtype=here.mean.dtype, device=here.mean.device, generator=generator)
-    factor = torch.linalg.cholesky(here.covariance)
+    # A pose that is known exactly has a covariance of 0, which is no obstacle: it only lacks a Cholesky factor.
+    tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
+    factor = torch.linalg.cholesky(here.covariance + tiny)
     return here.mean + (factor @ noise[..., None]).squeeze(-1)
 
 

@@ -26,6 +26,8 @@ class MotionConfig:
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64
     """ReLU units of sigma_d, the network that knows the walls."""
+    gate_scale: float = 0.7
+    """Standard deviation of sigma_d's first layer at the start."""
     open_bias: float = 2.0
     """Output bias of sigma_d at the start: positive means that nothing blocks the way yet."""
 
@@ -141,8 +143,8 @@ class Walled(Free):
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings, action_size)
         hidden = settings.hidden
-        self.W = nn.Parameter(0.7 * torch.randn(hidden, settings.state_size))
-        self.b = nn.Parameter(0.7 * torch.randn(hidden))
+        self.W = nn.Parameter(settings.gate_scale * torch.randn(hidden, settings.state_size))
+        self.b = nn.Parameter(settings.gate_scale * torch.randn(hidden))
         self.v = nn.Parameter(0.02 * torch.randn(hidden))
         self.c = nn.Parameter(torch.tensor(settings.open_bias))
 

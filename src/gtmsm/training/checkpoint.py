@@ -4,6 +4,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from gtmsm.config import require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.gtmsm import WorldModel
@@ -14,11 +15,9 @@ CHECKPOINT = "checkpoint.safetensors"
 
 def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected: bool) -> None:
     """Weights, optimiser, counters and the randomness of every process; all of them must call it."""
-    fabric = updater.fabric
-    generators = fabric.all_gather(updater.generator.get_state().to(fabric.device))
-    if not fabric.is_global_zero:
+    generators = updater.every_generator()
+    if not updater.fabric.is_global_zero:
         return
-    assert isinstance(generators, Tensor)
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     for parameter, moments in updater.optimiser.state.items():
@@ -29,10 +28,14 @@ def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected
     write_tensors(path, tensors, {"prospected": prospected})
 
 
+def require_checkpoint(path: Path) -> None:
+    """Refuse to resume from nothing."""
+    require(path.is_file(), f"nothing to resume: {path} does not exist; train into another --run, without --resume")
+
+
 def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
-    if not path.is_file():
-        raise InputError(f"nothing to resume: {path} does not exist; train into another --run without --resume")
+    require_checkpoint(path)
     about, tensors = read_tensors(path)
     if "prospected" not in about:
         raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
@@ -61,7 +64,7 @@ def _generator(path: Path, states: Tensor, updater: Updater) -> Tensor:
             f"{path} was written by {states.numel() // size} processes; resume it with as many --devices, "
             f"not {processes}"
         )
-    return states.view(processes, size)[updater.fabric.global_rank]
+    return states.view(processes, size)[updater.fabric.global_rank].clone()
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

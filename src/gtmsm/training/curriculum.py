@@ -5,7 +5,7 @@ on short walks first, or every later pose is wrong. Hence: warm up the codes on 
 motion (prospect.py), then double the memory until it has its full length.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gtmsm.config import config, require
 from gtmsm.model.recall import RecallConfig
@@ -25,14 +25,23 @@ class CurriculumConfig:
     """Search for the motion's parameters after the warm-up, instead of hoping for a good random start."""
     grow: tuple[int, ...] = (2_000, 1_500, 1_500)
     """Updates at ..., tau / 8, tau / 4, tau / 2, before the full tau; empty: the full tau at once."""
-    read_all_first: bool = True
-    """Read all of memory, softly (delta 1e-2), in the warm-up and the first stage of growth: far places pull, too."""
+    read_all_stages: int = 1
+    """Stages of growth that, like the warm-up, read all of memory softly (delta 1e-2), so that far places pull, too;
+    with 0 the warm-up reads only K as well."""
+
+    wall_rate: float = 5.0
+    """How much faster sigma_d, the network of the walls, learns than the rest."""
+    first_wall_rate: float = 20.0
+    """The same until the first stage of growth is over: walls are found early or never, and then need a calmer hand."""
 
     def __post_init__(self) -> None:
         """Refuse a schedule that cannot be walked."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.warm_up >= 0, f"warm_up is {self.warm_up}; give 0 or more updates")
+        for name in ("wall_rate", "first_wall_rate"):
+            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
+        require(self.read_all_stages >= 0, f"read_all_stages is {self.read_all_stages}; give 0 or more")
         require(all(n > 0 for n in self.grow), f"grow is {self.grow}; every stage needs at least 1 update")
 
 
@@ -48,6 +57,7 @@ class Stage:
     tau: int
     horizon: int
     reading: RecallConfig
+    wall_rate: float
 
     @property
     def steps(self) -> int:
@@ -57,28 +67,23 @@ class Stage:
 
 def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int) -> list[Stage]:
     """The stages of `updates` updates: warm-up, growth, and the full horizon for all that remain."""
-    softly = RecallConfig(neighbours=0, delta=max(1e-2, reading.delta), distance=reading.distance)
-    plan: list[tuple[str, int, int, int, RecallConfig]] = []
+    softly = replace(reading, neighbours=0, delta=max(1e-2, reading.delta))
+    early, late = settings.first_wall_rate, settings.wall_rate
+    plan: list[tuple[str, int, int, int, RecallConfig, float]] = []
     if settings.warm_up:
         short = max(1, settings.tau // 16)
-        plan.append(("warm up", settings.warm_up, short, min(settings.horizon, short), softly))
+        read = softly if settings.read_all_stages else reading
+        plan.append(("warm up", settings.warm_up, short, min(settings.horizon, short), read, early))
     for i, length in enumerate(settings.grow):
         tau = max(1, settings.tau >> (len(settings.grow) - i))
-        sharper = RecallConfig(
-            neighbours=reading.neighbours,
-            delta=max(10.0 ** -(2 + i), reading.delta),
-            distance=reading.distance,
-        )
-        plan.append((f"grow {tau}", length, tau, settings.horizon, softly if i == 0 else sharper))
-    plan.append((f"full {settings.tau}", updates, settings.tau, settings.horizon, reading))
+        sharper = replace(reading, delta=max(10.0 ** -(2 + i), reading.delta))
+        read = softly if i < settings.read_all_stages else sharper
+        plan.append((f"grow {tau}", length, tau, settings.horizon, read, late if i else early))
+    plan.append((f"full {settings.tau}", updates, settings.tau, settings.horizon, reading, late))
     stages, begin = [], 0
-    for name, length, tau, horizon, read in plan:
+    for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)
-        if not settings.read_all_first and read is softly:
-            read = reading
-        k = min(read.neighbours, tau)  # a short memory may hold fewer than K
-        stages.append(
-            Stage(name, begin, end, tau, horizon, RecallConfig(neighbours=k, delta=read.delta, distance=read.distance))
-        )
+        fitting = replace(read, neighbours=min(read.neighbours, tau))  # a short memory may hold fewer than K
+        stages.append(Stage(name, begin, end, tau, horizon, fitting, wall_rate))
         begin = end
     return [stage for stage in stages if stage.end > stage.begin]

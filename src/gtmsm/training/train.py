@@ -134,8 +134,9 @@ class _Loop:
         fabric = self.updater.fabric
         if fabric.world_size == 1:
             return interrupted.is_set()
-        asked = torch.tensor(float(interrupted.is_set()), device=fabric.device)
-        return bool(fabric.all_reduce(asked, reduce_op="sum"))
+        asked = torch.tensor(int(interrupted.is_set()), device=fabric.device)
+        torch.distributed.all_reduce(asked)
+        return bool(asked)
 
     def _report(self, update: int, stage: Stage, log: MetricsLog, display: Display) -> None:
         """Whatever is due after this update."""

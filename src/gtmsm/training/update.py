@@ -1,6 +1,7 @@
 """One training update; on a GPU the whole of it is one CUDA graph."""
 
 import torch
+from jaxtyping import UInt8
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
@@ -22,31 +23,28 @@ class OptimiserConfig:
     """After annealing (App. A.1)."""
     anneal_updates: int = 50_000
     """Updates over which the learning rate falls linearly (App. A.1)."""
-    wall_rate: float = 5.0
-    """How much faster sigma_d, the network of the walls, learns than the rest."""
     clip_norm: float = 10.0
     """Gradients longer than this are shortened to it."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
         require(self.batch >= 1, f"batch is {self.batch}; give at least 1 clip")
-        for name in ("learning_rate", "final_learning_rate", "wall_rate"):
+        for name in ("learning_rate", "final_learning_rate"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
         require(self.anneal_updates >= 1, f"anneal_updates is {self.anneal_updates}; give at least 1")
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
 
 def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> torch.optim.Adam:
-    """Adam with two speeds: the walls' and everybody else's. Rates are tensors, so that a graph can change them."""
+    """Adam with two groups, the walls apart; rates are tensors, so that a graph can change them."""
     walls = [p for name, p in model.motion.named_parameters() if name != "M"]
     fast = {id(p) for p in walls}
     rest = [p for p in model.parameters() if id(p) not in fast]
     device = rest[0].device
-    groups = [(rest, 1.0), (walls, settings.wall_rate)]
     return torch.optim.Adam(
         [
-            {"params": params, "lr": torch.tensor(settings.learning_rate * speed, device=device), "speed": speed}
-            for params, speed in groups
+            {"params": params, "lr": torch.tensor(settings.learning_rate, device=device), "walls": params is walls}
+            for params in (rest, walls)
             if params
         ],
         fused=True,
@@ -108,6 +106,15 @@ class Updater:
             for parameter in model.parameters():
                 torch.distributed.broadcast(parameter.data, 0)
 
+    def every_generator(self) -> UInt8[Tensor, "processes state"]:
+        """The states of the generators of all processes."""
+        mine = self.generator.get_state()
+        if self.fabric.world_size == 1:
+            return mine[None]
+        every = [torch.empty_like(mine, device=self.fabric.device) for _ in range(self.fabric.world_size)]
+        torch.distributed.all_gather(every, mine.to(self.fabric.device))
+        return torch.stack(every)
+
     def take_sums(self) -> dict[str, float]:
         """Means of everything summed since the last call."""
         updates = max(1.0, self.sums["updates"].item())
@@ -144,7 +151,7 @@ class Updater:
             done,
         )
         for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate * group["speed"])
+            group["lr"].copy_(rate * self.stage.wall_rate if group["walls"] else rate)
 
     def _update_aside(self) -> None:
         """An update on a stream of its own, as capturing wants it beforehand."""

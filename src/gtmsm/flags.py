@@ -1,0 +1,81 @@
+"""Words of a command line to dataclasses, by tyro; whatever is wrong with them is said in one line."""
+
+import contextlib
+import io
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from difflib import get_close_matches
+from itertools import takewhile
+from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
+
+import tyro
+
+from gtmsm.errors import InputError
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:
+    """Words to flags; whatever is wrong with them becomes one line."""
+    known = _known_flags(kind)
+    for word in words:
+        flag = word.split("=")[0].replace("_", "-")
+        if flag.startswith("--") and flag not in known:
+            hint = _closest_flags(flag, known) or f"{prog} --help lists them"
+            raise InputError(f'unknown flag "{flag}"; {hint}')
+    with _one_line_errors():
+        if default is None:
+            return tyro.cli(kind, args=words, prog=prog)
+        return tyro.cli(kind, args=words, prog=prog, default=default)
+
+
+def _closest_flags(flag: str, known: set[str]) -> str:
+    """The flags whose last word is closest to that of `flag`: all that share it, unless one is that word alone."""
+    leaves: dict[str, list[str]] = {}
+    for name in sorted(known, key=lambda name: (len(name), name)):
+        leaves.setdefault(name.removeprefix("--").rsplit(".", 1)[-1], []).append(name)
+    close = get_close_matches(flag.removeprefix("--").rsplit(".", 1)[-1], leaves, n=1)
+    if not close:
+        return ""
+    first, *others = leaves[close[0]]
+    same = [first, *others] if "." in first else [first]
+    return f"did you mean {' or '.join(same)}?"
+
+
+def _known_flags(kind: Any, prefix: str = "--") -> set[str]:
+    """Every --flag of a dataclass: those of a nested one after its name and a dot, unless that name is dropped."""
+    known = {"--help"}
+    for field, hint in ((field, get_type_hints(kind, include_extras=True)[field.name]) for field in fields(kind)):
+        inner, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        name = field.name.replace("_", "-")
+        if is_dataclass(inner):
+            known |= _known_flags(inner, prefix if marks else f"{prefix}{name}.")
+        elif tyro.conf.Positional not in marks:
+            known |= {f"{prefix}{name}", f"{prefix}no-{name}"} if inner is bool else {f"{prefix}{name}"}
+    return known
+
+
+@contextlib.contextmanager
+def _one_line_errors() -> Iterator[None]:
+    """tyro explains a mistake in a box of several lines; keep the words and drop the box."""
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(told):
+            yield
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            raise
+        lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()[1:]]
+        words = list(takewhile(lambda line: not line.startswith(("Argument helptext", "For full helptext")), lines))
+        what = " ".join(filter(None, words)).split(" Got errors:")[0].replace("{None}|", "")
+        raise InputError(what or "these flags cannot be read") from None
+
+
+def value_of(flag: str, words: list[str]) -> str | None:
+    """The word after `flag`, or behind its equals sign."""
+    for word, following in zip(words, [*words[1:], None], strict=True):
+        if word == flag:
+            return following
+        if word.startswith(f"{flag}="):
+            return word.split("=", 1)[1]
+    return None

@@ -1,0 +1,87 @@
+"""A toy world that trains in a second: five by five cells, smooth random colours, a tiny model."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from gtmsm import cli
+
+TOY_FLAGS = (
+    "--world.size 20 --model.vae.width 32 --model.vae.code-size 8 --batch 4 --tau 16 --horizon 4 --warm-up 4 "
+    "--grow 4 4 --updates 16 --prospect.candidates 32 --prospect.rounds 2 --prospect.restarts 1 --prospect.clips 4 "
+    "--prospect.tau 8 --prospect.horizon 4 --log-every 3 --watch-every 6 --save-every 5 "
+    "--evaluation.tau 16 --evaluation.horizon 20 --evaluation.clips 4 --device cpu"
+)
+
+
+def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
+    """Colours that change slowly and never repeat: no two places look alike."""
+    coarse = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
+    return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
+
+
+@pytest.fixture(scope="session")
+def toy_images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A .npz of 64 images to train on and 8 to be tested on."""
+    path = tmp_path_factory.mktemp("images") / "toy.npz"
+    train, test = (smooth_images(n, seed=n).permute(0, 2, 3, 1).numpy() for n in (64, 8))
+    np.savez(path, train=train, test=test)
+    return path
+
+
+@pytest.fixture(scope="session")
+def toy_flags(toy_images: Path) -> list[str]:
+    """What makes `gtmsm train image-walk-small` a matter of a second."""
+    return [*TOY_FLAGS.split(), "--images", str(toy_images)]
+
+
+@pytest.fixture(scope="session")
+def toy_run(tmp_path_factory: pytest.TempPathFactory, toy_flags: list[str]) -> Path:
+    """A trained and scored run folder; look at it, but do not write into it."""
+    folder = tmp_path_factory.mktemp("runs") / "toy"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["train", "image-walk-small", *toy_flags, "--run", str(folder)])
+    assert ended.value.code == 0
+    return folder
+
+
+class Told(NamedTuple):
+    """How a command ended and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def gtmsm(capsys: pytest.CaptureFixture[str]) -> Callable[..., Told]:
+    """The command line, in this process."""
+
+    def command(*words: object) -> Told:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(word) for word in words])
+        out, err = capsys.readouterr()
+        return Told(int(ended.value.code or 0), out, err)
+
+    return command
+
+
+@pytest.fixture
+def refused(gtmsm: Callable[..., Told]) -> Callable[..., str]:
+    """The one line that a command is refused with."""
+
+    def command(*words: object) -> str:
+        code, _, err = gtmsm(*words)
+        assert code == 2, err
+        assert err.startswith("gtmsm: ")
+        assert err.endswith("\n")
+        assert err.count("\n") == 1, err
+        return err.removeprefix("gtmsm: ").rstrip()
+
+    return command

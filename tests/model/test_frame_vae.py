@@ -1,0 +1,124 @@
+"""One frame to a code and back."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.distributions import Bernoulli, Normal
+
+from gtmsm.errors import InputError
+from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
+
+FRAMES = [(3, 8, 8), (1, 4, 12), (3, 32, 32)]
+
+
+def coder(frame=(3, 8, 8), **settings):
+    torch.manual_seed(0)
+    return FrameVAE(FrameVAEConfig(**{"width": 16, "code_size": 5, **settings}), frame).double()
+
+
+def frames(*shape, seed=1):
+    return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def codes(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("lead", [(), (4,), (2, 3), (0,)])
+def test_a_frame_of_any_size_becomes_a_code_and_a_code_a_frame(frame, kind, lead):
+    vae = coder(frame, coder=kind)
+    q = vae.encode(frames(*lead, *frame))
+    assert q.mean.shape == q.log_var.shape == (*lead, 5)
+    assert vae.decode(codes(*lead, 5)).shape == (*lead, *frame)
+    assert vae.log_likelihood(frames(*lead, *frame), codes(*lead, 5)).shape == lead
+
+
+@pytest.mark.parametrize("frame", [(3, 5, 7), (1, 1, 1), (4, 9, 3)])
+def test_the_dense_coder_takes_odd_frames(frame):
+    vae = coder(frame)
+    assert vae.encode(frames(2, *frame)).mean.shape == (2, 5)
+    assert vae.decode(codes(2, 5)).shape == (2, *frame)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_frames_are_coded_one_by_one(kind):
+    vae, x, z = coder(coder=kind), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
+    torch.testing.assert_close(vae.encode(x).mean[1, 2], vae.encode(x[1, 2]).mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(vae.encode(x).log_var[1, 2], vae.encode(x[1, 2]).log_var, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(vae.decode(z)[0, 1], vae.decode(z[0, 1]), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_decoded_pixels_are_between_black_and_white(kind):
+    x = coder(coder=kind).decode(100 * codes(50, 5))
+    assert x.min() >= 0 and x.max() <= 1
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("log_sigma", [-3.0, -1.5, 0.4])
+def test_the_gaussian_likelihood_is_that_of_every_pixel_summed(kind, log_sigma):
+    vae, x, z = coder(coder=kind), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
+    with torch.no_grad():
+        vae.log_sigma.fill_(log_sigma)
+    expected = Normal(vae.decode(z), vae.log_sigma.exp()).log_prob(x).sum((-3, -2, -1))
+    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+
+
+def test_the_bernoulli_likelihood_is_that_of_every_pixel_summed():
+    vae, x, z = coder(likelihood="bernoulli"), frames(2, 3, 3, 8, 8).round(), codes(2, 3, 5)
+    expected = Bernoulli(vae.decode(z)).log_prob(x).sum((-3, -2, -1))
+    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+
+
+def test_the_bernoulli_likelihood_of_grey_pixels_is_their_cross_entropy():
+    vae, x, z = coder(likelihood="bernoulli"), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
+    expected = -F.binary_cross_entropy(vae.decode(z), x, reduction="none").sum((-3, -2, -1))
+    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+
+
+def test_a_bernoulli_frame_has_no_sigma_to_learn():
+    assert "log_sigma" in dict(coder().named_parameters())
+    assert "log_sigma" not in dict(coder(likelihood="bernoulli").named_parameters())
+
+
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_a_code_far_out_keeps_the_likelihood_and_its_gradient_finite(likelihood):
+    vae, z = coder(likelihood=likelihood), (1e4 * codes(3, 5)).requires_grad_()
+    log_likelihood = vae.log_likelihood(frames(3, 3, 8, 8), z)
+    log_likelihood.sum().backward()
+    assert torch.isfinite(log_likelihood).all() and torch.isfinite(z.grad).all()
+
+
+def test_an_overshooting_encoder_stays_within_bounds():
+    q = coder().encode(1e6 * frames(4, 3, 8, 8))
+    assert q.log_var.min() >= -10 and q.log_var.max() <= 4
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+@pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
+def test_every_weight_feels_how_a_frame_is_coded_and_decoded(kind, likelihood):
+    vae, x = coder(coder=kind, likelihood=likelihood), frames(4, 3, 8, 8)
+    q = vae.encode(x)
+    (vae.log_likelihood(x, q.sample(torch.Generator().manual_seed(3))).sum() + q.log_prob(codes(4, 5)).sum()).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
+
+
+@pytest.mark.parametrize("size", [(6, 8), (8, 10), (7, 7)])
+def test_the_conv_coder_refuses_what_cannot_be_halved_twice(size):
+    height, width = size
+    with pytest.raises(InputError, match=f"{height}x{width} does not divide by 4; use coder dense"):
+        coder((3, *size), coder="conv")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"width": 7}, "width is 7; a coder needs at least 8 units"),
+        ({"code_size": 0}, "code_size is 0; a code needs at least 1 dimension"),
+    ],
+)
+def test_a_coder_nobody_can_build_is_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        FrameVAEConfig(**wrong)

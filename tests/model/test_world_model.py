@@ -1,0 +1,370 @@
+"""Memorise, imagine, explain."""
+
+import json
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from gtmsm.data.record import as_clip
+from gtmsm.errors import InputError
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.tensors import Belief
+from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
+
+TAU, FUTURE = 12, 7
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def model_of(kind="walled", noise=1e-2, neighbours=5, distance="euclidean", frame=(3, 8, 8), **vae):
+    torch.manual_seed(0)
+    settings = WorldModelConfig(
+        vae=FrameVAEConfig(**{"width": 16, "code_size": 4, **vae}),
+        motion=MotionConfig(kind=kind, noise=noise, hidden=8),
+        recall=RecallConfig(neighbours=neighbours, distance=distance),
+    )
+    return WorldModel(settings, frame, action_size=5)
+
+
+def walks(batch=3, steps=TAU + FUTURE, dtype=torch.float32):
+    frames = torch.rand(batch, steps, 3, 8, 8, dtype=dtype, generator=seeded(1))
+    return frames, torch.randn(batch, steps, 5, dtype=dtype, generator=seeded(2))
+
+
+def dreamt(model, generator=None, dtype=torch.float32):
+    frames, actions = walks(dtype=dtype)
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    return model.imagine(memory, here, actions[:, TAU:], generator)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+@pytest.mark.parametrize("distance", ["euclidean", "kl"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_a_memory_of_tau_steps_and_a_dream_of_the_future_have_their_sizes(kind, distance, seed):
+    model, (frames, actions) = model_of(kind, distance=distance), walks()
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    assert len(memory) == TAU
+    assert (memory.place.mean.shape, memory.place.covariance.shape) == ((3, TAU, 2), (3, TAU, 2, 2))
+    assert (memory.code.mean.shape, memory.code.log_var.shape) == ((3, TAU, 4), (3, TAU, 4))
+    assert (here.mean.shape, here.covariance.shape) == ((3, 2), (3, 2, 2))
+    dream = model.imagine(memory, here, actions[:, TAU:], None if seed is None else seeded(seed))
+    assert dream.poses.shape == (3, FUTURE, 2)
+    assert dream.codes.shape == (3, FUTURE, 4)
+    assert dream.frames.shape == (3, FUTURE, 3, 8, 8)
+    assert dream.retrieved.shape == (3, FUTURE)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+def test_memorising_in_two_parts_is_memorising_at_once(kind):
+    model, (frames, actions) = model_of(kind).double(), walks(dtype=torch.float64)
+    whole, there = model.memorise(frames, actions)
+    memory, here = model.memorise(frames[:, :5], actions[:, :5])
+    memory, here = model.memorise(frames[:, 5:], actions[:, 5:], memory, here)
+    for one, other in (
+        (memory.place.mean, whole.place.mean),
+        (memory.place.covariance, whole.place.covariance),
+        (memory.code.mean, whole.code.mean),
+        (memory.code.log_var, whole.code.log_var),
+        (here.mean, there.mean),
+        (here.covariance, there.covariance),
+    ):
+        torch.testing.assert_close(one, other, rtol=1e-10, atol=1e-12)
+
+
+def test_memorising_more_leaves_the_earlier_memory_as_it_was():
+    model, (frames, actions) = model_of(), walks()
+    memory, here = model.memorise(frames[:, :5], actions[:, :5])
+    before = memory.code.mean.clone()
+    model.memorise(frames[:, 5:], actions[:, 5:], memory, here)
+    assert len(memory) == 5
+    assert torch.equal(memory.code.mean, before)
+
+
+def model_that_knows_the_way(kind):
+    """M is the world's own moves, and no wall is in the way."""
+    model = model_of(kind)
+    with torch.no_grad():
+        model.motion.M.copy_(torch.tensor(MOVES).T)
+        if kind == "walled":
+            model.motion.v.zero_()
+            model.motion.c.fill_(50.0)
+    return model
+
+
+def loops(rounds):
+    """Closed loops of four steps a side, around the centre of a world, walls out of reach."""
+    loop = ["up"] * 2 + ["left"] * 3 + ["down"] * 4 + ["right"] * 3 + ["stay"] + ["up"] * 2
+    names = torch.tensor([ACTIONS.index(name) for name in loop * rounds])
+    mirrored = names.clone()
+    mirrored[names == ACTIONS.index("left")], mirrored[names == ACTIONS.index("right")] = 3, 2
+    return torch.stack([names, mirrored]), len(loop)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+def test_returning_to_a_place_recalls_what_was_seen_there(kind):
+    world = ImageWalk(torch.randint(0, 256, (2, 3, 32, 32), generator=seeded(3), dtype=torch.uint8), ImageWalkConfig())
+    world.reset(2)
+    actions, once = loops(rounds=2)
+    clip = as_clip(world, actions)
+    assert clip.true_pose.min() > 0 and clip.true_pose.max() < world.config.cells - 1
+    past, future = clip.split(once)
+    model = model_that_knows_the_way(kind)
+    memory, here = model.memorise(past.x, past.a)
+    dream = model.imagine(memory, here, future.a)
+    walk = torch.arange(2)[:, None]
+    assert torch.equal(past.true_pose[walk, dream.retrieved], future.true_pose)
+    assert torch.equal(past.x[walk, dream.retrieved], future.x)
+    torch.testing.assert_close(dream.frames, model.vae.decode(model.vae.encode(future.x).mean), rtol=1e-4, atol=1e-5)
+
+
+def test_poses_need_no_pixels():
+    model, decoded = model_of(), []
+    model.vae.decoder.register_forward_hook(lambda *_: decoded.append(1))
+    dream = dreamt(model)
+    _ = dream.poses, dream.retrieved, dream.codes
+    assert not decoded
+    _ = dream.frames, dream.frames
+    assert decoded == [1]
+
+
+def test_the_same_seed_dreams_the_same_dream():
+    model = model_of()
+    first, second, other = (dreamt(model, seeded(seed)) for seed in (4, 4, 5))
+    assert torch.equal(first.poses, second.poses) and torch.equal(first.frames, second.frames)
+    assert not torch.equal(first.poses, other.poses) and not torch.equal(first.frames, other.frames)
+
+
+def test_without_a_generator_a_dream_is_always_the_same_and_draws_nothing():
+    model = model_of()
+    torch.manual_seed(1)
+    first, state = dreamt(model).frames, torch.get_rng_state()
+    assert torch.equal(first, dreamt(model).frames)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+def test_dreamt_poses_spread_as_widely_as_the_belief():
+    model = model_of("free", noise=0.1).double()
+    actions = torch.randn(1, 6, 5, dtype=torch.float64, generator=seeded(2)).expand(20_000, -1, -1)
+    spread = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=torch.float64)
+    here = Belief(torch.zeros(20_000, 2, dtype=torch.float64), spread.expand(20_000, 2, 2))
+    frames = torch.zeros(1, 5, 3, 8, 8, dtype=torch.float64)
+    memory, _ = model.memorise(frames, actions[:1, :5])
+    poses = model.imagine(memory, here, actions, seeded(6)).poses.detach()
+    torch.testing.assert_close(
+        torch.cov(poses[:, -1].T), spread + 6 * 0.01 * torch.eye(2, dtype=torch.float64), rtol=0, atol=0.02
+    )
+
+
+def test_a_walk_without_noise_can_be_dreamt_with_a_generator():
+    model = model_of(noise=0.0)
+    dream = dreamt(model, seeded(4))
+    torch.testing.assert_close(dream.poses, dreamt(model).poses, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "kl"])
+@pytest.mark.parametrize("seed", [None, 3])
+def test_every_future_frame_has_its_own_bound(distance, seed):
+    model, (frames, actions) = model_of(distance=distance), walks()
+    terms = model.explain(frames, actions, TAU, None if seed is None else seeded(seed))
+    assert terms.bound.shape == terms.log_likelihood.shape == terms.kl.shape == (3, FUTURE)
+    assert torch.isfinite(terms.bound).all()
+
+
+def test_the_bound_of_a_frame_feels_its_own_frame_and_no_other_of_the_future():
+    model, (frames, actions) = model_of(neighbours=0), walks(batch=1)
+    frames.requires_grad_()
+    bound = model.explain(frames, actions, TAU, seeded(3)).bound
+    for t in (0, FUTURE - 1):
+        (felt,) = torch.autograd.grad(bound[0, t], frames, retain_graph=True)
+        future = (felt[0, TAU:].flatten(1).abs().amax(1) > 0).tolist()
+        assert future == [i == t for i in range(FUTURE)]
+        assert (felt[0, :TAU].flatten(1).abs().amax(1) > 0).all()
+
+
+@pytest.mark.parametrize("neighbours", [0, 3])
+def test_a_future_frame_leaves_the_bounds_of_the_others_alone(neighbours):
+    model, (frames, actions) = model_of(neighbours=neighbours).double(), walks(dtype=torch.float64)
+    changed = frames.clone()
+    changed[:, TAU + 2] = 1 - changed[:, TAU + 2]
+    before, after = (model.explain(x, actions, TAU, seeded(3)).bound for x in (frames, changed))
+    others = [t for t in range(FUTURE) if t != 2]
+    torch.testing.assert_close(before[:, others], after[:, others], rtol=1e-12, atol=1e-10)
+    assert (before[:, 2] != after[:, 2]).all()
+
+
+def test_an_action_changes_no_bound_of_an_earlier_frame():
+    model, (frames, actions) = model_of().double(), walks(dtype=torch.float64)
+    changed = actions.clone()
+    changed[:, TAU + 3] += 1
+    before, after = (model.explain(frames, a, TAU, seeded(3)).bound for a in (actions, changed))
+    torch.testing.assert_close(before[:, :3], after[:, :3], rtol=1e-12, atol=1e-10)
+    assert (before[:, 3:] != after[:, 3:]).any(1).all()
+
+
+def test_what_is_remembered_of_the_past_is_part_of_the_bound():
+    model, (frames, actions) = model_of(neighbours=0), walks()
+    changed = frames.clone()
+    changed[:, :TAU] = 1 - changed[:, :TAU]
+    before, after = (model.explain(x, actions, TAU, seeded(3)) for x in (frames, changed))
+    torch.testing.assert_close(before.log_likelihood, after.log_likelihood, rtol=1e-5, atol=1e-3)
+    assert (before.kl != after.kl).all()
+
+
+def test_explaining_at_the_mean_reads_the_memory_that_memorise_writes():
+    model, (frames, actions) = model_of().double(), walks(dtype=torch.float64)
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    prior = model.imagine(memory, here, actions[:, TAU:]).prior
+    code = model.vae.encode(frames[:, TAU:])
+    kl = code.log_prob(code.mean) - prior.log_prob(code.mean)
+    torch.testing.assert_close(model.explain(frames, actions, TAU).kl, kl, rtol=1e-9, atol=1e-9)
+
+
+def test_every_parameter_feels_the_loss():
+    model, (frames, actions) = model_of(), walks()
+    loss, logs = model(frames, actions, TAU, seeded(3), RecallConfig())
+    loss.backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
+    assert not any(value.requires_grad for value in logs.values())
+
+
+def test_one_walk_of_a_batch_does_not_know_of_the_others():
+    model, (frames, actions) = model_of().double(), walks(dtype=torch.float64)
+    together = model.explain(frames, actions, TAU).bound
+    for i in range(3):
+        alone = model.explain(frames[i : i + 1], actions[i : i + 1], TAU).bound
+        torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+@pytest.mark.parametrize("coder", ["dense", "conv"])
+def test_a_model_may_compute_in_float64(kind, coder):
+    model = model_of(kind, coder=coder).double()
+    dream = dreamt(model, seeded(3), dtype=torch.float64)
+    frames, actions = walks(dtype=torch.float64)
+    assert dream.frames.dtype == dream.poses.dtype == torch.float64
+    assert model.explain(frames, actions, TAU, seeded(3)).bound.dtype == torch.float64
+
+
+@pytest.mark.parametrize("settings", [{"kind": "free"}, {"kind": "walled", "coder": "conv", "likelihood": "bernoulli"}])
+def test_a_saved_model_is_loaded_to_the_bit(tmp_path, settings):
+    model = model_of(**settings)
+    model.save(tmp_path / WEIGHTS)
+    for path in (tmp_path, tmp_path / WEIGHTS, str(tmp_path)):
+        loaded = WorldModel.load(path)
+        assert loaded.settings == model.settings
+        assert (loaded.frame_shape, loaded.action_size) == (model.frame_shape, model.action_size)
+        mine, theirs = model.state_dict(), loaded.state_dict()
+        assert mine.keys() == theirs.keys()
+        assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+        assert torch.equal(dreamt(model).frames, dreamt(loaded).frames)
+
+
+@pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.99])
+def test_a_file_cut_short_is_refused(tmp_path, kept):
+    path = tmp_path / WEIGHTS
+    model_of().save(path)
+    whole = path.read_bytes()
+    path.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
+    with pytest.raises(InputError, match=f"{WEIGHTS} cannot be read as .*; is it whole?"):
+        WorldModel.load(path)
+
+
+def test_a_safetensors_file_of_another_program_is_refused(tmp_path):
+    save_file({"layer.weight": torch.zeros(2)}, tmp_path / WEIGHTS)
+    with pytest.raises(InputError, match="holds weights of another program"):
+        WorldModel.load(tmp_path)
+
+
+def test_a_file_of_ours_that_holds_no_model_is_refused(tmp_path):
+    save_file({"count": torch.zeros(2)}, tmp_path / WEIGHTS, {"gtmsm": json.dumps({"prospected": True})})
+    with pytest.raises(InputError, match="holds no weights of a world model"):
+        WorldModel.load(tmp_path)
+
+
+def described_as(model, tensors, path):
+    """A file that says it is `model`, and holds `tensors`."""
+    model.save(path)
+    with safe_open(path, framework="pt") as content:
+        about = content.metadata()
+    save_file(tensors, path, about)
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"code_size": 6}, r"vae.decoder.0.weight is \(16, 6\) there and \(16, 4\) here"),
+        ({"kind": "free"}, "motion.W is missing there"),
+    ],
+)
+def test_weights_of_another_model_are_refused(tmp_path, other, named):
+    described_as(model_of(), model_of(**other).state_dict(), tmp_path / WEIGHTS)
+    with pytest.raises(InputError, match=f"holds weights of another model: .*{named}"):
+        WorldModel.load(tmp_path)
+
+
+def test_a_weight_too_many_is_refused(tmp_path):
+    model = model_of()
+    described_as(model, {**model.state_dict(), "extra": torch.zeros(3)}, tmp_path / WEIGHTS)
+    with pytest.raises(InputError, match=r"extra is \(3,\) there and unknown here"):
+        WorldModel.load(tmp_path)
+
+
+def test_a_refused_file_leaves_the_model_as_it_was(tmp_path):
+    model = model_of()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model_of(code_size=6).save(tmp_path / WEIGHTS)
+    with pytest.raises(InputError):
+        model.load_weights(load_file(tmp_path / WEIGHTS), tmp_path / WEIGHTS)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_a_folder_without_weights_is_refused(tmp_path):
+    with pytest.raises(InputError, match=f"no weights at .*{WEIGHTS}"):
+        WorldModel.load(tmp_path)
+
+
+FRAMES, CHOICES = walks()
+
+
+@pytest.mark.parametrize(
+    ("frames", "actions", "said"),
+    [
+        (FRAMES[..., :7], CHOICES, r"frames have shape \(3, 19, 3, 8, 7\); .* \(batch, time, 3, 8, 8\) in \[0, 1\]"),
+        (FRAMES[:, 0], CHOICES, r"frames have shape \(3, 3, 8, 8\)"),
+        ((255 * FRAMES).to(torch.uint8), CHOICES, "frames are torch.uint8 but actions are torch.float32"),
+        (FRAMES.double(), CHOICES, "frames are torch.float64 but actions are torch.float32"),
+        (FRAMES[:, :5], CHOICES, r"\(3, 5\) frames but \(3, 19\) actions"),
+        (FRAMES, CHOICES[..., :4], r"actions are torch.float32 of shape \(3, 19, 4\); .* \(batch, time, 5\)"),
+        (FRAMES, CHOICES.long(), r"actions are torch.int64 .* expects floats"),
+        (FRAMES, CHOICES.argmax(-1), r"actions are torch.int64 of shape \(3, 19\)"),
+        (FRAMES.double(), CHOICES.double(), "actions are torch.float64 but this model computes in torch.float32"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["memorise", "explain"])
+def test_frames_and_actions_that_do_not_fit_are_named(frames, actions, said, verb):
+    model = model_of()
+    with pytest.raises(InputError, match=said):
+        model.memorise(frames, actions) if verb == "memorise" else model.explain(frames, actions, TAU)
+
+
+def test_nothing_cannot_be_memorised():
+    with pytest.raises(InputError, match="there is nothing to memorise"):
+        model_of().memorise(FRAMES[:, :0], CHOICES[:, :0])
+
+
+@pytest.mark.parametrize("tau", [-1, 0, TAU + FUTURE, 100])
+def test_a_bound_needs_a_past_and_a_future(tau):
+    with pytest.raises(InputError, match=f"tau is {tau}; a clip of 19 steps needs 0 < tau < 19"):
+        model_of().explain(FRAMES, CHOICES, tau)
+
+
+def test_a_memory_with_fewer_entries_than_neighbours_is_refused_by_its_numbers():
+    with pytest.raises(InputError, match="asked for 5 neighbours of a memory that holds 3"):
+        model_of().explain(FRAMES, CHOICES, 3)

@@ -1,0 +1,137 @@
+"""Files that are there whole or not at all."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from gtmsm import files
+from gtmsm.errors import InputError
+from gtmsm.files import read_tensors, replacing, require_folder, write_atomically, write_tensors
+from gtmsm.model.gtmsm import WorldModel
+
+
+def test_what_was_written_is_there(tmp_path: Path):
+    write_atomically(tmp_path / "note.txt", "hello")
+    assert (tmp_path / "note.txt").read_text() == "hello"
+
+
+def test_writing_again_replaces(tmp_path: Path):
+    for text in ("a long first text", "short"):
+        write_atomically(tmp_path / "note.txt", text)
+    assert (tmp_path / "note.txt").read_text() == "short"
+
+
+def test_a_written_file_may_be_read_by_everybody(tmp_path: Path):
+    write_atomically(tmp_path / "note.txt", "hello")
+    assert (tmp_path / "note.txt").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_failing_write_keeps_the_old_file_and_leaves_no_litter(tmp_path: Path):
+    path = tmp_path / "note.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as draft:
+        draft.write_text("half of the ne")
+        raise RuntimeError("power cut")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_write_that_fails_at_the_very_end_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = tmp_path / "note.txt"
+    path.write_text("old")
+
+    def refuse(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", refuse)
+    with pytest.raises(InputError, match="could not write .*note.txt: No space left on device; nothing was changed"):
+        write_atomically(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
+    with pytest.raises(InputError, match="could not write .*nowhere/note.txt: No such file or directory"):
+        write_atomically(tmp_path / "nowhere" / "note.txt", "hello")
+
+
+def test_a_folder_that_can_be_made_is_accepted(tmp_path: Path):
+    require_folder(tmp_path / "new" / "newer")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_file_is_no_folder(tmp_path: Path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write into .*file/below: .*file is not a folder"):
+        require_folder(tmp_path / "file" / "below")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_of_somebody_else_is_refused(tmp_path: Path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="belongs to somebody else"):
+        require_folder(tmp_path / "new")
+
+
+def test_tensors_and_their_description_come_back_to_the_bit(tmp_path: Path):
+    tensors = {"a": torch.randn(3, 2), "step": torch.tensor(7), "seed": torch.arange(5, dtype=torch.uint8)}
+    write_tensors(tmp_path / "t.safetensors", tensors, {"kind": ["x", 1]})
+    about, back = read_tensors(tmp_path / "t.safetensors")
+    assert about == {"kind": ["x", 1]}
+    assert back.keys() == tensors.keys()
+    assert all(torch.equal(back[name], value) and back[name].dtype == value.dtype for name, value in tensors.items())
+
+
+def test_tensors_that_share_memory_can_be_written(tmp_path: Path):
+    one = torch.randn(4)
+    write_tensors(tmp_path / "t.safetensors", {"a": one, "b": one[:2]}, {})
+    assert torch.equal(read_tensors(tmp_path / "t.safetensors")[1]["b"], one[:2])
+
+
+def test_tensors_of_another_program_are_refused(tmp_path: Path):
+    save_file({"a": torch.zeros(2)}, tmp_path / "t.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="t.safetensors holds weights of another program"):
+        read_tensors(tmp_path / "t.safetensors")
+
+
+@pytest.mark.parametrize("kept", [0, 1, 7, 9, 60, 200])
+def test_a_truncated_file_of_tensors_is_refused_in_one_line(tmp_path: Path, kept: int):
+    path = tmp_path / "t.safetensors"
+    write_tensors(path, {"a": torch.zeros(50)}, {})
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(InputError, match="t.safetensors cannot be read .* is it whole?") as refusal:
+        read_tensors(path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_on_a_full_disk_the_previous_checkpoint_survives(tmp_path: Path, toy_flags: list[str]):
+    """The child may write no file above 100 kB from update 5 on: its weights fit, its checkpoint does not."""
+    run = tmp_path / "run"
+    child = (
+        "import resource, signal, sys\n"
+        "from gtmsm import cli\n"
+        "from gtmsm.training import train\n"
+        "save = train._Loop._save\n"
+        "def fill_the_disk(self, update):\n"
+        "    save(self, update)\n"
+        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "train._Loop._save = fill_the_disk\n"
+        "cli.main(sys.argv[1:])\n"
+    )
+    words = ["train", "image-walk-small", *toy_flags, "--run", str(run), "--no-evaluate"]
+    done = subprocess.run([sys.executable, "-c", child, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert (
+        done.stderr == f"gtmsm: could not write {run / 'checkpoint.safetensors'}: File too large; nothing was changed\n"
+    )
+    about, tensors = read_tensors(run / "checkpoint.safetensors")
+    assert (int(tensors["count"]), about["prospected"]) == (5, True)
+    assert WorldModel.load(run).state_dict().keys() == {n[6:] for n in tensors if n.startswith("model.")}
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["update"] == 9

@@ -1,0 +1,205 @@
+"""Finding the motion before refining it."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gtmsm.data.record import record
+from gtmsm.errors import InputError
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.motion import Motion, MotionConfig
+from gtmsm.tensors import Gaussian
+from gtmsm.training.prospect import ProspectConfig, cross_entropy_search, prospect, retrieval_score
+from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
+from gtmsm.worlds.walkers import PoissonWalker
+
+BRIEF = {"candidates": 256, "rounds": 20, "clips": 16, "tau": 24, "horizon": 8}
+UP, DOWN, LEFT, RIGHT, STAY = range(5)
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def world_of():
+    """Images so large that a short walk from the centre meets no wall, and of noise: no two crops are alike."""
+    images = torch.randint(0, 256, (6, 3, 128, 128), generator=seeded(), dtype=torch.uint8)
+    return ImageWalk(images, ImageWalkConfig(size=128))
+
+
+def source_of(world):
+    walker = PoissonWalker()
+    return lambda n, steps, generator: record(world, walker, n, steps, generator)
+
+
+def model_that_sees(kind="walled"):
+    """A model whose codes tell crops apart: a random projection of pixels does, once it is sure of itself."""
+    torch.manual_seed(0)
+    model = WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=64), motion=MotionConfig(kind=kind)), (3, 8, 8), 5)
+    last = model.vae.encoder[-1]
+    with torch.no_grad():
+        last.weight[:16] *= 10
+        last.weight[16:] = 0
+        last.bias[16:] = -3.0
+    return model
+
+
+def test_a_search_finds_the_top_of_a_hill():
+    top = torch.tensor([0.8, -1.3, 0.4])
+    search = ProspectConfig(candidates=256, rounds=20, restarts=1, length=0)
+    find = cross_entropy_search(lambda v: -(v - top).square().sum(1), 3, search, seeded())
+    torch.testing.assert_close(find.vector, top, rtol=0, atol=0.05)
+    assert find.score == pytest.approx(0, abs=0.01)
+
+
+def test_a_search_of_fixed_length_finds_the_best_direction():
+    direction = torch.tensor([0.6, 0.0, -0.8, 0.0])
+    find = cross_entropy_search(lambda v: v @ direction, 4, ProspectConfig(candidates=256, restarts=1), seeded())
+    assert find.vector.norm().item() == pytest.approx(1.4, rel=1e-5)
+    torch.testing.assert_close(find.vector, 1.4 * direction, rtol=0, atol=0.1)
+
+
+def test_of_two_mirrored_tops_a_search_settles_on_one():
+    top = torch.tensor([1.0, -0.7])
+    search = ProspectConfig(candidates=256, rounds=20, restarts=1, length=0)
+    find = cross_entropy_search(
+        lambda v: -torch.minimum((v - top).square().sum(1), (v + top).square().sum(1)), 2, search, seeded()
+    )
+    assert min((find.vector - top).norm(), (find.vector + top).norm()) < 0.05
+
+
+def test_of_several_restarts_the_best_wins():
+    scores = []
+
+    def score(vectors):
+        scores.append(-vectors.square().sum(1))
+        return scores[-1]
+
+    find = cross_entropy_search(score, 2, ProspectConfig(candidates=32, rounds=1, restarts=5, length=0), seeded())
+    assert find.score == pytest.approx(max(s.max().item() for s in scores))
+
+
+def test_the_same_seed_finds_the_same():
+    search = ProspectConfig(candidates=64, rounds=3, restarts=2)
+    finds = [cross_entropy_search(lambda v: v[:, 0], 5, search, seeded(seed)) for seed in (1, 1, 2)]
+    assert torch.equal(finds[0].vector, finds[1].vector)
+    assert not torch.equal(finds[0].vector, finds[2].vector)
+
+
+def codes_and_actions():
+    clip = record(world_of(), PoissonWalker(), 12, 40, seeded(4))
+    return model_that_sees().vae.encode(clip.x), clip
+
+
+def test_the_true_motion_scores_better_than_any_of_many_random_ones():
+    code, clip = codes_and_actions()
+    true = torch.tensor(MOVES).T.float()
+    true = 1.4 * true / true.norm()
+    random = torch.randn(200, 2, 5, generator=seeded(5))
+    random = 1.4 * random / random.flatten(1).norm(dim=1).view(-1, 1, 1)
+    moves = torch.cat([true[None], random])
+    places = torch.einsum("nsa,bta->nbts", moves, clip.a).cumsum(2)
+    scores = retrieval_score(places, code, tau=32, neighbours=5, delta=1e-3)
+    assert scores.shape == (201,)
+    assert scores.argmax() == 0
+    assert scores[0] > scores[1:].max() + 1
+
+
+def test_turning_and_mirroring_a_pose_space_changes_no_score():
+    code, clip = codes_and_actions()
+    places = clip.true_pose[None].double()
+    turn = torch.tensor([[math.cos(1.0), -math.sin(1.0)], [math.sin(1.0), math.cos(1.0)]], dtype=torch.float64)
+    flip = torch.tensor([[1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
+    all_ways = torch.cat([places, places @ turn.T, places @ flip, -places])
+    scores = retrieval_score(all_ways, code, tau=32, neighbours=32, delta=1e-3)
+    torch.testing.assert_close(scores, scores[:1].expand(4), rtol=1e-5, atol=1e-5)
+
+
+def test_a_score_is_that_of_a_plain_loop():
+    places = torch.randn(3, 2, 9, 2, dtype=torch.float64, generator=seeded(1))
+    code = Gaussian(*(torch.randn(2, 9, 4, dtype=torch.float64, generator=seeded(s)) for s in (2, 3)))
+    expected = torch.zeros(3, dtype=torch.float64)
+    for n in range(3):
+        for i in range(2):
+            for t in range(6, 9):
+                distance2 = (places[n, i, :6] - places[n, i, t]).square().sum(-1)
+                near = distance2.argsort()[:3]
+                weight = 1 / (distance2[near] + 0.01)
+                match = code[i, near].log_prob(code.mean[i, t]) - code[i, t].log_prob(code.mean[i, t])
+                expected[n] += ((weight / weight.sum()) * match.clamp_min(-30).exp()).sum().log() / 6
+    scores = retrieval_score(places, code, tau=6, neighbours=3, delta=0.01)
+    torch.testing.assert_close(scores, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+def test_prospecting_finds_moves_that_undo_each_other(kind):
+    model = model_that_sees(kind)
+    find = prospect(model, source_of(world_of()), ProspectConfig(**BRIEF), seeded(2))
+    M = model.motion.M.detach()
+    torch.testing.assert_close(M.flatten(), find.vector)
+    step = M.norm(dim=0)[:STAY].mean()
+    assert (M[:, UP] + M[:, DOWN]).norm() < 0.4 * step
+    assert (M[:, LEFT] + M[:, RIGHT]).norm() < 0.4 * step
+    assert M[:, STAY].norm() < 0.4 * step
+    sine = torch.det(M[:, [UP, LEFT]]) / (M[:, UP].norm() * M[:, LEFT].norm())
+    assert sine.abs() > 0.3, "two axes must not fold onto each other"
+
+
+def test_prospecting_leaves_walls_and_codes_alone():
+    model = model_that_sees()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    prospect(model, source_of(world_of()), ProspectConfig(candidates=32, rounds=1, restarts=1, clips=2), seeded(2))
+    changed = [name for name, value in model.state_dict().items() if not torch.equal(value, before[name])]
+    assert changed == ["motion.M"]
+
+
+def test_prospecting_in_chunks_finds_the_same():
+    search = ProspectConfig(candidates=64, rounds=2, restarts=1, clips=4)
+    finds = [prospect(model_that_sees(), source_of(world_of()), search, seeded(2), chunk=chunk) for chunk in (7, 64)]
+    torch.testing.assert_close(finds[0].vector, finds[1].vector, rtol=1e-4, atol=1e-4)
+
+
+class Compass(Motion):
+    """Every action is a step of length 1 in a direction of its own; staying is known to be staying."""
+
+    place_size = 2
+
+    def __init__(self):
+        super().__init__(MotionConfig())
+        self.angle = nn.Parameter(torch.zeros(4))
+
+    def step(self, s, a):
+        directions = torch.stack([self.angle.cos(), self.angle.sin()], dim=-1)
+        return s + a[..., :4] @ directions
+
+    def unroll(self, start, a, noise=None):
+        return self.step(start[:, None], a.cumsum(1))
+
+    def scout(self):
+        return self, ("angle",)
+
+
+def test_prospecting_finds_whatever_parameters_a_motion_names():
+    model = model_that_sees()
+    model.motion = Compass()
+    prospect(model, source_of(world_of()), ProspectConfig(**BRIEF, length=0), seeded(2))
+    angle = model.motion.angle.detach()
+    assert (angle[UP] - angle[DOWN]).cos() < -0.97, angle
+    assert (angle[LEFT] - angle[RIGHT]).cos() < -0.97, angle
+    assert (angle[UP] - angle[LEFT]).sin().abs() > 0.3, angle
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"candidates": 31}, "candidates is 31; a search needs at least 32"),
+        ({"rounds": 0}, "a search needs at least 1 round and 1 restart"),
+        ({"neighbours": 33}, "neighbours is 33; give 1 to tau = 32 of them"),
+    ],
+)
+def test_a_search_that_cannot_run_is_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        ProspectConfig(**wrong)

@@ -1,0 +1,465 @@
+"""Training: the same twice, exactly resumable, honest when it breaks, and able to learn."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from lightning_fabric import Fabric
+
+from gtmsm import cli
+from gtmsm.data.clip import Clip
+from gtmsm.errors import InputError
+from gtmsm.evaluation.score import EvaluationConfig, glance
+from gtmsm.experiments import Experiment, Setting
+from gtmsm.files import read_tensors, write_tensors
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.training.curriculum import CurriculumConfig, Stage
+from gtmsm.training.prospect import ProspectConfig
+from gtmsm.training.train import Outcome, TrainingConfig, train
+from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import ImageSet
+from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
+
+CPU = torch.device("cpu")
+CLIPS = 3
+"""Clips per round of the toy's search: how a source can tell that it is asked by the search."""
+
+TOY = Experiment(
+    world=ImageWalkConfig(size=20),
+    model=WorldModelConfig(vae=FrameVAEConfig(width=32, code_size=8)),
+    training=TrainingConfig(
+        updates=14,
+        optimiser=OptimiserConfig(batch=4, anneal_updates=14),
+        curriculum=CurriculumConfig(tau=16, horizon=4, warm_up=4, grow=(4, 3)),
+        prospect=ProspectConfig(candidates=32, rounds=2, restarts=1, clips=CLIPS, tau=8, horizon=4),
+        log_every=3,
+        watch_every=6,
+        save_every=5,
+    ),
+    evaluation=EvaluationConfig(tau=16, horizon=8, clips=2),
+)
+
+
+def smooth_images(n: int, seed: int) -> torch.Tensor:
+    """Colours that change slowly and never repeat: no two places look alike."""
+    coarse = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
+    return (F.interpolate(coarse, (20, 20), mode="bicubic").clamp(0, 1) * 255).byte()
+
+
+def open_worlds(experiment: Experiment, images: int = 32) -> Setting:
+    """The experiment on smooth random colours."""
+    pictures = ImageSet(smooth_images(images, 0), smooth_images(8, 1), "smooth", "")
+    train_world, test_world = (ImageWalk(part, experiment.world) for part in (pictures.train, pictures.test))
+    return Setting(experiment, pictures, train_world, test_world, PoissonWalker(experiment.walker), CPU)
+
+
+def one_process() -> Fabric:
+    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric.launch()
+    return fabric
+
+
+def trained(
+    folder: Path,
+    experiment: Experiment = TOY,
+    *,
+    resume: bool = False,
+    disturb: Callable[[int, int, Clip], Clip] | None = None,
+    **training: Any,
+) -> Outcome:
+    """Train in `folder`; `disturb` sees (calls so far, clips asked for, clip) of every clip first."""
+    folder.mkdir(exist_ok=True)
+    settings = replace(experiment.training, **training)
+    setting = open_worlds(replace(experiment, training=settings))
+    calls = 0
+
+    def source(n: int, steps: int, generator: torch.Generator) -> Clip:
+        nonlocal calls
+        calls += 1
+        clip = setting.source(n, steps, generator)
+        return disturb(calls, n, clip) if disturb else clip
+
+    model = setting.build_model()
+    return train(
+        model, source, settings, folder, fabric=one_process(), seed=0, watch=setting.watch(), resume=resume
+    )  # fmt: skip
+
+
+def left_in(folder: Path) -> tuple[bytes, bytes, str]:
+    """Everything that a run leaves: to the bit."""
+    names = ("checkpoint.safetensors", "weights.safetensors")
+    checkpoint, weights = ((folder / name).read_bytes() for name in names)
+    return checkpoint, weights, (folder / "metrics.jsonl").read_text()
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("uninterrupted")
+    assert trained(folder).finished
+    return folder
+
+
+# ---- the same again
+
+
+def test_the_same_seed_gives_the_same_run_to_the_bit(tmp_path: Path, uninterrupted: Path):
+    trained(tmp_path)
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_another_seed_gives_another_run(tmp_path: Path, uninterrupted: Path):
+    trained(tmp_path, replace(TOY, seed=1))
+    assert left_in(tmp_path)[1] != left_in(uninterrupted)[1]
+
+
+def test_looking_and_saving_more_often_changes_nothing(tmp_path: Path, uninterrupted: Path):
+    trained(tmp_path, watch_every=1, save_every=1)
+    assert left_in(tmp_path)[1] == left_in(uninterrupted)[1]
+
+
+def test_metrics_come_when_they_are_due(uninterrupted: Path):
+    lines = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "elbo" in line] == [3, 6, 9, 12]
+    assert [line["update"] for line in lines if "pose_r2" in line] == [6, 12]
+    assert [line["update"] for line in lines if "prospect" in line] == [4]
+
+
+def test_a_look_is_due_even_where_no_line_of_metrics_is(tmp_path: Path):
+    trained(tmp_path, updates=8, watch_every=4, log_every=3)
+    lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line["update"] for line in lines if "pose_r2" in line] == [4, 8]
+
+
+# ---- interrupted and resumed
+
+
+def interrupt_at(call: int) -> Callable[[int, int, Clip], Clip]:
+    """Ctrl-C while the clips of that call are made."""
+
+    def disturb(calls: int, n: int, clip: Clip) -> Clip:
+        if calls == call:
+            signal.raise_signal(signal.SIGINT)
+        return clip
+
+    return disturb
+
+
+@pytest.mark.parametrize(
+    ("call", "updates"),
+    [(1, 1), (3, 3), (4, 4), (5, 4), (7, 5), (8, 6), (9, 7), (10, 8), (12, 10), (14, 12)],
+    ids=[
+        "first update",
+        "multiple of log_every",
+        "end of the warm-up",
+        "while prospecting",
+        "just after prospecting",
+        "multiple of watch_every",
+        "no multiple of log_every",
+        "end of a stage",
+        "just saved",
+        "in the last stage",
+    ],
+)
+def test_resumed_training_equals_training_at_once(tmp_path: Path, uninterrupted: Path, call: int, updates: int):
+    stopped = trained(tmp_path, disturb=interrupt_at(call))
+    assert (stopped.finished, stopped.updates) == (False, updates)
+    assert trained(tmp_path, resume=True).finished
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_training_interrupted_again_and_again_equals_training_at_once(tmp_path: Path, uninterrupted: Path):
+    trained(tmp_path, disturb=interrupt_at(2))
+    while not trained(tmp_path, resume=True, disturb=interrupt_at(2)).finished:
+        pass
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_a_run_that_was_finished_can_be_prolonged(tmp_path: Path, uninterrupted: Path):
+    assert trained(tmp_path, updates=9).finished
+    assert trained(tmp_path, resume=True).finished
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_a_crash_loses_only_what_came_after_the_checkpoint(tmp_path: Path, uninterrupted: Path):
+    def crash(calls: int, n: int, clip: Clip) -> Clip:
+        if calls == 10:  # update 8, three after the checkpoint
+            raise RuntimeError("power cut")
+        return clip
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        trained(tmp_path, disturb=crash)
+    with (tmp_path / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"update": 8, "el')
+    trained(tmp_path, resume=True)
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_a_crash_after_prospecting_does_not_report_the_search_twice(tmp_path: Path, uninterrupted: Path):
+    def crash(calls: int, n: int, clip: Clip) -> Clip:
+        if calls == 8:  # update 6; the checkpoint is of update 4, before the search
+            raise RuntimeError("power cut")
+        return clip
+
+    with pytest.raises(RuntimeError, match="power cut"):
+        trained(tmp_path, disturb=crash, save_every=4)
+    trained(tmp_path, resume=True)
+    assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_a_second_interruption_is_not_swallowed(tmp_path: Path):
+    def impatient(calls: int, n: int, clip: Clip) -> Clip:
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+        return clip
+
+    with pytest.raises(KeyboardInterrupt):
+        trained(tmp_path, disturb=impatient)
+
+
+def test_signals_are_handled_as_before_when_training_is_over(tmp_path: Path):
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    trained(tmp_path, updates=1)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+
+
+def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
+    with pytest.raises(InputError, match="nothing to resume: .*checkpoint.safetensors does not exist"):
+        trained(tmp_path, resume=True)
+
+
+def test_a_run_cannot_be_resumed_to_fewer_updates_than_it_has(tmp_path: Path):
+    trained(tmp_path, updates=3)
+    with pytest.raises(InputError, match="has 3 updates behind it; give 3 or more"):
+        trained(tmp_path, resume=True, updates=2)
+
+
+def test_weights_are_no_checkpoint(tmp_path: Path):
+    trained(tmp_path, updates=1)
+    (tmp_path / "weights.safetensors").replace(tmp_path / "checkpoint.safetensors")
+    with pytest.raises(InputError, match="is not a checkpoint of gtmsm"):
+        trained(tmp_path, resume=True)
+
+
+def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path):
+    wider = replace(TOY, model=WorldModelConfig(vae=FrameVAEConfig(width=40, code_size=8)))
+    trained(tmp_path, wider, updates=1)
+    with pytest.raises(InputError, match=r"holds weights of another model: vae.decoder.* \(40"):
+        trained(tmp_path, resume=True)
+
+
+def test_the_checkpoint_of_two_processes_is_refused_by_one(tmp_path: Path):
+    trained(tmp_path, updates=1)
+    about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")
+    tensors["generator"] = tensors["generator"].repeat(2, 1)
+    write_tensors(tmp_path / "checkpoint.safetensors", tensors, about)
+    with pytest.raises(InputError, match="was written by 2 processes; resume it with as many --devices, not 1"):
+        trained(tmp_path, resume=True)
+
+
+# ---- a real process
+
+
+def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tmp_path: Path, toy_flags: list[str]):
+    long = [*toy_flags, "--warm-up", "4000", "--updates", "5000", "--save-every", "100000", "--no-evaluate"]
+    command = [sys.executable, "-m", "gtmsm.cli", "train", "image-walk-small"]
+    run = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command, *long, "--run", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while not (run / "metrics.jsonl").is_file() or not (run / "metrics.jsonl").read_text():
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    told, complaint = process.communicate(timeout=30)
+    assert (process.returncode, complaint) == (130, "")
+    assert f"gtmsm train image-walk-small --run {run} --resume" in told.replace("\n", " ")
+    assert WorldModel.load(run).action_size == 5
+    done = int(read_tensors(run / "checkpoint.safetensors")[1]["count"])
+    assert 0 < done < 4000
+
+    # In this process: resume to a few updates more, and train as many at once.
+    resumed = ["--run", str(run), "--resume", "--updates", str(done + 5), "--device", "cpu", "--no-evaluate"]
+    at_once = [*long, "--run", str(tmp_path / "at once"), "--updates", str(done + 5)]
+    for flags in (resumed, at_once):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["train", "image-walk-small", *flags])
+        assert ended.value.code == 0
+    assert left_in(run) == left_in(tmp_path / "at once")
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_run_and_resume_it_exactly(tmp_path: Path, toy_flags: list[str]):
+    def run(folder: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "gtmsm.cli", "train", "image-walk-small", *flags, "--no-evaluate"]
+        done = subprocess.run(
+            [*command, "--run", str(folder), "--device", "cpu", "--devices", "2"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done
+
+    at_once = run(tmp_path / "at once", *toy_flags, "--updates", "9")
+    assert at_once.stdout.count("9 updates") == 1
+    run(tmp_path / "in two", *toy_flags, "--updates", "5")
+    run(tmp_path / "in two", "--resume", "--updates", "9")
+    assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
+    generators = read_tensors(tmp_path / "at once" / "checkpoint.safetensors")[1]["generator"]
+    assert len(generators) == 2
+    assert not torch.equal(generators[0], generators[1])
+
+
+# ---- when it breaks
+
+
+def nan_from(update: int) -> Callable[[int, int, Clip], Clip]:
+    """Frames without numbers, from that update on."""
+
+    def disturb(calls: int, n: int, clip: Clip) -> Clip:
+        return clip if calls < update else replace(clip, x=clip.x * float("nan"))
+
+    return disturb
+
+
+@pytest.mark.parametrize("update", [1, 2, 5, 7])
+def test_the_update_at_which_training_broke_is_named(tmp_path: Path, update: int):
+    with pytest.raises(InputError, match=f"training broke down: loss or gradient was not finite at update {update};"):
+        trained(tmp_path, disturb=nan_from(update), curriculum=CurriculumConfig(tau=16, horizon=4, prospect=False))
+
+
+def test_the_last_good_weights_are_kept_when_training_breaks(tmp_path: Path):
+    calm = CurriculumConfig(tau=16, horizon=4, prospect=False)
+    with pytest.raises(InputError, match=re.escape(f"the last good weights are in {tmp_path}")):
+        trained(tmp_path, disturb=nan_from(7), curriculum=calm)
+    assert int(read_tensors(tmp_path / "checkpoint.safetensors")[1]["count"]) == 5
+    assert all(weight.isfinite().all() for weight in WorldModel.load(tmp_path).parameters())
+
+
+def test_weights_that_are_not_finite_are_never_saved(tmp_path: Path):
+    fast = OptimiserConfig(batch=4, learning_rate=1e38)
+    with pytest.raises(InputError, match="not finite .* update 1; no weights were saved yet"):
+        trained(tmp_path, updates=1, optimiser=fast)
+    assert not (tmp_path / "weights.safetensors").exists()
+
+
+def test_a_mad_learning_rate_is_one_line_on_the_command_line(
+    tmp_path: Path, toy_flags: list[str], refused: Callable[..., str]
+):
+    told = refused("train", "image-walk-small", *toy_flags, "--run", tmp_path / "run", "--learning-rate", "1e30")
+    assert re.search(r"not finite at update \d+; .* Try a lower learning rate", told)
+
+
+# ---- one update
+
+
+def one_updater(**optimiser: Any) -> tuple[WorldModel, Updater]:
+    setting = open_worlds(TOY)
+    model = setting.build_model()
+    settings = OptimiserConfig(**{"batch": 4, **optimiser})
+    updater = Updater(one_process(), model, setting.source, settings, torch.Generator().manual_seed(0))
+    updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, wall_rate=5.0))
+    return model, updater
+
+
+def test_the_learning_rate_falls_linearly_to_its_final_value_and_stays():
+    _, updater = one_updater(learning_rate=1e-3, final_learning_rate=2e-4, anneal_updates=4)
+    rates = []
+    for _ in range(6):
+        updater.run()
+        rates.append([float(group["lr"]) for group in updater.optimiser.param_groups])
+    expected = [1e-3, 8e-4, 6e-4, 4e-4, 2e-4, 2e-4]
+    assert [rate for rate, _ in rates] == pytest.approx(expected)
+    assert [rate for _, rate in rates] == pytest.approx([5 * rate for rate in expected])
+
+
+def test_only_the_walls_learn_faster():
+    model = open_worlds(TOY).build_model()
+    rest, walls = build_optimiser(model, OptimiserConfig()).param_groups
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    assert {names[id(p)] for p in walls["params"]} == {f"motion.{name}" for name in "Wbvc"}
+    assert len(rest["params"]) + len(walls["params"]) == len(names)
+    assert (rest["walls"], walls["walls"]) == (False, True)
+
+
+def test_a_long_gradient_is_shortened_to_the_norm_asked_for():
+    model, updater = one_updater(clip_norm=0.01)
+    updater.run()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert float(norm) == pytest.approx(0.01, rel=1e-3)
+    assert float(updater.sums["gradient"]) > 1
+
+
+def test_a_short_gradient_is_left_alone():
+    model, updater = one_updater(clip_norm=1e9)
+    updater.run()
+    norm = torch.stack([p.grad.norm() for p in model.parameters() if p.grad is not None]).norm()
+    assert float(norm) == pytest.approx(float(updater.sums["gradient"]), rel=1e-4)
+
+
+def test_every_weight_moves():
+    model, updater = one_updater()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for _ in range(3):
+        updater.run()
+    assert all(not torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_what_is_logged_is_the_mean_since_it_was_last_asked_for():
+    _, updater = one_updater()
+    updater.run()
+    first = updater.take_sums()
+    assert first["elbo"] == pytest.approx(first["log_likelihood"] - first["kl"], rel=1e-5)
+    assert all(value == 0 for value in updater.take_sums().values())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"batch": 0}, {"learning_rate": 0.0}, {"final_learning_rate": -1.0},
+     {"anneal_updates": 0}, {"clip_norm": float("nan")}],
+)  # fmt: skip
+def test_an_optimiser_that_cannot_learn_is_refused(wrong: dict[str, Any]):
+    ((name, value),) = wrong.items()
+    with pytest.raises(InputError, match=f"{name} is {value}"):
+        OptimiserConfig(**wrong)
+
+
+# ---- does it learn
+
+
+@pytest.mark.slow
+def test_a_small_world_is_learned_in_half_a_minute(tmp_path: Path):
+    updates = 300 + 450 + 50
+    experiment = Experiment(
+        world=ImageWalkConfig(size=20),
+        walker=PoissonWalkerConfig(mean_repeats=0.0),
+        model=WorldModelConfig(vae=FrameVAEConfig(width=64, code_size=8)),
+        training=TrainingConfig(
+            updates=updates,
+            optimiser=OptimiserConfig(batch=16, learning_rate=2e-3, anneal_updates=updates),
+            curriculum=CurriculumConfig(tau=64, horizon=16, warm_up=300, grow=(200, 200, 50)),
+            prospect=ProspectConfig(candidates=256, rounds=16, restarts=2, clips=32, tau=10, horizon=4, neighbours=3),
+            watch_every=10_000,
+            save_every=10_000,
+        ),
+    )
+    setting = open_worlds(experiment, images=256)
+    model = setting.build_model()
+    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    settings = EvaluationConfig(tau=64, horizon=64, clips=64, seed=3)
+    seen = glance(model, setting.test_world, setting.walker, settings, CPU)
+    assert seen["pose_r2"] > 0.95
+    assert seen["retrieval"] > 0.95

@@ -57,7 +57,7 @@ PRESETS: dict[str, tuple[str, Experiment]] = {
             training=TrainingConfig(
                 updates=3_000,
                 optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
-                curriculum=CurriculumConfig(warm_up=600, grow=(1_000, 600, 400)),
+                curriculum=CurriculumConfig(warm_up=600, grow=(800, 600, 400)),
                 prospect=ProspectConfig(candidates=256, restarts=2),
                 watch_every=200,
                 save_every=500,

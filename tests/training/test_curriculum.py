@@ -113,9 +113,9 @@ def test_a_schedule_nobody_can_walk_is_refused(wrong, said):
         CurriculumConfig(**wrong)
 
 
-def test_walls_are_learned_fastest_before_the_second_stage_of_growth():
-    stages = plan_stages(CurriculumConfig(wall_rate=2.0, first_wall_rate=9.0), READING, 50_000)
-    assert [stage.wall_rate for stage in stages] == [9.0, 9.0, 2.0, 2.0, 2.0]
+def test_walls_are_not_learned_before_the_motion_is_known():
+    stages = plan_stages(CurriculumConfig(wall_rate=2.0), READING, 50_000)
+    assert [stage.wall_rate for stage in stages] == [0.0, 2.0, 2.0, 2.0, 2.0]
 
 
 def test_as_many_stages_as_asked_read_all_of_memory():

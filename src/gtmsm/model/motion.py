@@ -26,15 +26,17 @@ class MotionConfig:
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64
     """ReLU units of sigma_d, the network that knows the walls."""
-    gate_scale: float = 0.7
-    """Standard deviation of sigma_d's first layer at the start."""
-    open_bias: float = 2.0
-    """Output bias of sigma_d at the start: positive means that nothing blocks the way yet."""
+    fence: float = 3.0
+    """Distance from the start beyond which sigma_d is closed before it has learned anything. Walls that are too near
+    are pushed out by what is seen; a world believed to be open is hard to close (docs/notebook.md)."""
+    open_bias: float = 3.0
+    """Logit of sigma_d inside that fence."""
 
     def __post_init__(self) -> None:
         """Refuse what no motion can be built from."""
         require(self.state_size >= 1, f"state_size is {self.state_size}; a pose needs at least 1 dimension")
         require(self.noise >= 0, f"noise is {self.noise}; a standard deviation cannot be negative")
+        require(self.fence > 0, f"fence is {self.fence}; give the walls some distance from the start")
         require(self.hidden >= 1, f"hidden is {self.hidden}; sigma_d needs at least 1 unit")
 
 
@@ -142,10 +144,11 @@ class Walled(Free):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings, action_size)
-        hidden = settings.hidden
-        self.W = nn.Parameter(settings.gate_scale * torch.randn(hidden, settings.state_size))
-        self.b = nn.Parameter(settings.gate_scale * torch.randn(hidden))
-        self.v = nn.Parameter(0.02 * torch.randn(hidden))
+        # Every unit is a plane at the fence's distance, facing its own way; together they close the world off.
+        facing = nn.functional.normalize(torch.randn(settings.hidden, settings.state_size), dim=-1)
+        self.W = nn.Parameter(0.7 * facing)
+        self.b = nn.Parameter(0.3 * torch.randn(settings.hidden) - 0.7 * settings.fence)
+        self.v = nn.Parameter(-torch.ones(settings.hidden))
         self.c = nn.Parameter(torch.tensor(settings.open_bias))
 
     @property

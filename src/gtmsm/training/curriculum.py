@@ -30,17 +30,15 @@ class CurriculumConfig:
     with 0 the warm-up reads only K as well."""
 
     wall_rate: float = 5.0
-    """How much faster sigma_d, the network of the walls, learns than the rest."""
-    first_wall_rate: float = 20.0
-    """The same until the first stage of growth is over: walls are found early or never, and then need a calmer hand."""
+    """How much faster sigma_d, the network of the walls, learns than the rest; it does not learn in the warm-up,
+    where the motion is not known yet."""
 
     def __post_init__(self) -> None:
         """Refuse a schedule that cannot be walked."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.warm_up >= 0, f"warm_up is {self.warm_up}; give 0 or more updates")
-        for name in ("wall_rate", "first_wall_rate"):
-            require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
+        require(self.wall_rate > 0, f"wall_rate is {self.wall_rate}; give a positive one")
         require(self.read_all_stages >= 0, f"read_all_stages is {self.read_all_stages}; give 0 or more")
         require(all(n > 0 for n in self.grow), f"grow is {self.grow}; every stage needs at least 1 update")
 
@@ -68,18 +66,17 @@ class Stage:
 def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int) -> list[Stage]:
     """The stages of `updates` updates: warm-up, growth, and the full horizon for all that remain."""
     softly = replace(reading, neighbours=0, delta=max(1e-2, reading.delta))
-    early, late = settings.first_wall_rate, settings.wall_rate
     plan: list[tuple[str, int, int, int, RecallConfig, float]] = []
     if settings.warm_up:
         short = max(1, settings.tau // 16)
         read = softly if settings.read_all_stages else reading
-        plan.append(("warm up", settings.warm_up, short, min(settings.horizon, short), read, early))
+        plan.append(("warm up", settings.warm_up, short, min(settings.horizon, short), read, 0.0))
     for i, length in enumerate(settings.grow):
         tau = max(1, settings.tau >> (len(settings.grow) - i))
         sharper = replace(reading, delta=max(10.0 ** -(2 + i), reading.delta))
         read = softly if i < settings.read_all_stages else sharper
-        plan.append((f"grow {tau}", length, tau, settings.horizon, read, late if i else early))
-    plan.append((f"full {settings.tau}", updates, settings.tau, settings.horizon, reading, late))
+        plan.append((f"grow {tau}", length, tau, settings.horizon, read, settings.wall_rate))
+    plan.append((f"full {settings.tau}", updates, settings.tau, settings.horizon, reading, settings.wall_rate))
     stages, begin = [], 0
     for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)

@@ -19,7 +19,7 @@ demo: $(READY)  ## train a small world model and watch it remember
 	@$(BIN)/gtmsm demo $(ARGS)
 
 # One thread per worker: two workers on two cores that each start two threads are slower than one.
-test fast: export OMP_NUM_THREADS = 1
+test fast bench: export OMP_NUM_THREADS = 1
 test fast examples: export MPLBACKEND = Agg
 
 test: $(READY)  ## all tests, small trainings too

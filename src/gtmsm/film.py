@@ -23,6 +23,11 @@ from gtmsm.worlds.walkers import PoissonWalker, Walker
 MOST_STEPS = 10_000
 """More than anybody would watch."""
 
+COLUMN = 192
+"""Width of a column of the video, or a little less, in pixels."""
+BLANK = 0.1
+"""Grey of what has not been imagined yet."""
+
 
 def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
     """Initials of action names, each with an optional number of repetitions.
@@ -114,19 +119,38 @@ def _frames(
     walk: Int64[Tensor, "time"],
     tau: int,
 ) -> np.ndarray:
-    """The map with the agent's window, what is there, and what was imagined, step by step."""
+    """The map with the agent's window, what is there, what is imagined, and all that was imagined so far."""
     size, crop = world.config.size, world.config.crop
-    zoom = 4
+    zoom = max(1, COLUMN // size)
     cells = clip.true_pose[0, tau:].long()
     maps = draw_windows(world.picture()[0], cells, world.config, zoom)
-    enlarge = max(1, size * zoom // crop)
-
-    def blown_up(frames: Tensor) -> np.ndarray:
-        return frames.repeat_interleave(enlarge, -1).repeat_interleave(enlarge, -2).cpu().numpy()
-
+    painted = paint(imagined, world.corner(cells), size)
     captions = [
         f"step {tau + 1 + t}: {world.action_names[a]}, {'seen before' if known else 'never seen'}"
         for t, (a, known) in enumerate(zip(walk[tau:].tolist(), seen.tolist(), strict=True))
     ]
-    columns = [maps.cpu().numpy(), blown_up(clip.x[0, tau:]), blown_up(imagined)]
-    return side_by_side(columns, ["where it is", "truth", "imagined"], scale=2, captions=captions)
+    views = [_enlarged(frames, size * zoom // crop) for frames in (clip.x[0, tau:], imagined)]
+    columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
+    labels = ["where it is", "truth", "imagined", "imagined so far"]
+    return side_by_side(columns, labels, scale=1, captions=captions)
+
+
+def paint(
+    crops: Float[Tensor, "time channel crop crop"], corner: Int64[Tensor, "time 2"], size: int
+) -> Float[Tensor, "time channel size size"]:
+    """A canvas at every step with all crops up to it in their places, later ones on top."""
+    time, channels, crop, _ = crops.shape
+    pixel = torch.arange(size, device=crops.device)
+    inside = (pixel >= corner[..., None]) & (pixel < corner[..., None] + crop)
+    step = torch.arange(time, device=crops.device).view(-1, 1, 1)
+    covered = inside[:, 0, :, None] & inside[:, 1, None, :]
+    latest = torch.where(covered, step, -1).cummax(0).values  # which crop lies on top of each pixel
+    row = (pixel[:, None] - corner[latest, 0]).clamp(0, crop - 1)
+    column = (pixel[None, :] - corner[latest, 1]).clamp(0, crop - 1)
+    colours = crops.permute(0, 2, 3, 1)[latest, row, column]
+    return torch.where((latest >= 0)[..., None], colours, BLANK).permute(0, 3, 1, 2)
+
+
+def _enlarged(frames: Float[Tensor, "time channel height width"], zoom: int) -> Tensor:
+    """Every pixel as a square of `zoom` pixels."""
+    return frames.repeat_interleave(max(1, zoom), -1).repeat_interleave(max(1, zoom), -2)

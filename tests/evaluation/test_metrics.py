@@ -146,7 +146,6 @@ def test_an_exact_affine_map_is_found_and_has_r2_of_one(seed: int):
     fit = metrics.affine_fit(inferred, true)
     assert fit.r2 == pytest.approx(1)
     torch.testing.assert_close(fit(inferred), true)
-    torch.testing.assert_close(fit.inverse(true), inferred)
 
 
 def test_r2_pools_the_axes_and_does_not_average_them():

@@ -108,10 +108,6 @@ class AffineFit:
         """Inferred positions in true coordinates."""
         return inferred.to(self.matrix) @ self.matrix + self.offset
 
-    def inverse(self, points: Float[Tensor, "*n D"]) -> Float[Tensor, "*n S"]:
-        """True positions in the inferred space."""
-        return (points.to(self.matrix) - self.offset) @ torch.linalg.pinv(self.matrix)
-
 
 def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> AffineFit:
     """The least-squares map of inferred to true positions, in float64; an agent that never moved has r2 = 0."""

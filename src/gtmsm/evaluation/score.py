@@ -135,7 +135,7 @@ def evaluate(
         "protocol": _protocol(settings),
     }
     scores["converged"] = all((scores[name] or 0) >= bar for name, bar in CONVERGED.items())
-    return Evaluation(scores, Gallery(**gallery, **_learned_motion(model, world, fit, torch.cat(inferred))))
+    return Evaluation(scores, Gallery(**gallery, **_learned_motion(model, world, torch.cat(true), torch.cat(inferred))))
 
 
 def glance(
@@ -196,11 +196,15 @@ def _examples(world: ImageWalk, clip: Clip, imagined: Tensor, walk: Tensor, tau:
 
 
 def _learned_motion(
-    model: WorldModel, world: ImageWalk, fit: metrics.AffineFit, inferred: Float[Tensor, "clips time S"]
+    model: WorldModel,
+    world: ImageWalk,
+    true: Float[Tensor, "clips time 2"],
+    inferred: Float[Tensor, "clips time S"],
 ) -> dict[str, Any]:
     """M and sigma_d, and the truth mapped into their space."""
     motion = model.motion
     assert isinstance(motion, Free)
+    into = metrics.affine_fit(true, inferred)
     far = world.config.cells - 0.5
     corners = torch.tensor([[-0.5, -0.5], [-0.5, far], [far, far], [far, -0.5]])
     moves = torch.tensor(MOVES, dtype=torch.float64)
@@ -218,6 +222,6 @@ def _learned_motion(
         "wall_xs": xs.numpy(),
         "wall_ys": ys.numpy(),
         "wall_values": values.numpy(),
-        "walls": fit.inverse(corners.double()).float().numpy(),
-        "true_displacement": (fit.inverse(moves) - fit.inverse(torch.zeros(2).double())).float().numpy(),
+        "walls": into(corners.double()).float().numpy(),
+        "true_displacement": (moves @ into.matrix).float().numpy(),
     }

@@ -1,6 +1,7 @@
 """The command line: a verb is a function of a few lines that calls the library."""
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -134,7 +135,11 @@ def _train(words: list[str]) -> int:
     if flags.resume:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
-        return _resume(Run.open(flags.run), flags.experiment, flags.device, flags.devices, flags.evaluate)
+        if (run := Run.open(flags.run)).preset != preset:
+            raise InputError(
+                f"{flags.run} is a run of {run.preset}: gtmsm train {run.preset} --run {flags.run} --resume"
+            )
+        return _resume(run, flags.experiment, flags.device, flags.devices, flags.evaluate)
     return _train_and_score(preset, flags.experiment, flags.run, flags.device, Console(), flags.devices, flags.evaluate)
 
 
@@ -267,43 +272,47 @@ def _train_and_score(
     run = fabric.broadcast(run)
     assert run is not None
     outcome = run.train(setting, fabric, resume=False, console=console)
-    return _finish(run, outcome, fabric.device, console, evaluate)
+    return _finish(run, outcome, fabric, console, evaluate)
 
 
 def _resume(run: Any, experiment: Any, device: Device, devices: int, evaluate: bool) -> int:
     """Continue a run; only its number of updates may change, and where its images are."""
     from gtmsm.config import as_plain
-    from gtmsm.training.checkpoint import CHECKPOINT, require_checkpoint
+    from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
 
     console = Console()
     training = replace(run.experiment.training, updates=experiment.training.updates)
     if as_plain(replace(run.experiment, images=experiment.images, training=training)) != as_plain(experiment):
         raise InputError("a resumed run keeps its settings: only --updates and --images may be given anew")
-    require_checkpoint(run.folder / CHECKPOINT)
+    done = updates_behind(run.folder / CHECKPOINT)
+    if training.updates < done:
+        raise InputError(f"{run.folder} has {done} updates behind it; give {done} or more --updates")
     run = replace(run, experiment=experiment)
     fabric = _fabric(device, devices, experiment.training.optimiser.batch)
     setting = run.set_up(fabric.device)
     if setting.images.fingerprint != run.images["sha256"]:
         raise InputError(f"the images at {experiment.images} are not those that {run.folder} was trained on")
     fabric.launch()
-    outcome = run.train(setting, fabric, resume=True, console=console)
     if fabric.is_global_zero:
         run.write_config()
-    return _finish(run, outcome, fabric.device, console, evaluate)
+    outcome = run.train(setting, fabric, resume=True, console=console)
+    return _finish(run, outcome, fabric, console, evaluate)
 
 
-def _finish(run: Any, outcome: Any, device: Any, console: Console, evaluate: bool) -> int:
+def _finish(run: Any, outcome: Any, fabric: Any, console: Console, evaluate: bool) -> int:
     """Say how training ended; score it if it is done."""
     if not _is_first():
         return 0
     console.print(f"{outcome.updates} updates, the last of them after {outcome.seconds:.0f} s", highlight=False)
     if not outcome.finished:
+        more = f" --devices {fabric.world_size}" if fabric.world_size > 1 else ""
         console.print(
-            f"interrupted; continue with: gtmsm train {run.preset} --run {run.folder} --resume", soft_wrap=True
+            f"interrupted; continue with: gtmsm train {run.preset} --run {shlex.quote(str(run.folder))} --resume{more}",
+            soft_wrap=True,
         )
         return 130
     if evaluate:
-        scores = run.evaluate(run.experiment.evaluation, device)
+        scores = run.evaluate(run.experiment.evaluation, fabric.device)
         _show(scores, run.folder, console)
     return 0
 
@@ -338,7 +347,6 @@ def _fabric(name: Device, devices: int, batch: int) -> Any:
         raise InputError(f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
     if batch % devices:
         raise InputError(f"batch is {batch}; {devices} devices cannot share it evenly")
-    torch.set_float32_matmul_precision("high")  # TF32 on the GPU: the codes' own noise is far coarser
     return Fabric(accelerator=kind, devices=devices)
 
 

@@ -39,6 +39,8 @@ class Experiment:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         require_seed(self.seed)
+        size = self.model.motion.state_size
+        require(size == 2, f"state_size is {size}; an image is walked in 2 dimensions")
         neighbours, tau = self.model.recall.neighbours, self.training.curriculum.tau
         require(
             neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries"

@@ -20,7 +20,7 @@ from gtmsm.worlds.image_walk import ImageWalk, draw_windows
 from gtmsm.worlds.images import load_picture
 from gtmsm.worlds.walkers import PoissonWalker, Walker
 
-MOST_STEPS = 10_000
+MOST_STEPS = 2_000
 """More than anybody would watch."""
 
 COLUMN = 192
@@ -124,7 +124,7 @@ def _frames(
     zoom = max(1, COLUMN // size)
     cells = clip.true_pose[0, tau:].long()
     maps = draw_windows(world.picture()[0], cells, world.config, zoom)
-    painted = paint(imagined, world.corner(cells), size)
+    painted = paint(imagined, world.config.corner(cells), size)
     captions = [
         f"step {tau + 1 + t}: {world.action_names[a]}, {'seen before' if known else 'never seen'}"
         for t, (a, known) in enumerate(zip(walk[tau:].tolist(), seen.tolist(), strict=True))

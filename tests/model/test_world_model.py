@@ -154,8 +154,7 @@ def test_dreamt_poses_spread_as_widely_as_the_belief():
     actions = torch.randn(1, 6, 5, dtype=torch.float64, generator=seeded(2)).expand(20_000, -1, -1)
     spread = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=torch.float64)
     here = Belief(torch.zeros(20_000, 2, dtype=torch.float64), spread.expand(20_000, 2, 2))
-    frames = torch.zeros(1, 5, 3, 8, 8, dtype=torch.float64)
-    memory, _ = model.memorise(frames, actions[:1, :5])
+    memory, _ = model.memorise(torch.zeros(20_000, 1, 3, 8, 8, dtype=torch.float64), actions[:, :1])
     poses = model.imagine(memory, here, actions, seeded(6)).poses.detach()
     torch.testing.assert_close(
         torch.cov(poses[:, -1].T), spread + 6 * 0.01 * torch.eye(2, dtype=torch.float64), rtol=0, atol=0.02
@@ -368,3 +367,10 @@ def test_a_bound_needs_a_past_and_a_future(tau):
 def test_a_memory_with_fewer_entries_than_neighbours_is_refused_by_its_numbers():
     with pytest.raises(InputError, match="asked for 5 neighbours of a memory that holds 3"):
         model_of().explain(FRAMES, CHOICES, 3)
+
+
+def test_as_many_plans_as_memories_are_wanted():
+    model = model_of()
+    memory, here = model.memorise(torch.zeros(2, 6, 3, 8, 8), torch.zeros(2, 6, 5))
+    with pytest.raises(InputError, match="2 memories, 2 places to start from and 3 plans"):
+        model.imagine(memory, here, torch.zeros(3, 4, 5))

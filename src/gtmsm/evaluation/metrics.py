@@ -11,6 +11,9 @@ from gtmsm.errors import InputError
 PSNR_CAP = 100.0
 """dB given to an exact copy, which has no finite PSNR; far above what 8-bit pictures can resolve (about 59 dB)."""
 
+CONVERGED = {"retrieval_revisited": 0.99, "pose_r2": 0.99}
+"""A run counts as converged where all of these are reached."""
+
 SSIM_WINDOW = 7
 """Side of the uniform window: an 8x8 frame has no pixel where the usual 11x11 Gaussian fits."""
 

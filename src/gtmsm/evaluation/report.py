@@ -18,8 +18,6 @@ from gtmsm.evaluation.table import COLUMNS, Column, rows, shown
 from gtmsm.evaluation.video import comparison, write_video
 from gtmsm.files import write_atomically
 
-__all__ = ["Gallery", "write_report"]
-
 CLIPS_IN_VIDEO = 4
 CLIPS_IN_STRIPS = 3
 FPS = 8

@@ -8,7 +8,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from gtmsm.evaluation.metrics import PSNR_CAP
+from gtmsm.evaluation.metrics import CONVERGED, PSNR_CAP
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,9 @@ class Column:
 
 
 IMAGINED = Row("imagined", "The model: poses from the actions alone, codes from its memory, the mean of the prior.")
-SAMPLED = Row("imagined, sampled", "The same, each code drawn from the prior rather than its mean.")
+SAMPLED = Row(
+    "imagined, sampled", "The same, with poses and codes drawn from their distributions instead of following the mean."
+)
 
 CONTROLS = {
     "vae_ceiling": Row(
@@ -118,9 +120,11 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
     keys = ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16")
     columns = [column for column in COLUMNS if column.key in keys]
     converged = sum(bool(scores.get("converged")) for scores in runs.values())
-    table = Table(box=box.SIMPLE_HEAD, caption=f"{converged} of {len(runs)} converged (retrieval and R² at least 0.99)")
-    table.add_column("run", overflow="fold")
-    for label in [column.label.replace("PSNR ", "PSNR\n") for column in columns] + ["VAE\nceiling", "R²"]:
+    bars = f"retrieval at least {CONVERGED['retrieval_revisited']}, R² {CONVERGED['pose_r2']}"
+    table = Table(box=box.SIMPLE_HEAD, caption=f"{converged} of {len(runs)} converged ({bars})")
+    table.add_column("run", overflow="fold", min_width=12)
+    labels = [column.label.replace("PSNR ", "PSNR\n").replace(", ", ",\n") for column in columns]
+    for label in [*labels, "VAE\nceiling", "R²"]:
         table.add_column(label, justify="right", no_wrap=True)
     ceiling, r2 = Column("psnr_revisited", "", "dB", 2), Column("pose_r2", "", "", 4)
     for name, scores in runs.items():

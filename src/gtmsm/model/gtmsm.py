@@ -27,6 +27,13 @@ class WorldModelConfig:
     motion: MotionConfig = MotionConfig()
     recall: RecallConfig = RecallConfig()
 
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        require(
+            self.recall.distance != "kl" or self.motion.noise > 0,
+            "distance is kl but noise is 0: a pose that is known exactly has no divergence; give some noise",
+        )
+
 
 WEIGHTS = "weights.safetensors"
 
@@ -75,6 +82,11 @@ class WorldModel(nn.Module):
         and the heaviest component; with one: samples of pose, component and code.
         """
         self._check_actions(actions)
+        if not len(actions) == len(here.mean) == len(memory.code.mean):
+            raise InputError(
+                f"{len(memory.code.mean)} memories, {len(here.mean)} places to start from and {len(actions)} plans; "
+                "give as many of each"
+            )
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:
@@ -253,7 +265,7 @@ class Dream:
 
     @property
     def retrieved(self) -> Int[Tensor, "batch time"]:
-        """Which memory entry each frame is mostly made from."""
+        """The heaviest memory entry of every pose: what the frame is made from, unless the dream is sampled."""
         return self.prior.heaviest
 
     @cached_property

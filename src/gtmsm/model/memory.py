@@ -104,9 +104,10 @@ def _kl_divergence(query: Belief, key: Belief) -> Float[Tensor, "*pairs"]:
     """KL(query || key) between Gaussians, the alternative that App. A.1 names; broadcasts."""
     if query.covariance is None or key.covariance is None:
         raise InputError("the KL distance needs covariances; memorise and query with beliefs that have them")
-    precision = torch.linalg.inv(key.covariance)
+    precision = torch.linalg.inv_ex(key.covariance).inverse  # unlike inv, it never waits for the host
     offset = key.mean - query.mean
     quadratic = torch.einsum("...i,...ij,...j->...", offset, precision, offset)
     trace = (precision * query.covariance).sum((-2, -1))
     volume = torch.logdet(key.covariance) - torch.logdet(query.covariance)
-    return 0.5 * (trace + quadratic + volume - offset.shape[-1])
+    # Rounding must not make a divergence negative: its logarithm is taken next.
+    return (0.5 * (trace + quadratic + volume - offset.shape[-1])).clamp_min(0)

@@ -43,8 +43,6 @@ class MotionConfig:
 class Motion(nn.Module, ABC):
     """A transition density N(step(s, a), r^2 I), and the marginals it implies."""
 
-    place_size: int
-
     def __init__(self, settings: MotionConfig) -> None:
         super().__init__()
         self.state_size = settings.state_size
@@ -115,7 +113,6 @@ class Free(Motion):
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings)
         self.settings = settings
-        self.place_size = settings.state_size
         self.M = nn.Parameter(0.3 * torch.randn(settings.state_size, action_size))
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:

@@ -1,6 +1,7 @@
 """All that training needs to go on exactly where it was, in one safetensors file: nothing is ever unpickled."""
 
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -28,17 +29,23 @@ def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected
     write_tensors(path, tensors, {"prospected": prospected})
 
 
-def require_checkpoint(path: Path) -> None:
-    """Refuse to resume from nothing."""
+def updates_behind(path: Path) -> int:
+    """How many updates a checkpoint has seen; refuses what is none."""
+    return int(_open(path)[1]["count"])
+
+
+def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """The description and the tensors of a checkpoint."""
     require(path.is_file(), f"nothing to resume: {path} does not exist; train into another --run, without --resume")
+    about, tensors = read_tensors(path)
+    if "prospected" not in about or not {"count", "generator"} <= tensors.keys():
+        raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
+    return about, tensors
 
 
 def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
-    require_checkpoint(path)
-    about, tensors = read_tensors(path)
-    if "prospected" not in about:
-        raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
+    about, tensors = _open(path)
     model.load_weights(_below("model", tensors), path)
     parameters = dict(model.named_parameters())
     for key, value in _below("optimiser", tensors).items():

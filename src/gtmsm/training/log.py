@@ -31,7 +31,9 @@ class MetricsLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             return  # the extra `tensorboard` is not installed; the lines of JSON hold the same
-        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=resume_at)
+        self._board = SummaryWriter(
+            str(folder / "tensorboard"), purge_step=None if resume_at is None else resume_at + 1
+        )
 
     def write(self, update: int, values: dict[str, Any]) -> None:
         """One report; what was written survives a crash."""
@@ -85,7 +87,6 @@ class Display:
     def __init__(self, total: int, console: Console) -> None:
         self.console = console
         self._shown: dict[str, Any] = {}
-        self._stage = ""
         self._last_line = 0.0
         self._progress = Progress(
             TextColumn("[bold]{task.fields[stage]:>9}"),
@@ -116,7 +117,6 @@ class Display:
     def show(self, update: int, stage: str, values: dict[str, Any]) -> None:
         """The newest numbers."""
         self._shown |= values
-        self._stage = stage
         numbers = "  ".join(text for name, text in _SHOWN.items() if name in self._shown).format(**self._shown)
         self._progress.update(self._task, completed=update, stage=stage, numbers=numbers)
         if not self.console.is_terminal and (time.monotonic() - self._last_line > 10 or "retrieval" in values):

@@ -89,7 +89,7 @@ def _search_once(
         vectors = centre + spread * drawn
         if settings.length:
             vectors = settings.length * vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
-        scores = score(vectors)
+        scores = score(vectors).nan_to_num(-torch.inf)
         best = scores.topk(keep).indices
         elite = vectors[best]
         # A pose space and its mirror image explain the same; align signs or their average is nothing.

@@ -75,7 +75,7 @@ def train(
     `watch` looks at the model from time to time and returns numbers to log. Ctrl-C (or SIGTERM) ends the current
     update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
     """
-    generator = torch.Generator(fabric.device).manual_seed(seed + fabric.global_rank)
+    generator = torch.Generator(fabric.device).manual_seed(seed + 1_000_003 * fabric.global_rank)
     updater = Updater(fabric, model, source, settings.optimiser, generator)
     loop = _Loop(model, updater, settings, folder, watch)
     if resume:
@@ -84,10 +84,14 @@ def train(
     require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
     log = MetricsLog(folder, start if resume else None, loop.prospected) if fabric.is_global_zero else NoLog()
     quiet = Console(quiet=True)
+    precision = torch.get_float32_matmul_precision()
+    # TF32 while training on a GPU: the codes' own noise is far coarser. Scores are computed in full precision.
+    torch.set_float32_matmul_precision("high")
     try:
         with Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
             finished = loop.run(source, start, log, display)
     finally:
+        torch.set_float32_matmul_precision(precision)
         log.close()
     return Outcome(int(updater.count), time.monotonic() - began, finished)
 
@@ -126,7 +130,7 @@ class _Loop:
                     stop = self._anyone(interrupted)
                 if stop:
                     break
-        self._save(update)
+            self._save(update)
         return update >= settings.updates
 
     def _anyone(self, interrupted: threading.Event) -> bool:

@@ -3,7 +3,7 @@
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Float, Int, Shaped, UInt8
 from torch import Tensor
 
 from gtmsm.config import config, require
@@ -54,6 +54,10 @@ class ImageWalkConfig:
     def cells(self) -> int:
         """Cells per axis."""
         return (self.size - self.crop) // self.stride + 1
+
+    def corner(self, cell: Shaped[Tensor, "*batch 2"]) -> Shaped[Tensor, "*batch 2"]:
+        """Row and column of the first pixel seen from a cell."""
+        return self.margin + self.stride * cell
 
     @property
     def margin(self) -> int:
@@ -119,10 +123,6 @@ class ImageWalk:
         """The crop under each agent."""
         return self._see(self.image, self.cell)
 
-    def corner(self, cell: Float[Tensor, "*batch 2"]) -> Float[Tensor, "*batch 2"]:
-        """Row and column of the first pixel seen from a cell."""
-        return self.config.margin + self.config.stride * cell
-
     def picture(self) -> Float[Tensor, "n channel size size"]:
         """The whole image each agent walks on, for people."""
         return self.images[self.image].float() / 255
@@ -145,7 +145,7 @@ def draw_windows(
     """The image, enlarged, with what the agent sees at each cell framed in yellow (fig. 2a)."""
     large = picture.repeat_interleave(zoom, 1).repeat_interleave(zoom, 2)
     pixel = torch.arange(large.shape[-1], device=picture.device)
-    first = zoom * (config.margin + config.stride * cells)[..., None]
+    first = zoom * config.corner(cells)[..., None]
     rim = max(1, zoom // 3)
     last = first + zoom * config.crop
     within = (pixel >= first) & (pixel < last)

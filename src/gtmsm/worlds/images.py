@@ -217,7 +217,8 @@ def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"
     """The pictures in the order of their names; every tenth, or else the last, is held out."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
     test = paths[HOLD_OUT - 1 :: HOLD_OUT] or paths[-1:]
-    train = [path for path in paths if path not in test]
+    held_out = set(test)
+    train = [path for path in paths if path not in held_out]
     _require_enough(len(train), len(test), folder, f"put 3 or more {' or '.join(PICTURES)} pictures there")
     train_images, test_images = (torch.stack([load_picture(p, size) for p in part]) for part in (train, test))
     return train_images, test_images

@@ -6,13 +6,20 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 from rich.console import Console
 
+from gtmsm.config import Device
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.flags import parse, value_of
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+    from gtmsm.run import Run
+    from gtmsm.training.train import Outcome
 
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
@@ -22,8 +29,6 @@ VERBS = {
     "imagine": "walk on in a run's memory of a picture, truth beside imagination, as a video",
     "compare": "one table of the scores of several runs, and the fraction that converged",
 }
-
-Device = Literal["auto", "cpu", "cuda"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,15 +51,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _complain(what: str, code: int) -> int:
     """One line on stderr, by one process: where several train together the others leave quietly."""
-    if not _is_first():
+    from gtmsm.training.engine import is_first_process
+
+    if not is_first_process():
         return 0
     print(f"gtmsm: {' '.join(what.split())}", file=sys.stderr)
     return code
-
-
-def _is_first() -> bool:
-    """Whether this is the process that speaks and writes, where several train together."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"
 
 
 def _run_verb(words: list[str]) -> int:
@@ -95,14 +97,18 @@ def _demo(words: list[str]) -> int:
         soft_wrap=True,
     )
     from gtmsm.experiments import PRESETS
+    from gtmsm.run import begin
+    from gtmsm.training.engine import build_fabric
 
     experiment = replace(PRESETS[preset][1], seed=flags.seed)
-    return _train_and_score(preset, experiment, flags.run, "cpu", console)
+    fabric = build_fabric("cpu", 1, experiment.training.optimiser.batch)
+    return _finish(*begin(preset, experiment, flags.run, fabric, console), fabric, console, evaluate=True)
 
 
 def _train(words: list[str]) -> int:
     from gtmsm.experiments import PRESETS, Experiment
-    from gtmsm.run import CONFIG, Run
+    from gtmsm.run import CONFIG, Run, begin, resume
+    from gtmsm.training.engine import build_fabric
 
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<18} {about}" for name, (about, _) in PRESETS.items())
@@ -132,6 +138,8 @@ def _train(words: list[str]) -> int:
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
     default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
     flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
+    console = Console()
+    fabric = build_fabric(flags.device, flags.devices, flags.experiment.training.optimiser.batch)
     if flags.resume:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
@@ -139,8 +147,9 @@ def _train(words: list[str]) -> int:
             raise InputError(
                 f"{flags.run} is a run of {run.preset}: gtmsm train {run.preset} --run {flags.run} --resume"
             )
-        return _resume(run, flags.experiment, flags.device, flags.devices, flags.evaluate)
-    return _train_and_score(preset, flags.experiment, flags.run, flags.device, Console(), flags.devices, flags.evaluate)
+        return _finish(*resume(run, flags.experiment, fabric, console), fabric, console, flags.evaluate)
+    done = begin(preset, flags.experiment, flags.run, fabric, console)
+    return _finish(*done, fabric, console, flags.evaluate)
 
 
 @dataclass(frozen=True)
@@ -168,12 +177,13 @@ class EvaluateFlags:
 def _evaluate(words: list[str]) -> int:
     flags = parse(EvaluateFlags, words, "gtmsm evaluate")
     from gtmsm.run import Run
+    from gtmsm.training.engine import choose_device
 
     run = Run.open(flags.run)
     asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed")}
     given = {name: value for name, value in asked.items() if value is not None}
     settings = replace(run.experiment.evaluation, **given)
-    scores = run.evaluate(settings, _device(flags.device), flags.images, flags.out)
+    scores = run.evaluate(settings, choose_device(flags.device), flags.images, flags.out)
     _show(scores, flags.out or run.folder, Console())
     return 0
 
@@ -209,6 +219,7 @@ def _imagine(words: list[str]) -> int:
     flags = parse(ImagineFlags, words, "gtmsm imagine")
     from gtmsm.film import film_imagination
     from gtmsm.run import Run
+    from gtmsm.training.engine import choose_device
 
     told = film_imagination(
         Run.open(flags.run),
@@ -220,7 +231,7 @@ def _imagine(words: list[str]) -> int:
         seed=flags.seed,
         sample=flags.sample,
         out=flags.out,
-        device=_device(flags.device),
+        device=choose_device(flags.device),
     )
     Console().print(told, soft_wrap=True, highlight=False)
     return 0
@@ -245,63 +256,9 @@ def _compare(words: list[str]) -> int:
     return 0
 
 
-def _train_and_score(
-    preset: str,
-    experiment: Any,
-    folder: Path | None,
-    device: Device,
-    console: Console,
-    devices: int = 1,
-    evaluate: bool = True,
-) -> int:
-    """A new run, from images to report."""
-    from gtmsm.experiments import set_up
-    from gtmsm.run import Run, fresh_folder
-
-    # Whatever may be refused comes first: before a folder is made, and before other processes start.
-    fabric = _fabric(device, devices, experiment.training.optimiser.batch)
-    setting = set_up(experiment, fabric.device)
-    setting.build_model()
-    run = None
-    if _is_first():
-        run = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
-        console.print(
-            f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {run.folder}"
-        )
-    fabric.launch()
-    run = fabric.broadcast(run)
-    assert run is not None
-    outcome = run.train(setting, fabric, resume=False, console=console)
-    return _finish(run, outcome, fabric, console, evaluate)
-
-
-def _resume(run: Any, experiment: Any, device: Device, devices: int, evaluate: bool) -> int:
-    """Continue a run; only its number of updates may change, and where its images are."""
-    from gtmsm.config import as_plain
-    from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
-
-    console = Console()
-    training = replace(run.experiment.training, updates=experiment.training.updates)
-    if as_plain(replace(run.experiment, images=experiment.images, training=training)) != as_plain(experiment):
-        raise InputError("a resumed run keeps its settings: only --updates and --images may be given anew")
-    done = updates_behind(run.folder / CHECKPOINT)
-    if training.updates < done:
-        raise InputError(f"{run.folder} has {done} updates behind it; give {done} or more --updates")
-    run = replace(run, experiment=experiment)
-    fabric = _fabric(device, devices, experiment.training.optimiser.batch)
-    setting = run.set_up(fabric.device)
-    if setting.images.fingerprint != run.images["sha256"]:
-        raise InputError(f"the images at {experiment.images} are not those that {run.folder} was trained on")
-    fabric.launch()
-    if fabric.is_global_zero:
-        run.write_config()
-    outcome = run.train(setting, fabric, resume=True, console=console)
-    return _finish(run, outcome, fabric, console, evaluate)
-
-
-def _finish(run: Any, outcome: Any, fabric: Any, console: Console, evaluate: bool) -> int:
+def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, evaluate: bool) -> int:
     """Say how training ended; score it if it is done."""
-    if not _is_first():
+    if not fabric.is_global_zero:
         return 0
     console.print(f"{outcome.updates} updates, the last of them after {outcome.seconds:.0f} s", highlight=False)
     if not outcome.finished:
@@ -325,29 +282,6 @@ def _show(scores: dict[str, Any], folder: Path, console: Console) -> None:
     console.print(scores_table(scores))
     console.print(headline(scores), highlight=False, soft_wrap=True)
     console.print(f"report: {folder / REPORT}", highlight=False, soft_wrap=True)
-
-
-def _device(name: Device) -> Any:
-    """The torch device a flag means."""
-    import torch
-
-    if name == "cuda" and not torch.cuda.is_available():
-        raise InputError("device is cuda but PyTorch sees no GPU; use --device cpu")
-    return torch.device("cuda" if name != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def _fabric(name: Device, devices: int, batch: int) -> Any:
-    """The training engine on that device, not yet launched."""
-    import torch
-    from lightning_fabric import Fabric
-
-    kind = _device(name).type
-    most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
-    if not 1 <= devices <= most:
-        raise InputError(f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
-    if batch % devices:
-        raise InputError(f"batch is {batch}; {devices} devices cannot share it evenly")
-    return Fabric(accelerator=kind, devices=devices)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, TypeVar, dataclass_transform, get_type_hints
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from gtmsm.errors import InputError, did_you_mean
 
 T = TypeVar("T")
+
+Device: TypeAlias = Literal["auto", "cpu", "cuda"]
+"""What a user may ask for; auto takes a GPU where there is one."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

@@ -1,7 +1,7 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,14 @@ import yaml
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from gtmsm.config import as_plain, read_config
+from gtmsm.config import as_plain, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import Experiment, Setting, set_up
 from gtmsm.files import require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
+from gtmsm.training.engine import is_first_process
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.images import BUILTIN, ImageSet
 
@@ -161,6 +163,47 @@ def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     for name, value in nested.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
     return flat
+
+
+def begin(
+    preset: str, experiment: Experiment, folder: Path | None, fabric: Fabric, console: Console
+) -> tuple[Run, Outcome]:
+    """A new run, trained; in a fresh folder under runs/ where none is given."""
+    # Whatever may be refused comes first: before a folder is made, and before other processes start.
+    setting = set_up(experiment, fabric.device)
+    setting.build_model()
+    made = None
+    if is_first_process():
+        made = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
+        console.print(
+            f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {made.folder}"
+        )
+    fabric.launch()
+    run = fabric.broadcast(made)
+    assert run is not None
+    return run, run.train(setting, fabric, resume=False, console=console)
+
+
+def resume(run: Run, experiment: Experiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
+    """A run, continued; only its number of updates may change, and where its images are."""
+    training = replace(run.experiment.training, updates=experiment.training.updates)
+    same = replace(run.experiment, images=experiment.images, training=training)
+    require(
+        as_plain(same) == as_plain(experiment),
+        "a resumed run keeps its settings: only --updates and --images may be given anew",
+    )
+    done = updates_behind(run.folder / CHECKPOINT)
+    require(training.updates >= done, f"{run.folder} has {done} updates behind it; give {done} or more --updates")
+    run = replace(run, experiment=experiment)
+    setting = run.set_up(fabric.device)
+    require(
+        setting.images.fingerprint == run.images["sha256"],
+        f"the images at {experiment.images} are not those that {run.folder} was trained on",
+    )
+    fabric.launch()
+    if fabric.is_global_zero:
+        run.write_config()
+    return run, run.train(setting, fabric, resume=True, console=console)
 
 
 def fresh_folder(preset: str) -> Path:

@@ -1,0 +1,29 @@
+"""Where training runs: a device, or several processes that share a batch."""
+
+import os
+
+import torch
+from lightning_fabric import Fabric
+
+from gtmsm.config import Device, require
+
+
+def choose_device(name: Device) -> torch.device:
+    """The device that is meant: auto takes a GPU where there is one."""
+    there = torch.cuda.is_available()
+    require(name != "cuda" or there, "device is cuda but PyTorch sees no GPU; use --device cpu")
+    return torch.device("cuda" if name != "cpu" and there else "cpu")
+
+
+def build_fabric(name: Device, devices: int, batch: int) -> Fabric:
+    """The engine on that device, not yet launched."""
+    kind = choose_device(name).type
+    most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
+    require(1 <= devices <= most, f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
+    require(batch % devices == 0, f"batch is {batch}; {devices} devices cannot share it evenly")
+    return Fabric(accelerator=kind, devices=devices)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that speaks and writes, where several train together; known before they launch."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"

@@ -371,7 +371,7 @@ def test_images_that_vanished_since_training_are_asked_for(refused, copied: Path
     config.write_text(re.sub("images: /.*toy.npz", "images: /gone/toy.npz", config.read_text()))
     before = files_below(copied)
     for verb in ("evaluate", "imagine"):
-        assert 'not at "/gone/toy.npz" any more; give it, or other images, with --images' in refused(verb, copied)
+        assert 'not at "/gone/toy.npz"; give it, or other images, with --images' in refused(verb, copied)
     assert files_below(copied) == before
 
 

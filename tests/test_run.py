@@ -244,7 +244,7 @@ def test_weights_that_do_not_belong_to_the_run_are_refused(copied: Path, harm: C
 
 def test_images_that_have_vanished_are_asked_for(copied: Path, tmp_path: Path):
     edit(copied, lambda c: c["experiment"].update(images="/no/such.npz"))
-    with pytest.raises(InputError, match=r'trained on toy.npz .* not at "/no/such.npz" any more; give .* --images'):
+    with pytest.raises(InputError, match=r'trained on toy.npz .* not at "/no/such.npz"; give .* --images'):
         Run.open(copied).set_up(CPU)
 
 

@@ -126,7 +126,7 @@ def _train(words: list[str]) -> int:
         run: Path | None = None
         """Folder to make; default: a fresh one under runs/."""
         resume: bool = False
-        """Continue the run in --run exactly where it stopped, with its own settings."""
+        """Continue the run in --run exactly where it stopped; only --updates and --images can change."""
         device: Device = "auto"
         """Where to train; auto takes a GPU where there is one."""
         devices: int = 1
@@ -260,7 +260,7 @@ def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, 
     """Say how training ended; score it if it is done."""
     if not fabric.is_global_zero:
         return 0
-    console.print(f"{outcome.updates} updates, the last of them after {outcome.seconds:.0f} s", highlight=False)
+    console.print(f"{outcome.updates} updates behind it, {outcome.seconds:.0f} s in this go", highlight=False)
     if not outcome.finished:
         more = f" --devices {fabric.world_size}" if fabric.world_size > 1 else ""
         console.print(

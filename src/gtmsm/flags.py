@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import re
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
@@ -68,6 +69,7 @@ def _one_line_errors() -> Iterator[None]:
         lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()[1:]]
         words = list(takewhile(lambda line: not line.startswith(("Argument helptext", "For full helptext")), lines))
         what = " ".join(filter(None, words)).split(" Got errors:")[0].replace("{None}|", "")
+        what = re.sub(r"^Error parsing experiment\.[\w.]*: ", "", what)  # our own words need no preface
         raise InputError(what or "these flags cannot be read") from None
 
 

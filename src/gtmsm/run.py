@@ -18,6 +18,7 @@ from gtmsm.experiments import Experiment, Setting, set_up
 from gtmsm.files import require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
+from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.images import BUILTIN, ImageSet
@@ -146,7 +147,7 @@ class Run:
                 raise
             raise InputError(
                 f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is "
-                f'not at "{self.experiment.images}" any more; give it, or other images, with --images'
+                f'not at "{self.experiment.images}"; give it, or other images, with --images: "builtin" will do'
             ) from problem
         return setting
 
@@ -175,13 +176,24 @@ def begin(
     made = None
     if is_first_process():
         made = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
-        console.print(
-            f"training {preset} on {len(setting.images.train)} images ({setting.images.name}) into {made.folder}"
-        )
+        console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
+        images = setting.images
+        on = f"{len(images.train)} images ({images.name}; {len(images.test)} held out)"
+        console.print(f"training {preset} on {on} into {made.folder}", soft_wrap=True)
     fabric.launch()
     run = fabric.broadcast(made)
     assert run is not None
     return run, run.train(setting, fabric, resume=False, console=console)
+
+
+def _note_on_schedule(experiment: Experiment) -> str:
+    """What a user should know of a training that ends before its curriculum does; empty where all is well."""
+    settings = experiment.training
+    last = plan_stages(settings.curriculum, experiment.model.recall, settings.updates)[-1]
+    if last.tau == settings.curriculum.tau:
+        return ""
+    missed = "the motion is never searched for" if last.name == "warm up" else "the full tau is never trained on"
+    return f'note: {settings.updates} updates end in stage "{last.name}", {missed}; shorten --warm-up and --grow\n'
 
 
 def resume(run: Run, experiment: Experiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:

@@ -374,3 +374,22 @@ def test_as_many_plans_as_memories_are_wanted():
     memory, here = model.memorise(torch.zeros(2, 6, 3, 8, 8), torch.zeros(2, 6, 5))
     with pytest.raises(InputError, match="2 memories, 2 places to start from and 3 plans"):
         model.imagine(memory, here, torch.zeros(3, 4, 5))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"), [(255.0, r"\[255, 255\]"), (-0.1, r"\[-0.1, -0.1\]"), (float("nan"), "nan")]
+)
+def test_frames_that_are_no_pixels_are_not_memorised(wrong, told):
+    with pytest.raises(InputError, match=f"frames lie in .*{told}"):
+        model_of().memorise(torch.full((1, 6, 3, 8, 8), wrong), torch.zeros(1, 6, 5))
+
+
+def test_arrays_are_sent_back_to_become_tensors():
+    with pytest.raises(InputError, match="torch.from_numpy"):
+        model_of().memorise(torch.zeros(1, 6, 3, 8, 8).numpy(), torch.zeros(1, 6, 5))
+
+
+def test_a_young_memory_is_read_whole():
+    model = model_of()
+    memory, here = model.memorise(torch.rand(1, 3, 3, 8, 8), torch.zeros(1, 3, 5))
+    assert model.imagine(memory, here, torch.zeros(1, 2, 5)).prior.log_weight.shape == (1, 2, 3)

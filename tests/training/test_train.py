@@ -314,7 +314,7 @@ def test_two_processes_share_a_run_and_resume_it_exactly(tmp_path: Path, toy_fla
         return done
 
     at_once = run(tmp_path / "at once", *toy_flags, "--updates", "9")
-    assert at_once.stdout.count("9 updates") == 1
+    assert at_once.stdout.count("9 updates behind it") == 1
     run(tmp_path / "in two", *toy_flags, "--updates", "5")
     run(tmp_path / "in two", "--resume", "--updates", "9")
     assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")

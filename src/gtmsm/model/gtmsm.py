@@ -65,6 +65,11 @@ class WorldModel(nn.Module):
         """
         self._check(frames, actions)
         require(actions.shape[1] > 0, "there is nothing to memorise: frames and actions have 0 steps; give at least 1")
+        # Training does not come this way, so there is time to look at the pixels.
+        if not (frames.min() >= 0 and frames.max() <= 1):
+            raise InputError(
+                f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
+            )
         walk = self.motion.believe(here or Belief(self.motion.start(len(actions))), actions)
         written = Memory(Belief(self.motion.place(walk.mean), walk.covariance), self.vae.encode(frames))
         return (memory.write(written) if memory else written), walk[:, -1]
@@ -176,13 +181,18 @@ class WorldModel(nn.Module):
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
         self._check_actions(actions)
+        if not isinstance(frames, Tensor):
+            raise InputError(f"frames are a {type(frames).__name__}; give a tensor: torch.from_numpy(frames)")
         if tuple(frames.shape[2:]) != tuple(self.frame_shape) or frames.dim() != 5:
             raise InputError(
                 f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
                 f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
             )
         if frames.dtype != actions.dtype:
-            raise InputError(f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats")
+            raise InputError(
+                f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats, "
+                "frames in [0, 1] (bytes: frames.float() / 255)"
+            )
         if frames.shape[:2] != actions.shape[:2]:
             raise InputError(
                 f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
@@ -191,6 +201,8 @@ class WorldModel(nn.Module):
 
     def _check_actions(self, actions: Tensor) -> None:
         """Actions as float vectors of the right size."""
+        if not isinstance(actions, Tensor):
+            raise InputError(f"actions are a {type(actions).__name__}; give a tensor: torch.from_numpy(actions)")
         if actions.dim() != 3 or actions.shape[-1] != self.action_size or not actions.is_floating_point():
             raise InputError(
                 f"actions are {actions.dtype} of shape {tuple(actions.shape)}; this model expects floats of shape "

@@ -66,8 +66,9 @@ def _pick(values: Tensor, which: Int[Tensor, "batch time"]) -> Tensor:
 
 
 def recall(memory: Memory, query: Belief, settings: RecallConfig) -> Mixture:
-    """Retrieve the K nearest entries and mix their codes."""
-    neighbours = nearest(memory.place, query, settings.neighbours or len(memory), settings.distance)
+    """Retrieve the K nearest entries, or all where memory holds fewer, and mix their codes."""
+    k = min(settings.neighbours or len(memory), len(memory))
+    neighbours = nearest(memory.place, query, k, settings.distance)
     return mix(neighbours, memory.code_at(neighbours.index), settings.delta)
 
 

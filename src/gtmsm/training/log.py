@@ -117,15 +117,19 @@ class Display:
     def show(self, update: int, stage: str, values: dict[str, Any]) -> None:
         """The newest numbers."""
         self._shown |= values
-        numbers = "  ".join(text for name, text in _SHOWN.items() if name in self._shown).format(**self._shown)
-        self._progress.update(self._task, completed=update, stage=stage, numbers=numbers)
+        self._progress.update(self._task, completed=update, stage=stage, numbers=_in_words(self._shown))
         if not self.console.is_terminal and (time.monotonic() - self._last_line > 10 or "retrieval" in values):
             self._last_line = time.monotonic()
-            self.console.print(f"update {update}  {stage}  {numbers}", highlight=False, soft_wrap=True)
+            self.console.print(f"update {update}  {stage}  {_in_words(values)}", highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, highlight=False, soft_wrap=True)
+
+
+def _in_words(values: dict[str, Any]) -> str:
+    """The numbers worth watching."""
+    return "  ".join(text for name, text in _SHOWN.items() if name in values).format(**values)
 
 
 _SHOWN = {

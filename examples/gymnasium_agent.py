@@ -46,4 +46,4 @@ error = (dream.frames - truth).square().mean((0, 2, 3, 4))
 names = ["up", "down", "left", "right", "stay"]
 for action, mse in zip(planned, error.tolist(), strict=True):
     print(f"{names[action]:>6}: imagined with {-10 * np.log10(mse):4.1f} dB")
-assert error.mean() < 0.02
+assert error.mean() < 0.01  # 20 dB

@@ -441,7 +441,7 @@ def test_an_optimiser_that_cannot_learn_is_refused(wrong: dict[str, Any]):
 
 
 @pytest.mark.slow
-def test_a_small_world_is_learned_in_half_a_minute(tmp_path: Path):
+def test_a_small_world_is_really_learned(tmp_path: Path):
     updates = 300 + 450 + 50
     experiment = Experiment(
         world=ImageWalkConfig(size=20),

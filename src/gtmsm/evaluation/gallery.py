@@ -3,9 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float
 
 from gtmsm.config import require
+from gtmsm.evaluation.metrics import revisited
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,5 @@ class Gallery:
     @property
     def seen(self) -> Bool[np.ndarray, "clips future"]:
         """Which predicted steps are at a place that was memorised."""
-        past, future = self.true_pose[:, None, : self.tau], self.true_pose[:, self.tau :, None]
-        found: np.ndarray = (past == future).all(-1).any(-1)
-        return found
+        seen: np.ndarray = revisited(torch.from_numpy(self.true_pose), self.tau).numpy()
+        return seen

@@ -96,9 +96,6 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
 
 
 def register_envs() -> None:
-    """Make our environments known to `gymnasium.make`; importing this module has done it already."""
+    """Make our environments known to `gymnasium.make`; `import gtmsm` does it."""
     if IMAGE_WALK not in gymnasium.registry:
         gymnasium.register(IMAGE_WALK, entry_point="gtmsm.worlds.gym:ImageWalkEnv", max_episode_steps=EPISODE)
-
-
-register_envs()

@@ -26,6 +26,11 @@ class Gaussian:
         scaled2 = (z - self.mean).square() * (-self.log_var).exp()
         return -0.5 * (scaled2 + self.log_var + LOG_TWO_PI).sum(-1)
 
+    def divergence(self, other: "Gaussian") -> Float[Tensor, "*batch"]:
+        """KL[self || other], summed over the last axis."""
+        spread = (self.log_var.exp() + (self.mean - other.mean).square()) * (-other.log_var).exp()
+        return 0.5 * (other.log_var - self.log_var + spread - 1).sum(-1)
+
     def sample(self, generator: torch.Generator | None) -> Float[Tensor, "*batch Z"]:
         """A reparameterised sample, or the mean where there is no generator."""
         if generator is None:
@@ -46,6 +51,10 @@ class Gaussian:
 
         return Gaussian(rows(self.mean), rows(self.log_var))
 
+    def flatten(self) -> "Gaussian":
+        """All leading axes as one."""
+        return Gaussian(self.mean.flatten(0, -2), self.log_var.flatten(0, -2))
+
     def unflatten(self, axis: int, sizes: tuple[int, ...]) -> "Gaussian":
         """The same `Tensor.unflatten` of mean and log-variance."""
         return Gaussian(self.mean.unflatten(axis, sizes), self.log_var.unflatten(axis, sizes))
@@ -63,3 +72,13 @@ class Belief:
         """The same index into mean and covariance."""
         covariance = None if self.covariance is None else self.covariance[index]  # type: ignore[index]
         return Belief(self.mean[index], covariance)  # type: ignore[index]
+
+
+def felt(before: Float[Tensor, "*batch D"], after: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    """The step between two poses as the agent feels it: in its own frame where it has a heading (x, y, heading)."""
+    step = after - before
+    if step.shape[-1] != 3:
+        return step
+    x, y, turn = step.unbind(-1)
+    c, s = before[..., 2].cos(), before[..., 2].sin()
+    return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)

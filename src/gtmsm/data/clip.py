@@ -1,7 +1,8 @@
 """A clip: what an agent did and saw, with the truth beside it for whoever scores."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -18,11 +19,25 @@ class Clip:
     """Actions; one-hot where the world's actions are discrete."""
     true_pose: Float[Tensor, "batch time D"]
     """Where the agent really was. The model never reads it; the scores do."""
+    true_step: Float[Tensor, "batch time D"]
+    """How it really moved at each step, in its own frame where it has a heading. Only the regression of section 4.2.2
+    reads it, where an experiment asks for that; also it tells where the walk began."""
 
     @property
     def steps(self) -> int:
         """How many steps long."""
         return self.x.shape[1]
+
+    @property
+    def true_start(self) -> Float[Tensor, "batch D"]:
+        """Where the agent really was before its first action."""
+        first, step = self.true_pose[:, 0], self.true_step[:, 0]
+        if step.shape[-1] != 3:
+            return first - step
+        heading = first[:, 2] - step[:, 2]
+        c, s = heading.cos(), heading.sin()
+        x, y = step[:, 0], step[:, 1]
+        return torch.stack([first[:, 0] - c * x + s * y, first[:, 1] - s * x - c * y, heading], dim=-1)
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
         """The tau steps to memorise, and the rest, to predict."""
@@ -34,4 +49,4 @@ class Clip:
 
     def __getitem__(self, index: object) -> "Clip":
         """The same index into every field."""
-        return Clip(self.x[index], self.a[index], self.true_pose[index])  # type: ignore[index]
+        return Clip(*(getattr(self, field.name)[index] for field in fields(self)))

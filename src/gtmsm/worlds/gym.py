@@ -1,7 +1,8 @@
-"""The image walk as a Gymnasium environment, for whoever brings an agent of their own.
+"""Our worlds as Gymnasium environments, for whoever brings an agent of their own.
 
 >>> import gymnasium
 >>> env = gymnasium.make("gtmsm.worlds.gym:gtmsm/ImageWalk-v0", images="builtin")
+>>> env = gymnasium.make("gtmsm.worlds.gym:gtmsm/Rooms-v0", plan="rooms", pixels=64)
 """
 
 from pathlib import Path
@@ -10,14 +11,20 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
+from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.errors import did_you_mean
+from gtmsm.worlds.floor_map import FloorMap
+from gtmsm.worlds.floorplan import Plan, draw_floorplans
 from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start, draw_windows
 from gtmsm.worlds.images import load_images
+from gtmsm.worlds.physics import ACTIONS as ROOMS_ACTIONS
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, seeds_of
+from gtmsm.worlds.textures import Source, load_textures
 
-IMAGE_WALK = "gtmsm/ImageWalk-v0"
+IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
 EPISODE = 512
 """T, the steps of a test sequence (section 4.1)."""
 
@@ -41,12 +48,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         render_mode: str | None = None,
     ) -> None:
         """Walk on the training (or test) images of a source that `load_images` reads."""
-        modes = self.metadata["render_modes"]
-        require(
-            render_mode is None or render_mode in modes,
-            f'render_mode is "{render_mode}"; {did_you_mean(str(render_mode), modes)}',
-        )
-        require(split in ("train", "test"), f'split is "{split}"; {did_you_mean(split, ("train", "test"))}')
+        _require_known(render_mode, split)
         self.config = ImageWalkConfig(size=size, crop=crop, stride=stride, start=start)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
@@ -71,10 +73,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         self, action: int | np.int64
     ) -> tuple[UInt8[np.ndarray, "crop crop 3"], float, bool, bool, dict[str, Any]]:
         """Move one cell; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
-        require(
-            self.action_space.contains(action),
-            f"action is {action!r}; expected 0 to {len(ACTIONS) - 1}: {', '.join(ACTIONS)}",
-        )
+        _require_action(action, ACTIONS)
         self.world.step(torch.tensor([int(action)]))
         return self._observation(), 0.0, False, False, self._info()
 
@@ -95,7 +94,88 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         return {"cell": self.world.cell[0].numpy().copy(), "image": int(self.world.image[0])}
 
 
+class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
+    """Walk through rooms or a maze; the observation is what lies ahead, and nothing is rewarded."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
+
+    def __init__(
+        self,
+        plan: Plan = "room",
+        textures: Source = "auto",
+        objects: int = 4,
+        pixels: int = 32,
+        places: int = 64,
+        world_seed: int = 0,
+        split: str = "train",
+        render_mode: str | None = None,
+    ) -> None:
+        """Walk in `places` places; those of the test split are others than those of the training split."""
+        _require_known(render_mode, split)
+        self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
+        seed = seeds_of(world_seed)[("train", "test").index(split)]
+        self.world = Rooms(draw_floorplans(plan, places, objects, load_textures(textures), seed), self.config)
+        self.render_mode = render_mode
+        self.path: list[Float[Tensor, "3"]] = []
+        self._map: FloorMap | None = None
+        self.action_space = gymnasium.spaces.Discrete(len(ROOMS_ACTIONS))
+        self.observation_space = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], dict[str, Any]]:
+        """Draw a place, a spot and a heading."""
+        super().reset(seed=seed)
+        self.world.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
+        self.path, self._map = [self.world.pose[0]], None
+        return self._observation(), self._info()
+
+    def step(
+        self, action: int | np.int64
+    ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], float, bool, bool, dict[str, Any]]:
+        """Four ticks of an action; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
+        _require_action(action, ROOMS_ACTIONS)
+        self.world.step(torch.tensor([int(action)]))
+        self.path.append(self.world.pose[0])
+        return self._observation(), 0.0, False, False, self._info()
+
+    def render(self) -> UInt8[np.ndarray, "side side 3"] | None:
+        """The place from above, the path of this episode and the agent."""
+        if self.render_mode is None:
+            return None
+        if self._map is None:
+            self._map = self.world.map(int(self.world.where[0]), PICTURE)
+        return self._map.path(torch.stack(self.path)).agent(self.path[-1]).pixels()
+
+    def _observation(self) -> UInt8[np.ndarray, "pixels pixels 3"]:
+        """What the agent sees, height first and channels last."""
+        return self.world.see(self.world.where, self.world.pose)[0].permute(1, 2, 0).contiguous().numpy()
+
+    def _info(self) -> dict[str, Any]:
+        """Where the agent really is."""
+        return {"pose": self.world.pose[0].numpy().copy(), "place": int(self.world.where[0])}
+
+
+def _require_known(render_mode: str | None, split: str) -> None:
+    """Refuse a way to render, or a split, that does not exist."""
+    for name, value, known in (("render_mode", render_mode, ("rgb_array",)), ("split", split, ("train", "test"))):
+        require(value is None or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+
+
+def _require_action(action: int | np.int64, names: tuple[str, ...]) -> None:
+    """Refuse an action that does not exist."""
+    is_known = gymnasium.spaces.Discrete(len(names)).contains(action)
+    require(is_known, f"action is {action!r}; expected 0 to {len(names) - 1}: {', '.join(names)}")
+
+
 def register_envs() -> None:
     """Make our environments known to `gymnasium.make`; `import gtmsm` does it."""
-    if IMAGE_WALK not in gymnasium.registry:
-        gymnasium.register(IMAGE_WALK, entry_point="gtmsm.worlds.gym:ImageWalkEnv", max_episode_steps=EPISODE)
+    for name, entry_point, settings in (
+        (IMAGE_WALK, "ImageWalkEnv", {}),
+        (ROOMS, "RoomsEnv", {}),
+        (MAZE, "RoomsEnv", {"plan": "maze"}),
+    ):
+        if name not in gymnasium.registry:
+            gymnasium.register(
+                name, entry_point=f"gtmsm.worlds.gym:{entry_point}", max_episode_steps=EPISODE, kwargs=settings
+            )

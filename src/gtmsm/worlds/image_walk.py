@@ -1,5 +1,6 @@
 """Section 4.1: agents walk on an image, cell by cell, and see the crop around them; its edges are walls."""
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
@@ -69,6 +70,8 @@ class ImageWalk:
     """A world of images. A pose is the (row, column) of a cell, counted from the top left."""
 
     action_names: tuple[str, ...] = ACTIONS
+    action_keys: Mapping[str, int] = {name[0]: i for i, name in enumerate(ACTIONS)}
+    """A letter for each action, for people."""
 
     def __init__(self, images: UInt8[Tensor, "images channel size size"], config: ImageWalkConfig) -> None:
         """Walk on these images, on their device; one agent stands in the first until `reset`."""
@@ -126,6 +129,11 @@ class ImageWalk:
     def picture(self) -> Float[Tensor, "n channel size size"]:
         """The whole image each agent walks on, for people."""
         return self.images[self.image].float() / 255
+
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
+        return len(self.cell)
 
     @property
     def pose(self) -> Float[Tensor, "n 2"]:

@@ -9,14 +9,31 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from gtmsm.config import config, require
+from gtmsm.errors import InputError
+from gtmsm.worlds.physics import IDLE
+from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
+from gtmsm.worlds.world import World
+
+__all__ = [
+    "PoissonWalker",
+    "PoissonWalkerConfig",
+    "ScavengerWalker",
+    "ScavengerWalkerConfig",
+    "SpinWalker",
+    "SpinWalkerConfig",
+    "Walker",
+]
 
 
 @runtime_checkable
 class Walker(Protocol):
-    """Chooses what `n` agents do for the next `steps`, without looking."""
+    """Chooses what the agents of a world do next."""
 
-    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """The index of an action for every agent and step, on the generator's device."""
+    def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
+        """The index of an action for every agent and step, on the generator's device.
+
+        The agents stand where they will start; a walker may look around there, but leaves the world as it is.
+        """
 
 
 @config
@@ -43,15 +60,67 @@ class PoissonWalker:
         self.config = config or PoissonWalkerConfig()
         self.actions = actions
 
-    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
+    def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
         """Draw `steps` runs per agent (enough if none is repeated), then find the run of each step."""
-        device = generator.device
-        choices = torch.randint(self.actions, (n, steps), generator=generator, device=device)
-        uniform = torch.rand(n, steps, dtype=torch.float64, generator=generator, device=device)
-        repeats = torch.searchsorted(poisson_cdf(self.config.mean_repeats, device), uniform, right=True)
-        ends = (1 + repeats).cumsum(1)
-        time = torch.arange(steps, device=device).repeat(n, 1)
-        return choices.gather(1, torch.searchsorted(ends, time, right=True))
+        choices = torch.randint(self.actions, (world.agents, steps), generator=generator, device=generator.device)
+        return choices.gather(1, run_of_step(world.agents, steps, self.config.mean_repeats, generator))
+
+
+@config
+class SpinWalkerConfig:
+    """Turning on the spot (section 4.2.1)."""
+
+    pauses: bool = False
+    """Whether to pause now and then, and to turn back."""
+    mean_run: float = 12.0
+    """With pauses: mean steps of turning one way, or of pausing, before the next decision."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no mean."""
+        require(
+            math.isfinite(self.mean_run) and 1 <= self.mean_run <= 1000,
+            f"mean_run is {self.mean_run}; expected a number of steps from 1 to 1000",
+        )
+
+
+class SpinWalker:
+    """Turns left or right, by a coin for each agent, for as long as the clip lasts."""
+
+    def __init__(self, config: SpinWalkerConfig | None = None) -> None:
+        """Turn as told."""
+        self.config = config or SpinWalkerConfig()
+
+    def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
+        """One coin per agent; with pauses, one for every run: a quarter pause, a quarter turn the other way."""
+        left, right = (action_named(world, name) for name in ("turn left", "turn right"))
+        n, device = world.agents, generator.device
+        turns_right = torch.randint(2, (n, 1), generator=generator, device=device).expand(n, steps)
+        if not self.config.pauses:
+            return left + (right - left) * turns_right
+        run = run_of_step(n, steps, self.config.mean_run - 1, generator)
+        mood = torch.rand(n, steps, generator=generator, device=device)
+        turns_back = ((mood >= 0.25) & (mood < 0.5)).long().cumsum(1) % 2
+        action = left + (right - left) * (turns_right ^ turns_back)
+        return torch.where(mood < 0.25, IDLE, action).gather(1, run)
+
+
+def action_named(world: World, name: str) -> int:
+    """The number of an action of a world that must have it."""
+    if name not in world.action_names:
+        raise InputError(
+            f'this walker needs the action "{name}"; the world has {", ".join(world.action_names)}; '
+            "choose another walker"
+        )
+    return world.action_names.index(name)
+
+
+def run_of_step(n: int, steps: int, mean_repeats: float, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
+    """Which run each step belongs to, where runs last 1 + Poisson(mean_repeats) steps."""
+    device = generator.device
+    uniform = torch.rand(n, steps, dtype=torch.float64, generator=generator, device=device)
+    repeats = torch.searchsorted(poisson_cdf(mean_repeats, device), uniform, right=True)
+    time = torch.arange(steps, device=device).repeat(n, 1)
+    return torch.searchsorted((1 + repeats).cumsum(1), time, right=True)
 
 
 @lru_cache(maxsize=64)

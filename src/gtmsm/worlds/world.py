@@ -30,10 +30,18 @@ class World(Protocol):
         """Each agent does its action."""
 
     def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
-        """Many steps at once: the same as `step` and `look` in turn, without a loop over time."""
+        """Many steps at once: the same as `step` and `look` in turn.
+
+        Without a loop over time where the world allows it; where walls and momentum make movement truly sequential,
+        time is walked step by step in poses alone, and all frames are drawn afterwards.
+        """
 
     def look(self) -> Float[Tensor, "n channel height width"]:
         """What each agent sees now, in [0, 1]."""
+
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
 
     @property
     def pose(self) -> Float[Tensor, "n D"]:

@@ -1,0 +1,51 @@
+"""Clips rendered once, on the device that trains, and cut into training windows again and again."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import one_hot
+from gtmsm.errors import InputError
+from gtmsm.tensors import felt
+from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.walkers import Walker
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A pool of clips. Frames are bytes: a hundred thousand of them fit where floats would not."""
+
+    frames: UInt8[Tensor, "clips time channel height width"]
+    a: Float[Tensor, "clips time A"]
+    true_pose: Float[Tensor, "clips time D"]
+    true_step: Float[Tensor, "clips time D"]
+
+    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """`n` windows of `steps` consecutive steps, each of a clip and from a step drawn at random."""
+        clips, length = self.frames.shape[:2]
+        if steps > length:
+            raise InputError(
+                f"asked for windows of {steps} steps but clips have {length}; record longer clips, or memorise and "
+                "predict fewer"
+            )
+        which = torch.randint(clips, (n, 1), device=generator.device, generator=generator)
+        first = torch.randint(length - steps + 1, (n, 1), device=generator.device, generator=generator)
+        row = (which * length + first + torch.arange(steps, device=generator.device)).flatten()
+
+        def cut(part: Tensor) -> Tensor:
+            return part.flatten(0, 1).index_select(0, row).unflatten(0, (n, steps))
+
+        return Clip(cut(self.frames).float().div_(255), cut(self.a), cut(self.true_pose), cut(self.true_step))
+
+
+def record_windows(world: Rooms, walker: Walker, clips: int, steps: int, generator: torch.Generator) -> Windows:
+    """`clips` agents dropped into the world walk for `steps`, all on the world's device."""
+    world.reset(clips, generator)
+    actions = walker(world, steps, generator)
+    start = world.pose
+    frames, poses = world.walk_bytes(actions)
+    before = torch.cat([start[:, None], poses[:, :-1]], dim=1)
+    return Windows(frames, one_hot(actions, len(world.action_names)), poses, felt(before, poses))

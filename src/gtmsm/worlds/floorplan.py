@@ -1,0 +1,116 @@
+"""Places to walk, drawn from a seed: what is seen there, what is in the way, and how to get from room to room."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from gtmsm.config import require, require_seed
+from gtmsm.errors import InputError, did_you_mean
+from gtmsm.kernels.raycast import Scene
+from gtmsm.worlds.furniture import furnish
+from gtmsm.worlds.grid_plans import draw_mazes, draw_several_rooms
+from gtmsm.worlds.shells import Shells
+from gtmsm.worlds.single_rooms import draw_single_rooms
+from gtmsm.worlds.textures import Textures
+
+Plan = Literal["room", "rooms", "maze"]
+
+DRAW = {"room": draw_single_rooms, "rooms": draw_several_rooms, "maze": draw_mazes}
+MOST_OBJECTS = {"room": 12, "rooms": 12, "maze": 12}
+"""More would leave most places no room to walk."""
+ROUNDS = 100
+"""How often places whose objects do not fit are drawn anew."""
+
+
+@dataclass(frozen=True)
+class FloorPlans:
+    """Places, and what a walker must know of them."""
+
+    scene: Scene
+    width: Float[Tensor, "places"]
+    """Of a typical room: the side of a square of the same area. Errors are given relative to it."""
+    spots: Float[Tensor, "places spots 2"]
+    """Points in rooms that are free of walls and objects; walks start there."""
+    room_of_spot: Int64[Tensor, "places spots"]
+    region: Int64[Tensor, "places rows columns"]
+    """The convex region (a room or a piece of corridor) of each floor tile; -1 where nobody can be."""
+    is_room: Bool[Tensor, "places regions"]
+    doorway: Float[Tensor, "places regions regions 4"]
+    """On the way from a region to another: a point before the next door (x, y), and a point behind it (x, y)."""
+
+    @property
+    def places(self) -> int:
+        """How many."""
+        return len(self.width)
+
+    def to(self, device: torch.device | str) -> "FloorPlans":
+        """The same on another device."""
+        return FloorPlans(**{name: value.to(device) for name, value in vars(self).items()})
+
+    def region_at(self, place: Int64[Tensor, "n"], position: Float[Tensor, "n 2"]) -> Int64[Tensor, "n"]:
+        """Which region of its place each agent stands in."""
+        rows, columns = self.region.shape[1:]
+        column, row = ((position - self.scene.corner[place]) / self.scene.tile).floor().long().unbind(-1)
+        return self.region[place, row.clamp(0, rows - 1), column.clamp(0, columns - 1)]
+
+
+def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, seed: int) -> FloorPlans:
+    """`count` places with `objects` objects each, on the CPU; the same seed draws the same places."""
+    require(kind in get_args(Plan), f'plan is "{kind}"; {did_you_mean(kind, get_args(Plan))}')
+    require(count >= 1, f"asked for {count} places; a world needs at least 1")
+    require_objects(kind, objects)
+    require_seed(seed)
+    random = np.random.default_rng(seed)
+    shells = DRAW[kind](count, textures, random)
+    furniture = furnish(shells, objects, random)
+    for _ in range(ROUNDS):
+        tight = np.flatnonzero(~furniture.fits)
+        if not len(tight):
+            return _as_plans(shells, vars(furniture), textures)
+        larger = DRAW[kind](len(tight), textures, random)
+        shells = shells.with_new(tight, larger)
+        for name, values in vars(furnish(larger, objects, random)).items():
+            getattr(furniture, name)[tight] = values
+    raise InputError(f"{objects} objects do not fit into a {kind} plan; ask for fewer")
+
+
+def require_objects(kind: str, objects: int) -> None:
+    """Refuse a number of objects that no place has room for."""
+    most = MOST_OBJECTS[kind]
+    require(0 <= objects <= most, f'objects is {objects}; a place of plan "{kind}" holds 0 to {most}')
+
+
+def _as_plans(shells: Shells, furniture: dict[str, np.ndarray], textures: Textures) -> FloorPlans:
+    """Arrays to tensors."""
+
+    def floats(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.float32))
+
+    def whole(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array.astype(np.int64))
+
+    scene = Scene(
+        walls=floats(shells.walls),
+        wall_texture=whole(shells.wall_texture),
+        floor_texture=whole(shells.floor_texture),
+        ceiling_texture=whole(shells.ceiling_texture),
+        corner=floats(shells.corner),
+        tile=shells.tile,
+        objects=floats(furniture["objects"]),
+        object_kind=whole(furniture["kind"]),
+        object_colour=floats(furniture["colour"]),
+        textures=textures.bank,
+    )
+    return FloorPlans(
+        scene=scene,
+        width=floats(shells.width),
+        spots=floats(furniture["spots"]),
+        room_of_spot=whole(furniture["room_of_spot"]),
+        region=whole(shells.region),
+        is_room=torch.from_numpy(shells.is_room),
+        doorway=floats(shells.doorway),
+    )

@@ -1,0 +1,199 @@
+"""Section 4.2: agents walk through textured rooms with the momentum of Labyrinth, and see what is before them.
+
+A unit is the height of a wall; a pose is x, y and the heading in radians, counter-clockwise and not wrapped.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import get_args
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, Int64, UInt8
+from torch import Tensor
+
+from gtmsm.config import config, require, require_seed
+from gtmsm.errors import InputError, did_you_mean
+from gtmsm.kernels.raycast import Camera, raycast
+from gtmsm.worlds.floor_map import FloorMap
+from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_objects
+from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
+from gtmsm.worlds.textures import Source, load_textures
+from gtmsm.worlds.world import Walk
+
+PIXELS_AT_ONCE = 1 << 22
+"""Pixels drawn in one go, 4096 frames of 32 by 32; more would only need more memory."""
+
+
+@config
+class RoomsConfig:
+    """Which places, and how they are seen and walked."""
+
+    plan: Plan = "room"
+    """A single room, a few rooms with doors and corridors, or a maze of Labyrinth's own generator."""
+    textures: Source = "auto"
+    """Labyrinth's own ("lab"), our own ("procedural"), or whichever is there ("auto")."""
+    objects: int = 4
+    """Solid objects in every place."""
+    pixels: int = 32
+    """Side of what the agent sees (section 4.2: 32)."""
+    field_of_view: float = 80.0
+    """Degrees from the left to the right edge of what it sees."""
+    antialias: int = 2
+    """Rays per pixel and axis."""
+    train_places: int = 4096
+    """Places to learn from."""
+    test_places: int = 256
+    """Places to be tested on, none of them learned from."""
+    physics: PhysicsConfig = PhysicsConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built, seen or walked."""
+        for name, known in (("plan", get_args(Plan)), ("textures", get_args(Source))):
+            value = getattr(self, name)
+            require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+        require_objects(self.plan, self.objects)
+        require(32 <= self.pixels <= 128, f"pixels is {self.pixels}; expected 32 to 128")
+        require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
+        require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")
+        for name in ("train_places", "test_places"):
+            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; a world needs at least 1 place")
+
+
+class Rooms:
+    """A world of places, each agent alone in one of them."""
+
+    action_names: tuple[str, ...] = ACTIONS
+    action_keys: Mapping[str, int] = dict(zip("fbadlrqe", range(len(ACTIONS)), strict=True)) | {".": IDLE}
+    """A letter for each action, for people; a dot presses no key."""
+
+    def __init__(self, plans: FloorPlans, config: RoomsConfig) -> None:
+        """Walk these places, on their device; one agent stands in the first until `reset`."""
+        self.plans, self.config = plans, config
+        self.frame_shape = (3, config.pixels, config.pixels)
+        self.camera = Camera(config.pixels, config.field_of_view, config.antialias)
+        self.physics = Physics(config.physics, plans.width.device)
+        self._obstacles = Obstacles.of(plans.scene)
+        self.where: Int64[Tensor, "n"]
+        self.body: Body
+        self.obstacles: Obstacles
+        self.reset(1)
+
+    def reset(self, n: int, generator: torch.Generator | None = None) -> None:
+        """Put `n` agents at rest on free spots of places drawn with replacement, facing anywhere.
+
+        Without a generator: the first `n` places in order, the first spot, facing east.
+        """
+        require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
+        places, spots = self.plans.spots.shape[:2]
+        device = self.plans.spots.device
+        if generator is None:
+            place = torch.arange(n, device=device) % places
+            spot, heading = torch.zeros_like(place), torch.zeros(n, device=device)
+        else:
+            place = torch.randint(places, (n,), device=device, generator=generator)
+            spot = torch.randint(spots, (n,), device=device, generator=generator)
+            heading = 2 * math.pi * torch.rand(n, device=device, generator=generator)
+        self._put(place, torch.cat([self.plans.spots[place, spot], heading[:, None]], 1))
+
+    def place(self, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]) -> None:
+        """Put agents exactly there, at rest; the numbers are looked at, so a device has to be waited for."""
+        require(len(place) == len(pose), f"got {len(place)} places but {len(pose)} poses; give one of each")
+        device = self.plans.spots.device
+        place, pose = place.long().to(device), pose.float().to(device)
+        for wrong in place[(place < 0) | (place >= self.plans.places)].tolist():
+            raise InputError(f"place {wrong} does not exist; choose from 0 to {self.plans.places - 1}")
+        require(bool(pose.isfinite().all()), "a pose is not finite; give x, y and a heading in radians")
+        self._put(place, pose)
+
+    def step(self, action: Int[Tensor, "n"]) -> None:
+        """Four ticks of an action; IDLE (-1) presses no key, but momentum goes on."""
+        self.body = self.physics.step(self.body, action, self.obstacles)
+
+    def travel(self, actions: Int[Tensor, "n time"]) -> Float[Tensor, "n time 3"]:
+        """As `walk`, with closed eyes: poses alone, step by step since momentum and walls are sequential."""
+        agents, steps = actions.shape
+        require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
+        require(steps >= 1, "there is no action to walk; give at least one step")
+        poses = []
+        for action in actions.unbind(1):
+            self.step(action)
+            poses.append(self.pose)
+        return torch.stack(poses, 1)
+
+    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+        """Every step's frame and pose; the agents end where the last action leads."""
+        frames, poses = self.walk_bytes(actions)
+        return Walk(frames=frames.float().div_(255), poses=poses)
+
+    def walk_bytes(
+        self, actions: Int[Tensor, "n time"]
+    ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
+        """Frames as bytes, a quarter of the memory, and poses."""
+        poses = self.travel(actions)
+        return self.see(self.where[:, None].expand(poses.shape[:2]), poses), poses
+
+    def look(self) -> Float[Tensor, "n 3 pixels pixels"]:
+        """What each agent sees now."""
+        return self.see(self.where, self.pose).float().div_(255)
+
+    def see(
+        self, place: Int[Tensor, "*batch"], pose: Float[Tensor, "*batch 3"]
+    ) -> UInt8[Tensor, "*batch 3 pixels pixels"]:
+        """What would be seen from any poses, a bounded number at a time."""
+        places, poses = place.reshape(-1), pose.reshape(-1, 3)
+        frames = torch.empty(len(places), *self.frame_shape, dtype=torch.uint8, device=pose.device)
+        at_once = max(1, PIXELS_AT_ONCE // self.config.pixels**2)
+        for start in range(0, len(places), at_once):
+            part = slice(start, start + at_once)
+            frames[part] = raycast(self.plans.scene, self.camera, places[part], poses[part])
+        return frames.reshape(*place.shape, *self.frame_shape)
+
+    def map(self, place: int, size: int = 512) -> FloorMap:
+        """A place from above, for people."""
+        require(
+            0 <= place < self.plans.places, f"place {place} does not exist; choose from 0 to {self.plans.places - 1}"
+        )
+        return FloorMap.of(self.plans.scene, place, size)
+
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
+        return len(self.where)
+
+    @property
+    def pose(self) -> Float[Tensor, "n 3"]:
+        """x, y and heading of each agent."""
+        return self.body.pose
+
+    @property
+    def velocity(self) -> Float[Tensor, "n 2"]:
+        """Units per second, in the world's frame."""
+        return self.body.velocity
+
+    @property
+    def width(self) -> Float[Tensor, "n"]:
+        """Of a typical room of each agent's place, for relative errors."""
+        return self.plans.width[self.where]
+
+    def _put(self, place: Int64[Tensor, "n"], pose: Float[Tensor, "n 3"]) -> None:
+        """Agents there, and what may be in their way."""
+        self.where, self.body = place, Body.at_rest(pose)
+        self.obstacles = self._obstacles.at(place)
+
+
+def open_rooms(config: RoomsConfig, device: torch.device, seed: int) -> tuple[Rooms, Rooms]:
+    """Places to learn from and others to be tested on, with the same textures."""
+    textures = load_textures(config.textures)
+    train, test = (
+        draw_floorplans(config.plan, count, config.objects, textures, each).to(device)
+        for count, each in zip((config.train_places, config.test_places), seeds_of(seed), strict=True)
+    )
+    return Rooms(train, config), Rooms(test, config)
+
+
+def seeds_of(seed: int) -> tuple[int, int]:
+    """Two seeds from one, of places to learn from and to be tested on."""
+    require_seed(seed)
+    train, test = np.random.SeedSequence(seed).generate_state(2)
+    return int(train), int(test)

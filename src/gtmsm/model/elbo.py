@@ -6,14 +6,39 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gtmsm.config import config, require
 from gtmsm.model.frame_vae import FrameVAE
-from gtmsm.model.recall import Mixture
+from gtmsm.model.recall import Forecast
 from gtmsm.tensors import Gaussian
+
+
+@config
+class ObjectiveConfig:
+    """What training maximises beside the bound."""
+
+    displacement: float = 0.0
+    """Weight, in nats per squared unit and step, of the regression of d_t on the true displacements (section 4.2.2):
+    targets only, the model never sees them. 0: none."""
+    displacement_after: int = 0
+    """Steps of a clip that the regression leaves out at its beginning: a window cut from the middle of a walk begins
+    with a velocity that nothing tells, and learning from it would bias how an agent at rest sets out."""
+    foresight: float = 0.0
+    """Weight, in nats per squared error summed over a frame, of decoding the prior's mean: what imagination will show
+    (not in the paper). 0: none."""
+    poses_from_bound: bool = True
+    """Whether the bound teaches the motion as well; otherwise only prospecting and the displacements do."""
+    targets: int = 0
+    """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be maximised."""
+        for name in ("displacement", "displacement_after", "foresight", "targets"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
 
 @dataclass(frozen=True)
 class Elbo:
-    """E_q[log p(x|z)] and E_p*(s) KL[q(z|x) || p(z|s, m)], each by one sample, in nats."""
+    """E_q[log p(x|z)] by one sample, and E_p*(s) KL[q(z|x) || p(z|s, m)], in nats."""
 
     log_likelihood: Float[Tensor, "batch time"]
     kl: Float[Tensor, "batch time"]
@@ -28,9 +53,9 @@ def elbo(
     vae: FrameVAE,
     x: Float[Tensor, "batch time channel height width"],
     code: Gaussian,
-    prior: Mixture,
+    prior: Forecast,
     generator: torch.Generator | None,
 ) -> Elbo:
     """One reparameterised sample z ~ q(z|x) serves both terms."""
     z = code.sample(generator)
-    return Elbo(vae.log_likelihood(x, z), code.log_prob(z) - prior.log_prob(z))
+    return Elbo(vae.log_likelihood(x, z), prior.divergence(code, z))

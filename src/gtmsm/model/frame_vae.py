@@ -16,12 +16,13 @@ from gtmsm.tensors import LOG_TWO_PI, Gaussian
 class FrameVAEConfig:
     """How a frame is coded."""
 
-    coder: Literal["dense", "conv"] = "dense"
-    """Fully connected, or three convolutions; App. A.1 names both and finds that either does."""
+    coder: Literal["dense", "conv", "spatial"] = "dense"
+    """Fully connected, or three convolutions; App. A.1 names both and finds that either does. spatial: a code for every
+    4x4 patch of the frame, by residual convolutions (not in the paper)."""
     width: int = 256
-    """Hidden units of the dense coder; channels of the last of the three convolutions are half of it."""
+    """Hidden units of the dense coder; the convolutions have half as many channels where they have most."""
     code_size: int = 16
-    """Dimensions of z (App. A.1)."""
+    """Dimensions of z (App. A.1), of all patches together where the code is spatial."""
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
     """p(x|z): Gaussian with one learned sigma, or Bernoulli (section 3.1)."""
 
@@ -38,15 +39,20 @@ class FrameVAE(nn.Module):
         super().__init__()
         self.settings = settings
         self.frame_shape = frame_shape
-        build = {"dense": _dense, "conv": _convolutional}[settings.coder]
+        build = {"dense": _dense, "conv": _convolutional, "spatial": _spatial}[settings.coder]
         self.encoder, self.decoder = build(frame_shape, settings.width, settings.code_size)
+        if settings.coder != "dense":
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.likelihood == "gaussian":
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
     def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
         """q(z|x)."""
         lead = x.shape[:-3]
-        both = self.encoder(x.reshape(-1, *self.frame_shape))
+        flat = x.reshape(-1, *self.frame_shape)
+        if self.settings.coder != "dense":
+            flat = flat.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
+        both = self.encoder(flat).to(x.dtype)
         mean, log_var = both.reshape(*lead, both.shape[-1]).chunk(2, dim=-1)
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
         return Gaussian(mean, log_var.clamp(-10, 4))
@@ -68,7 +74,7 @@ class FrameVAE(nn.Module):
 
     def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
-        return self.decoder(z.reshape(-1, z.shape[-1])).reshape(*z.shape[:-1], *self.frame_shape)
+        return self.decoder(z.reshape(-1, z.shape[-1])).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
 
 
 def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
@@ -98,5 +104,51 @@ def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> t
         nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), nn.ELU(),
         nn.ConvTranspose2d(deep // 2, deep // 4, 4, stride=2, padding=1), nn.ELU(),
         nn.Conv2d(deep // 4, channels, 3, padding=1),
+    ]  # fmt: skip
+    return nn.Sequential(*encoder), nn.Sequential(*decoder)
+
+
+class _Residual(nn.Module):
+    """Two convolutions beside a shortcut; at first nothing but the shortcut."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(channels, channels, 3, padding=1)
+        self.second = nn.Conv2d(channels, channels, 3, padding=1)
+        nn.init.zeros_(self.second.weight)
+
+    def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n channel height width"]:
+        return x + self.second(F.silu(self.first(F.silu(x))))
+
+
+def patch_grid(frame: tuple[int, int, int]) -> tuple[int, int]:
+    """Rows and columns of the patches of a spatial code."""
+    return frame[1] // 4, frame[2] // 4
+
+
+def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
+    """Residual convolutions down to patches of 4x4 pixels and up again; no layer sees the whole frame."""
+    channels, height, width_px = frame
+    grid = patch_grid(frame)
+    patches = math.prod(grid)
+    require(
+        height % 4 == 0 and width_px % 4 == 0,
+        f"the spatial coder halves a frame twice, and {height}x{width_px} does not divide by 4; use coder dense",
+    )
+    require(
+        code_size % patches == 0,
+        f"code_size is {code_size}; a spatial code of {grid[0]}x{grid[1]} patches needs a multiple of {patches}",
+    )
+    deep, each = width // 2, code_size // patches
+    encoder = [
+        nn.Conv2d(channels, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
+        nn.SiLU(), nn.Conv2d(deep // 2, deep, 4, stride=2, padding=1), _Residual(deep), _Residual(deep),
+        nn.SiLU(), nn.Conv2d(deep, 2 * each, 1), nn.Flatten(),
+    ]  # fmt: skip
+    decoder = [
+        nn.Unflatten(1, (each, *grid)), nn.Conv2d(each, deep, 3, padding=1), _Residual(deep), _Residual(deep),
+        nn.SiLU(), nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
+        nn.SiLU(), nn.ConvTranspose2d(deep // 2, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
+        nn.SiLU(), nn.Conv2d(deep // 2, channels, 3, padding=1),
     ]  # fmt: skip
     return nn.Sequential(*encoder), nn.Sequential(*decoder)

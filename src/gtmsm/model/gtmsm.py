@@ -11,11 +11,14 @@ from torch import Tensor, nn
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
-from gtmsm.model.elbo import Elbo, elbo
-from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
-from gtmsm.model.memory import Memory, nearest
+from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
+from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
+from gtmsm.model.memory import Memory, Neighbours, gather, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
-from gtmsm.model.recall import Mixture, RecallConfig, mix, recall
+from gtmsm.model.query_network import QueryNetwork
+from gtmsm.model.ray_attention import RayAttention
+from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
+from gtmsm.model.visibility import most_visible
 from gtmsm.tensors import Belief, Gaussian
 
 
@@ -32,6 +35,21 @@ class WorldModelConfig:
         require(
             self.recall.distance != "kl" or self.motion.noise > 0,
             "distance is kl but noise is 0: a pose that is known exactly has no divergence; give some noise",
+        )
+        require(
+            self.recall.distance != "kl" or not self.motion.has_heading,
+            f"distance is kl, which compares poses themselves, but the places of a {self.motion.kind} motion are not "
+            "its poses; use distance euclidean",
+        )
+        wants_heading = self.recall.prior == "rays" or self.recall.choice == "visible"
+        require(
+            self.motion.has_heading or not wants_heading,
+            f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
+            f"{self.motion.kind} motion has none; use turning, drifting or gliding",
+        )
+        require(
+            self.recall.prior != "rays" or self.vae.coder == "spatial",
+            f"prior rays needs spatial codes but coder is {self.vae.coder}; use coder spatial",
         )
 
 
@@ -51,6 +69,19 @@ class WorldModel(nn.Module):
         self.action_size = action_size
         self.vae = FrameVAE(settings.vae, frame_shape)
         self.motion = build_motion(settings.motion, action_size)
+        places = self.motion.place(self.motion.start(1)).shape[-1]
+        self.prior = self._build_prior(places)
+        mapped = settings.recall.map_size
+        self.metric = nn.Linear(places, mapped, bias=False) if mapped else nn.Identity()
+
+    def _build_prior(self, places: int) -> Prior:
+        """The prior that the settings name."""
+        settings, code_size = self.settings.recall, self.settings.vae.code_size
+        if settings.prior == "query":
+            return QueryNetwork(settings, code_size, places)
+        if settings.prior == "rays":
+            return RayAttention(settings, code_size, patch_grid(self.frame_shape))
+        return MixturePrior()
 
     def memorise(
         self,
@@ -71,7 +102,15 @@ class WorldModel(nn.Module):
                 f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
             )
         walk = self.motion.believe(here or Belief(self.motion.start(len(actions))), actions)
-        written = Memory(Belief(self.motion.place(walk.mean), walk.covariance), self.vae.encode(frames))
+        code = self.vae.encode(frames)
+        digest = self.prior.digest(code.flatten())
+        # Only a pose that is its own place can be compared by how sure it is.
+        covariance = None if self.settings.motion.has_heading else walk.covariance
+        written = Memory(
+            Belief(self.motion.place(walk.mean), covariance),
+            code,
+            None if digest is None else digest.unflatten(0, frames.shape[:2]),
+        )
         return (memory.write(written) if memory else written), walk[:, -1]
 
     def imagine(
@@ -101,6 +140,19 @@ class WorldModel(nn.Module):
             covariance = self.motion.believe(here, actions).covariance
         return Dream(Belief(poses, covariance), memory, self, generator)
 
+    def read(self, memory: Memory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
+        """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer."""
+        reading = reading or self.settings.recall
+        k = min(reading.neighbours or len(memory), len(memory))
+        neighbours = self._choose(memory.place, query, k, reading)
+        relative = self.motion.relative(gather(memory.place.mean, neighbours.index), query.mean[:, :, None])
+        code = memory.code_at(neighbours.index)
+        if memory.digest is None:
+            return self.prior(Retrieved(neighbours, code, relative, reading.delta))
+        batch = torch.arange(len(query.mean), device=relative.device).view(-1, 1, 1)
+        row = neighbours.index + len(memory) * batch
+        return self.prior(Retrieved(neighbours, code, relative, reading.delta, memory.digest.flatten(0, 1), row))
+
     def explain(
         self,
         frames: Float[Tensor, "batch time channel height width"],
@@ -118,65 +170,113 @@ class WorldModel(nn.Module):
             0 < tau < frames.shape[1],
             f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}",
         )
-        reading = reading or self.settings.recall
         mean, sample = self._walk_twice(actions, generator)
-        covariance = None
-        if reading.distance == "kl":
-            covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
-        place = Belief(self.motion.place(mean), covariance)
-        query = Belief(self.motion.place(sample), covariance)
-        neighbours = nearest(place[:, :tau], query[:, tau:], reading.neighbours or tau, reading.distance)
-        code, component = self._encode_needed(frames, tau, neighbours.index)
-        return elbo(self.vae, frames[:, tau:], code, mix(neighbours, component, reading.delta), generator)
+        asked = torch.arange(tau, frames.shape[1], device=frames.device).repeat(len(frames), 1)
+        reading = reading or self.settings.recall
+        code, forecast = self._foresee(frames, actions, tau, asked, mean, sample, reading)
+        return elbo(self.vae, frames[:, tau:], code, forecast, generator)
 
     def forward(
         self,
         frames: Float[Tensor, "batch time channel height width"],
         actions: Float[Tensor, "batch time A"],
+        true_step: Float[Tensor, "batch time D"],
         tau: int,
         generator: torch.Generator,
         reading: RecallConfig,
+        objective: ObjectiveConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss to train on, and what to log: the negative bound, averaged over predicted frames."""
-        terms = self.explain(frames, actions, tau, generator, reading)
-        assert terms.bound.shape == (len(frames), frames.shape[1] - tau)
+        """The loss to train on, and what to log: the negative bound, averaged over predicted frames, and extra terms."""
+        self._check(frames, actions)
+        with torch.autocast(frames.device.type, enabled=False):
+            mean, sample = self._walk_twice(actions, generator)
+        felt = self.motion.displacement(mean) if objective.displacement else None
+        if not objective.poses_from_bound:
+            mean, sample = mean.detach(), sample.detach()
+        asked = _draw_steps(len(frames), tau, frames.shape[1], objective.targets, generator)
+        code, forecast = self._foresee(frames, actions, tau, asked, mean, sample, reading)
+        truth = gather(frames, asked)
+        terms = elbo(self.vae, truth, code, forecast, generator)
         logs = {"elbo": terms.bound, "log_likelihood": terms.log_likelihood, "kl": terms.kl}
-        return -terms.bound.mean(), {name: value.detach().mean() for name, value in logs.items()}
+        loss = -terms.bound.mean()
+        if objective.foresight:
+            error2 = (truth - self.vae.decode(forecast.peak())).square()
+            logs["foresight"] = error2.mean()
+            loss = loss + objective.foresight * error2.sum((-3, -2, -1)).mean()
+        if felt is not None:
+            known = slice(objective.displacement_after, None)
+            logs["displacement"] = (felt - true_step)[:, known].square().sum(-1).mean()
+            loss = loss + objective.displacement * logs["displacement"]
+        return loss, {name: value.detach().mean() for name, value in logs.items()}
+
+    def _foresee(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        tau: int,
+        asked: Int[Tensor, "batch asked"],
+        mean: Float[Tensor, "batch time S"],
+        sample: Float[Tensor, "batch time S"],
+        reading: RecallConfig,
+    ) -> tuple[Gaussian, Forecast]:
+        """q(z|x) and p(z|s, m) at the steps `asked`, with the first tau steps for a memory."""
+        with torch.autocast(frames.device.type, enabled=False):
+            covariance = None
+            if reading.distance == "kl":
+                covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
+            place = Belief(self.motion.place(mean), covariance)[:, :tau]
+            query = Belief(
+                gather(self.motion.place(sample), asked), None if covariance is None else gather(covariance, asked)
+            )
+            neighbours = self._choose(place, query, reading.neighbours or tau, reading)
+            relative = self.motion.relative(gather(place.mean, neighbours.index), query.mean[:, :, None])
+        code, bank, row = self._encode_needed(frames, tau, asked, neighbours.index)
+        retrieved = Retrieved(neighbours, bank.take(row), relative, reading.delta, self.prior.digest(bank), row)
+        return code, self.prior(retrieved)
+
+    def _choose(self, place: Belief, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
+        """Which k entries to retrieve, and how far they are."""
+        if reading.choice == "visible":
+            index = most_visible(place.mean, query.mean, k, reading.field_of_view)
+            return measure(self.metric(place.mean), self.metric(query.mean), index)
+        mapped, asked = (Belief(self.metric(belief.mean), belief.covariance) for belief in (place, query))
+        return nearest(mapped, asked, k, reading.distance)
 
     def _encode_needed(
-        self, frames: Float[Tensor, "batch time channel height width"], tau: int, index: Int[Tensor, "batch future K"]
-    ) -> tuple[Gaussian, Gaussian]:
-        """Codes of the future, and of the memorised frames that `index` retrieves.
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        tau: int,
+        asked: Int[Tensor, "batch asked"],
+        index: Int[Tensor, "batch asked K"],
+    ) -> tuple[Gaussian, Gaussian, Int[Tensor, "batch asked K"]]:
+        """Codes of the steps asked for; codes of memorised frames, and which of these `index` retrieves.
 
-        Poses do not depend on frames, so retrieval comes first, and a frame that nobody retrieves is never encoded:
-        two in three of a long memory. On a GPU the shapes must not depend on the data, or a graph cannot hold them.
+        Poses do not depend on frames, so retrieval comes first, and a frame that nobody retrieves need not be encoded:
+        two in three of a long memory. On a GPU the shapes must not depend on the data, or a graph cannot hold them:
+        there it is every retrieval or all of memory, whichever is fewer.
         """
-        (batch, steps), (_, horizon, k) = frames.shape[:2], index.shape
+        (batch, steps), (_, count, k) = frames.shape[:2], index.shape
         first = steps * torch.arange(batch, device=index.device)
-        future = torch.arange(tau, steps, device=index.device) + first[:, None]
-        wanted = torch.cat([future, (index + first[:, None, None]).flatten(1)], dim=1)
-        flat = frames.flatten(0, 1)
-        if index.is_cuda or k == tau:
-            code = self.vae.encode(flat).take(wanted)
+        wanted = (asked + first[:, None]).flatten()
+        retrieved = index + first[:, None, None]
+        if index.is_cuda and count * k < tau:
+            needed, row = retrieved.flatten(), torch.arange(index.numel(), device=index.device).view_as(index)
+        elif index.is_cuda or k == tau:
+            needed = (torch.arange(tau, device=index.device) + first[:, None]).flatten()
+            row = index + tau * torch.arange(batch, device=index.device).view(-1, 1, 1)
         else:
-            needed, which = wanted.unique(return_inverse=True)
-            code = self.vae.encode(flat[needed]).take(which)
-        return code[:, :horizon], code[:, horizon:].unflatten(1, (horizon, k))
+            needed, row = retrieved.unique(return_inverse=True)
+        code = self.vae.encode(frames.flatten(0, 1)[torch.cat([wanted, needed])])
+        return code[: len(wanted)].unflatten(0, (batch, count)), code[len(wanted) :], row
 
     def _walk_twice(
         self, actions: Float[Tensor, "batch time A"], generator: torch.Generator | None
     ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
-        """The mean path and one sampled path, side by side in one scan."""
-        start = self.motion.start(len(actions))
+        """The mean path and one sampled path; without a generator the mean twice."""
         if generator is None:
-            mean = self.motion.unroll(start, actions)
+            mean = self.motion.unroll(self.motion.start(len(actions)), actions)
             return mean, mean
-        noise = self.motion.draw_noise(actions, generator)
-        both = self.motion.unroll(
-            start.repeat(2, 1), actions.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise])
-        )
-        mean, sample = both.chunk(2)
-        return mean, sample
+        return self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator))
 
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
@@ -244,6 +344,16 @@ class WorldModel(nn.Module):
         self.load_state_dict(tensors)
 
 
+def _draw_steps(
+    batch: int, first: int, end: int, count: int, generator: torch.Generator
+) -> Int[Tensor, "batch count"]:
+    """`count` different steps from `first` to `end` for each clip, at random; 0: all of them, in order."""
+    if not count or count >= end - first:
+        return torch.arange(first, end, device=generator.device).repeat(batch, 1)
+    lots = torch.rand(batch, end - first, device=generator.device, generator=generator)
+    return first + lots.topk(count, dim=1).indices
+
+
 def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
     """A sample of the belief."""
     if here.covariance is None:
@@ -270,19 +380,18 @@ class Dream:
         return self.walk.mean
 
     @cached_property
-    def prior(self) -> Mixture:
+    def prior(self) -> Forecast:
         """p(z_t | s_t, m) at every pose."""
-        place = Belief(self.model.motion.place(self.walk.mean), self.walk.covariance)
-        return recall(self.memory, place, self.model.settings.recall)
+        return self.model.read(self.memory, Belief(self.model.motion.place(self.walk.mean), self.walk.covariance))
 
     @property
     def retrieved(self) -> Int[Tensor, "batch time"]:
-        """The heaviest memory entry of every pose: what the frame is made from, unless the dream is sampled."""
+        """The heaviest memory entry of every pose: what the frame rests on most, unless the dream is sampled."""
         return self.prior.heaviest
 
     @cached_property
     def codes(self) -> Float[Tensor, "batch time Z"]:
-        """A code for every pose: the heaviest component's mean, or a sample where the dream is sampled."""
+        """A code for every pose: the prior's point estimate, or a sample where the dream is sampled."""
         return self.prior.peak() if self.generator is None else self.prior.sample(self.generator)
 
     @cached_property

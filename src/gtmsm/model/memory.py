@@ -31,6 +31,8 @@ class Memory:
     """Keys: mean `batch n P`, covariance `batch n P P`."""
     code: Gaussian
     """Values: mean and log-variance `batch n Z`."""
+    digest: Float[Tensor, "batch n tokens width"] | None = None
+    """What the prior made of each entry when it was written, where it makes anything (`Prior.digest`)."""
 
     def __len__(self) -> int:
         """How many entries each memory of the batch holds."""
@@ -49,6 +51,7 @@ class Memory:
                 torch.cat([self.code.mean, later.code.mean], 1),
                 torch.cat([self.code.log_var, later.code.log_var], 1),
             ),
+            None if self.digest is None or later.digest is None else torch.cat([self.digest, later.digest], 1),
         )
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
@@ -78,7 +81,14 @@ def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidea
     with torch.no_grad():
         every = torch.cdist(query.mean, place.mean, compute_mode="donot_use_mm_for_euclid_dist")
         index = _nearest_k(every, k)
-    return Neighbours(index, (query.mean[:, :, None] - gather(place.mean, index)).square().sum(-1))
+    return measure(place.mean, query.mean, index)
+
+
+def measure(
+    place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time P"], index: Int[Tensor, "batch time K"]
+) -> Neighbours:
+    """The entries `index`, and how far they are from each query."""
+    return Neighbours(index, (query[:, :, None] - gather(place, index)).square().sum(-1))
 
 
 def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:

@@ -1,31 +1,109 @@
 """p(z_t | s_t, m): what memory says is to be seen at a pose."""
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.model.memory import Distance, Memory, Neighbours, nearest
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.model.memory import Distance, Neighbours
+from gtmsm.tensors import Gaussian
 
 
 @config
 class RecallConfig:
     """How memory is read."""
 
+    prior: Literal["mixture", "query", "rays"] = "mixture"
+    """mixture: the retrieved codes, weighted by nearness (App. A.1); query: a network makes one view of them (GQN,
+    App. A.2); rays: the rays of the view asked for attend to those of the retrieved views (not in the paper)."""
     neighbours: int = 5
     """K, the entries retrieved per query (App. A.1); 0 reads all of memory."""
     delta: float = 1e-4
     """Added to squared distances before they are inverted into weights (App. A.1)."""
     distance: Distance = "euclidean"
     """Between means (App. A.1), or the KL divergence between the stored Gaussians, which it names as well."""
+    choice: Literal["nearest", "visible"] = "nearest"
+    """Which entries to retrieve: the nearest, or those that together see most of what is to be seen (for agents with a
+    heading whose poses are in units of a wall's height)."""
+    map_size: int = 0
+    """Dimensions of a learned linear map of places in which distances are measured (App. A.2 tried 5); 0: none."""
+    width: int = 512
+    """Hidden units of the query network; size of a token of the rays."""
+    layers: int = 6
+    """Of attention, where rays attend."""
+    field_of_view: float = 80.0
+    """Degrees that a frame covers from left to right, where rays attend or choose."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be read with."""
         require(self.neighbours >= 0, f"neighbours is {self.neighbours}; give K > 0, or 0 for all of memory")
         require(self.delta > 0, f"delta is {self.delta}; an exact revisit would divide by it: it must be above 0")
+        require(self.map_size >= 0, f"map_size is {self.map_size}; give the dimensions of the map, or 0 for none")
+        require(self.width >= 8, f"width is {self.width}; give at least 8")
+        require(self.layers >= 1, f"layers is {self.layers}; give at least 1")
+        require(0 < self.field_of_view < 180, f"field_of_view is {self.field_of_view}; give degrees from 0 to 180")
+        require(
+            self.distance == "euclidean" or (self.map_size == 0 and self.choice == "nearest"),
+            "the KL distance is between poses themselves: use it without map_size and with choice nearest",
+        )
+        require(
+            self.prior != "rays" or self.width % 64 == 0, f"width is {self.width}; tokens of rays need a multiple of 64"
+        )
+
+
+@dataclass(frozen=True)
+class Retrieved:
+    """What a query got out of memory."""
+
+    neighbours: Neighbours
+    code: Gaussian
+    """`batch time K Z`."""
+    relative: Float[Tensor, "batch time K P"]
+    """Where each entry lies from the query (`Motion.relative`)."""
+    delta: float
+    digest: Float[Tensor, "rows tokens width"] | None = None
+    """What the prior made of the entries of all memories when they were written."""
+    row: Int[Tensor, "batch time K"] | None = None
+    """Which rows of `digest` were retrieved."""
+
+    @property
+    def log_weight(self) -> Float[Tensor, "batch time K"]:
+        """log w_k, with w_k proportional to 1 / (d_k^2 + delta)."""
+        return torch.log_softmax(-(self.neighbours.distance2 + self.delta).log(), dim=-1)
+
+
+@runtime_checkable
+class Forecast(Protocol):
+    """p(z_t | s_t, m) at every query."""
+
+    @property
+    def heaviest(self) -> Int[Tensor, "batch time"]:
+        """The memory entry it rests on most."""
+
+    def peak(self) -> Float[Tensor, "batch time Z"]:
+        """A point estimate."""
+
+    def sample(self, generator: torch.Generator) -> Float[Tensor, "batch time Z"]:
+        """A code drawn from it."""
+
+    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+        """KL[q(z|x) || p(z|s, m)], exactly or by the sample `z` of `code` = q(z|x)."""
+
+
+class Prior(nn.Module, ABC):
+    """Turns what was retrieved into a forecast."""
+
+    @abstractmethod
+    def forward(self, retrieved: Retrieved) -> Forecast:
+        """p(z_t | s_t, m) at every query."""
+
+    def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"] | None:
+        """What is worth working out once, when an entry is written, instead of at every read."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -40,6 +118,10 @@ class Mixture:
     def log_prob(self, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
         """log sum_k w_k N(z | z_k)."""
         return torch.logsumexp(self.log_weight + self.component.log_prob(z[:, :, None]), dim=-1)
+
+    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+        """By one sample: a mixture has no closed form."""
+        return code.log_prob(z) - self.log_prob(z)
 
     @property
     def heaviest(self) -> Int[Tensor, "batch time"]:
@@ -59,20 +141,41 @@ class Mixture:
         return Gaussian(_pick(self.component.mean, chosen), _pick(self.component.log_var, chosen)).sample(generator)
 
 
+@dataclass(frozen=True)
+class SingleView:
+    """One Gaussian, made by a network of all that was retrieved: the prior of App. A.2."""
+
+    code: Gaussian
+    """`batch time Z`."""
+    neighbours: Neighbours
+
+    @property
+    def heaviest(self) -> Int[Tensor, "batch time"]:
+        """The nearest memory entry."""
+        return _pick(self.neighbours.index, self.neighbours.distance2.argmin(-1))
+
+    def peak(self) -> Float[Tensor, "batch time Z"]:
+        """The mean."""
+        return self.code.mean
+
+    def sample(self, generator: torch.Generator) -> Float[Tensor, "batch time Z"]:
+        """A code drawn from the Gaussian."""
+        return self.code.sample(generator)
+
+    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+        """Between two Gaussians it is exact."""
+        return code.divergence(self.code)
+
+
 def _pick(values: Tensor, which: Int[Tensor, "batch time"]) -> Tensor:
     """values[i, t, which[i, t]]."""
     index = which[:, :, None].view(*which.shape, *[1] * (values.dim() - 2))
     return values.gather(2, index.expand(*which.shape, 1, *values.shape[3:])).squeeze(2)
 
 
-def recall(memory: Memory, query: Belief, settings: RecallConfig) -> Mixture:
-    """Retrieve the K nearest entries, or all where memory holds fewer, and mix their codes."""
-    k = min(settings.neighbours or len(memory), len(memory))
-    neighbours = nearest(memory.place, query, k, settings.distance)
-    return mix(neighbours, memory.code_at(neighbours.index), settings.delta)
+class MixturePrior(Prior):
+    """The retrieved codes themselves, weighted by how near they are: nothing to learn."""
 
-
-def mix(neighbours: Neighbours, component: Gaussian, delta: float) -> Mixture:
-    """Codes of the neighbours, weighted by how near they are."""
-    log_weight = torch.log_softmax(-(neighbours.distance2 + delta).log(), dim=-1)
-    return Mixture(log_weight, component, neighbours)
+    def forward(self, retrieved: Retrieved) -> Mixture:
+        """Weights from distances."""
+        return Mixture(retrieved.log_weight, retrieved.code, retrieved.neighbours)

@@ -1,0 +1,215 @@
+"""Motions of an agent with a heading: its actions act in its own frame (sections 4.2, 4.2.1 and 4.2.2)."""
+
+from collections.abc import Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gtmsm.kernels.drift_scan import drift_scan
+from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
+from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+
+
+class Turning(Motion):
+    """s_t = s_{t-1} + R(s_{t-1}^(3)) M a_t + noise, with s = (x, y, heading): eq. (lab_trans)."""
+
+    state_size = 3
+    noisy = 3
+
+    def __init__(self, settings: MotionConfig, action_size: int) -> None:
+        super().__init__(settings)
+        # M, its rows for moving and for turning apart: the one has a free scale, the other is in radians. An agent
+        # stands still until it is shown otherwise.
+        self.move = nn.Parameter(torch.zeros(2, action_size))
+        self.turn = nn.Parameter(0.03 * torch.randn(action_size))
+
+    @property
+    def M(self) -> Float[Tensor, "3 A"]:
+        """The paper's M."""
+        return torch.cat([self.move, self.turn[None]])
+
+    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """s + R(s^(3)) M a."""
+        return advance(s, a @ self.M.T)
+
+    def unroll(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        noise: Float[Tensor, "batch time S"] | None = None,
+    ) -> Float[Tensor, "batch time S"]:
+        """Running sums: of turns, then of moves along the headings they lead to."""
+        return compose(start, a @ self.M.T, noise)
+
+    def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
+        """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
+        return torch.cat([s[..., :2], s[..., 2:3].cos(), s[..., 2:3].sin()], dim=-1)
+
+    def relative(
+        self, place: Float[Tensor, "*batch 4"], query: Float[Tensor, "*#batch 4"]
+    ) -> Float[Tensor, "*batch 4"]:
+        """Where it lies ahead and to the left of an agent at `query`, and cos and sin of how far it is turned."""
+        (dx, dy), (c, s) = (place - query)[..., :2].unbind(-1), query[..., 2:].unbind(-1)
+        to_c, to_s = place[..., 2:].unbind(-1)
+        return torch.stack([c * dx + s * dy, c * dy - s * dx, c * to_c + s * to_s, c * to_s - s * to_c], dim=-1)
+
+    def scout(self) -> Scout:
+        """Search for the turn of every action; how far it moves comes after."""
+        scout = Turning(self.settings, len(self.turn)).to(self.turn)
+        scout.move.data.copy_(self.move.detach())
+        return Scout(scout, ("turn",), angles=True)
+
+
+class Drifting(Turning):
+    """Momentum, friction and saturation in the agent's frame: section 4.2.2.
+
+    The state is (x, y, heading, d), since where the agent goes depends on how it moves. The displacement d is
+    damped in units of its own limit c_s (docs/deviations.md says why).
+    """
+
+    state_size = 6
+
+    def __init__(self, settings: MotionConfig, action_size: int) -> None:
+        super().__init__(settings, action_size)
+        self.move.data.normal_(std=0.3)
+        self.turn.data.normal_(std=0.3)
+        self.friction = nn.Parameter(torch.zeros(3))
+        self.log_limit = nn.Parameter(torch.full((3,), -1.8))
+
+    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
+        limit = self.log_limit.exp()
+        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + a @ self.M.T)
+        return torch.cat([advance(s[..., :3], d), d], dim=-1)
+
+    def unroll(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        noise: Float[Tensor, "batch time S"] | None = None,
+    ) -> Float[Tensor, "batch time S"]:
+        """The drift scan for displacements, then running sums."""
+        d = self._drift(start[:, 3:], a)
+        return torch.cat([compose(start[:, :3], d, None if noise is None else noise[..., :3]), d], dim=-1)
+
+    def unroll_twice(
+        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+        """Noise moves the agent but not its momentum: one scan serves both paths."""
+        start = self.start(len(a))
+        d = self._drift(start[:, 3:], a)
+        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
+        return torch.cat([mean, d], dim=-1), torch.cat([sample, d], dim=-1)
+
+    def scout(self) -> Scout:
+        """Search for what every action does, as if there were no momentum."""
+        return _scout_for_moves(self)
+
+    def adopt(self, found: Mapping[str, Tensor]) -> None:
+        """What the scout does at once, here passes a tanh, which must leave room for the fastest, and adds up."""
+        steps = torch.cat([found["move"], found["turn"][None]])
+        limit = 2 * steps.abs().amax(1).clamp_min(1e-3)
+        push = torch.atanh(steps / limit[:, None]) * (1 - torch.sigmoid(self.friction.detach()))[:, None]
+        self.log_limit.data.copy_(limit.log())
+        self.move.data.copy_(push[:2])
+        self.turn.data.copy_(push[2])
+
+    def _drift(self, d: Float[Tensor, "batch 3"], a: Float[Tensor, "batch time A"]) -> Float[Tensor, "batch time 3"]:
+        """Displacements after each action."""
+        limit = self.log_limit.exp()
+        return limit * drift_scan(d / limit, a @ self.M.T, torch.sigmoid(self.friction))
+
+
+class Gliding(Turning):
+    """Momentum as engines have it: it survives a turn, and what friction and keys do to it is a small network.
+
+    The state is (x, y, heading, v), v the velocity as the agent feels it, ahead and to its left. Not in the paper,
+    whose momentum turns with the agent: see docs/deviations.md.
+    """
+
+    state_size = 5
+
+    def __init__(self, settings: MotionConfig, action_size: int) -> None:
+        super().__init__(settings, action_size)
+        hidden = settings.hidden
+        self.move.data.normal_(std=0.03)
+        self.keep = nn.Parameter(torch.ones(2))
+        self.W_v = nn.Parameter(5.0 * torch.randn(hidden, 2))
+        self.W_a = nn.Parameter(0.5 * torch.randn(hidden, action_size))
+        self.b = nn.Parameter(0.5 * torch.randn(hidden))
+        self.V = nn.Parameter(torch.zeros(4, hidden))
+
+    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """s + R(s^(3)) d(v, a); v is what is left of the velocity after the step, seen from the new heading."""
+        u, turn = a @ self.move.T, a @ self.turn
+        d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
+        return torch.cat([advance(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
+
+    def unroll(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        noise: Float[Tensor, "batch time S"] | None = None,
+    ) -> Float[Tensor, "batch time S"]:
+        """The glide scan for displacements, then running sums."""
+        d, v = self._glide(start[:, 3:], a)
+        return torch.cat([compose(start[:, :3], d, None if noise is None else noise[..., :3]), v], dim=-1)
+
+    def unroll_twice(
+        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+        """Noise moves the agent but not its momentum: one scan serves both paths."""
+        start = self.start(len(a))
+        d, v = self._glide(start[:, 3:], a)
+        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
+        return torch.cat([mean, v], dim=-1), torch.cat([sample, v], dim=-1)
+
+    def scout(self) -> Scout:
+        """Search for what every action does, as if there were no momentum."""
+        return _scout_for_moves(self)
+
+    def adopt(self, found: Mapping[str, Tensor]) -> None:
+        """What the scout moves at once, here adds up over several steps."""
+        self.turn.data.copy_(found["turn"])
+        self.move.data.copy_(found["move"] * (1 - torch.sigmoid(self.keep.detach()))[:, None])
+
+    def _network(self) -> GlideNetwork:
+        # Small corrections in large numbers: a step of the optimiser must not make the motion run away.
+        return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
+
+    def _glide(
+        self, v: Float[Tensor, "batch 2"], a: Float[Tensor, "batch time A"]
+    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time 2"]]:
+        """Displacements and velocities after each action."""
+        turn = a @ self.turn
+        d, v = glide_scan(v, a @ self.move.T, turn.cos(), turn.sin(), a @ self.W_a.T + self.b, self._network())
+        return torch.cat([d, turn[..., None]], dim=-1), v
+
+
+def _scout_for_moves(motion: Turning) -> Scout:
+    """A motion without momentum. An agent that walks turns by some tenths of a radian and moves by some tenths of a unit
+    a step: with headings in the distance, neither scale is free."""
+    actions = len(motion.turn)
+    scout = Turning(motion.settings, actions).to(motion.turn)
+    return Scout(scout, ("turn", "move"), spread=(0.2,) * actions + (0.1,) * 2 * actions)
+
+
+def advance(s: Float[Tensor, "*batch 3"], d: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
+    """s + R(s^(3)) d."""
+    c, sine = s[..., 2].cos(), s[..., 2].sin()
+    ahead, left = d[..., 0], d[..., 1]
+    return s + torch.stack([c * ahead - sine * left, sine * ahead + c * left, d[..., 2]], dim=-1)
+
+
+def compose(
+    start: Float[Tensor, "batch 3"], d: Float[Tensor, "batch time 3"], noise: Float[Tensor, "batch time 3"] | None
+) -> Float[Tensor, "batch time 3"]:
+    """Poses after each of the displacements, which are in the agent's frame."""
+    noise = torch.zeros_like(d) if noise is None else noise
+    heading = start[:, None, 2] + (d[..., 2] + noise[..., 2]).cumsum(1)
+    before = torch.cat([start[:, None, 2], heading[:, :-1]], dim=1)
+    c, sine = before.cos(), before.sin()
+    moved = torch.stack([c * d[..., 0] - sine * d[..., 1], sine * d[..., 0] + c * d[..., 1]], dim=-1)
+    xy = start[:, None, :2] + (moved + noise[..., :2]).cumsum(1)
+    return torch.cat([xy, heading[..., None]], dim=-1)

@@ -1,0 +1,43 @@
+"""The GQN prior of App. A.2: retrieved views, seen from the pose asked for, become one view."""
+
+import torch
+from torch import nn
+
+from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
+from gtmsm.tensors import Gaussian
+
+
+class QueryNetwork(Prior):
+    """h = f({s_i, z_i}), then mean and variance from h and s_t.
+
+    Poses enter as they lie from s_t: the same room seen from another start is the same task. The mean is a
+    correction of the weighted mean of the codes, so that a revisit is remembered before anything is learned.
+    """
+
+    def __init__(self, settings: RecallConfig, code_size: int, place_size: int) -> None:
+        super().__init__()
+        width = settings.width
+        self.embed = nn.Sequential(
+            nn.Linear(2 * code_size + place_size + 2, width), nn.ELU(),
+            nn.Linear(width, width), nn.ELU(),
+            nn.Linear(width, width),
+        )  # fmt: skip
+        self.view = nn.Sequential(
+            nn.Linear(2 * width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, 2 * code_size)
+        )
+        last = self.view[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, retrieved: Retrieved) -> SingleView:
+        """Embed every view, pool them evenly and by nearness, and look from the pose asked for."""
+        code, log_weight = retrieved.code, retrieved.log_weight
+        near = (retrieved.neighbours.distance2 + retrieved.delta).log()
+        entry = [code.mean, 0.1 * code.log_var, retrieved.relative, log_weight[..., None], 0.1 * near[..., None]]
+        h = self.embed(torch.cat(entry, dim=-1))
+        weight = log_weight.exp()[..., None]
+        change, log_var = self.view(torch.cat([h.mean(-2), (weight * h).sum(-2)], dim=-1)).chunk(2, dim=-1)
+        mean = (weight * code.mean).sum(-2) + change
+        # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
+        return SingleView(Gaussian(mean, log_var.to(mean.dtype).clamp(-8.0, 4.0)), retrieved.neighbours)

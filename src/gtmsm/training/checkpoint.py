@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from gtmsm.config import require
@@ -51,9 +52,13 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     for key, value in _below("optimiser", tensors).items():
         name, moment = key.rsplit(".", 1)
         parameter = parameters[name]
-        # fused Adam counts its steps on the CPU unless it is captured in a graph, where they live on the GPU
-        device = "cpu" if moment == "step" and parameter.device.type == "cpu" else parameter.device
-        updater.optimiser.state[parameter][moment] = value.to(device)
+        if moment == "step":
+            # fused Adam counts its steps on the CPU unless it is captured in a graph, where they live on the GPU
+            restored = value.to(parameter.device)
+        else:
+            # fused Adam walks through memory as it lies: moments must lie as their parameter does
+            restored = torch.empty_like(parameter, requires_grad=False).copy_(value)
+        updater.optimiser.state[parameter][moment] = restored
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)
     updater.count.copy_(tensors["count"])

@@ -20,7 +20,9 @@ class CurriculumConfig:
     horizon: int = 32
     """Steps to predict while training (App. A.1)."""
     warm_up: int = 1_000
-    """Updates on very short clips (tau / 16), for the codes; the motion is searched for after them."""
+    """Updates on very short clips, for the codes; the motion is searched for after them."""
+    warm_up_tau: int = 0
+    """Steps to memorise in the warm-up; 0: tau / 16."""
     prospect: bool = True
     """Search for the motion's parameters after the warm-up, instead of hoping for a good random start."""
     grow: tuple[int, ...] = (2_000, 1_500, 1_500)
@@ -29,6 +31,8 @@ class CurriculumConfig:
     """Stages of growth that, like the warm-up, read all of memory softly (delta 1e-2), so that far places pull, too;
     with 0 the warm-up reads only K as well."""
 
+    motion_rate: float = 1.0
+    """How much faster the motion learns than the rest; 0 holds it as the search has found it."""
     wall_rate: float = 5.0
     """How much faster sigma_d, the network of the walls, learns than the rest; it does not learn in the warm-up,
     where the motion is not known yet."""
@@ -38,6 +42,12 @@ class CurriculumConfig:
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.warm_up >= 0, f"warm_up is {self.warm_up}; give 0 or more updates")
+        require(self.warm_up_tau >= 0, f"warm_up_tau is {self.warm_up_tau}; give steps, or 0 for tau / 16")
+        require(
+            self.warm_up_tau <= self.tau,
+            f"warm_up_tau is {self.warm_up_tau}, longer than tau = {self.tau}; give at most that",
+        )
+        require(self.motion_rate >= 0, f"motion_rate is {self.motion_rate}; give 0 or more")
         require(self.wall_rate > 0, f"wall_rate is {self.wall_rate}; give a positive one")
         require(self.read_all_stages >= 0, f"read_all_stages is {self.read_all_stages}; give 0 or more")
         require(all(n > 0 for n in self.grow), f"grow is {self.grow}; every stage needs at least 1 update")
@@ -55,6 +65,7 @@ class Stage:
     tau: int
     horizon: int
     reading: RecallConfig
+    motion_rate: float
     wall_rate: float
 
     @property
@@ -68,7 +79,7 @@ def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int)
     softly = replace(reading, neighbours=0, delta=max(1e-2, reading.delta))
     plan: list[tuple[str, int, int, int, RecallConfig, float]] = []
     if settings.warm_up:
-        short = max(1, settings.tau // 16)
+        short = settings.warm_up_tau or max(1, settings.tau // 16)
         read = softly if settings.read_all_stages else reading
         plan.append(("warm up", settings.warm_up, short, min(settings.horizon, short), read, 0.0))
     for i, length in enumerate(settings.grow):
@@ -81,6 +92,6 @@ def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int)
     for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)
         fitting = replace(read, neighbours=min(read.neighbours, tau))  # a short memory may hold fewer than K
-        stages.append(Stage(name, begin, end, tau, horizon, fitting, wall_rate))
+        stages.append(Stage(name, begin, end, tau, horizon, fitting, settings.motion_rate, wall_rate))
         begin = end
     return [stage for stage in stages if stage.end > stage.begin]

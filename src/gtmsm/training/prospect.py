@@ -4,12 +4,13 @@ Gradients of the bound see a wrong motion only locally. A search does not mind: 
 once how well nearest reads at *their* poses explain the next codes, and keeps asking around the best ones.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.func import functional_call, vmap
 
@@ -46,6 +47,11 @@ class ProspectConfig:
     """K while searching."""
     delta: float = 1e-3
     """delta while searching."""
+    yardstick: Literal["variance", "spread"] = "variance"
+    """What codes are compared by: each code's own variance, right where places are revisited exactly; or how far apart
+    codes of a clip are, right where the next best view should count as well."""
+    angles: int = 4_096
+    """Values tried over a full turn where a motion's angles are scanned, and again around the best of them."""
 
     def __post_init__(self) -> None:
         """Refuse a search that cannot run."""
@@ -55,6 +61,7 @@ class ProspectConfig:
         require(self.length >= 0, f"length is {self.length}; give a positive one, or 0 to leave it alone")
         require(self.clips >= 1 and self.horizon >= 1, "a search needs at least 1 clip and 1 step to predict")
         require(self.delta > 0, f"delta is {self.delta}; it must be above 0")
+        require(self.angles >= 16, f"angles is {self.angles}; a scan needs at least 16 values")
         require(0 < self.neighbours <= self.tau, f"neighbours is {self.neighbours}; give 1 to tau = {self.tau} of them")
 
 
@@ -71,43 +78,93 @@ def cross_entropy_search(
     size: int,
     settings: ProspectConfig,
     generator: torch.Generator,
+    spread: Sequence[float] | None = None,
 ) -> Find:
-    """The vector with the highest score, by sampling, keeping the elite, and sampling around it."""
-    finds = [_search_once(score, size, settings, generator) for _ in range(settings.restarts)]
+    """The vector with the highest score, by sampling, keeping the elite, and sampling around it.
+
+    `spread` says how far from 0 its elements may be; without it, scale and sign of the vector are taken to be free.
+    """
+    finds = [_search_once(score, size, settings, generator, spread) for _ in range(settings.restarts)]
     return max(finds, key=lambda find: find.score)
 
 
 def _search_once(
-    score: Callable[[Tensor], Tensor], size: int, settings: ProspectConfig, generator: torch.Generator
+    score: Callable[[Tensor], Tensor],
+    size: int,
+    settings: ProspectConfig,
+    generator: torch.Generator,
+    scale: Sequence[float] | None,
 ) -> Find:
     """One restart."""
     device = generator.device
-    centre, spread = torch.zeros(size, device=device), torch.ones(size, device=device)
+    first = torch.ones(size, device=device) if scale is None else torch.tensor(scale, device=device)
+    centre, spread = torch.zeros(size, device=device), first
     keep = max(16, int(settings.candidates * settings.elite))
     for _ in range(settings.rounds):
         drawn = torch.randn(settings.candidates, size, device=device, generator=generator)
         vectors = centre + spread * drawn
-        if settings.length:
+        if settings.length and scale is None:
             vectors = settings.length * vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
         scores = score(vectors).nan_to_num(-torch.inf)
         best = scores.topk(keep).indices
         elite = vectors[best]
-        # A pose space and its mirror image explain the same; align signs or their average is nothing.
-        elite = elite * torch.where((elite * elite[:1]).sum(1, keepdim=True) < 0, -1.0, 1.0)
-        centre, spread = elite.mean(0), elite.std(0) + 0.02
+        if scale is None:
+            # A pose space and its mirror image explain the same; align signs or their average is nothing.
+            elite = elite * torch.where((elite * elite[:1]).sum(1, keepdim=True) < 0, -1.0, 1.0)
+        centre, spread = elite.mean(0), elite.std(0) + 0.02 * first
     return Find(vectors[best[0]], float(scores[best[0]]))
 
 
-def retrieval_score(
-    places: Float[Tensor, "n batch time P"], code: Gaussian, tau: int, neighbours: int, delta: float
-) -> Float[Tensor, "n"]:
-    """How well the codes nearest in each candidate's places explain the codes seen next.
+def scan_angles(
+    score: Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]],
+    used: Bool[Tensor, "size"],
+    settings: ProspectConfig,
+) -> Find:
+    """The angles with the highest score, one after the other over a full turn, then ever more finely.
 
-    A pair of codes counts for log N(mu_t; z_k) - log N(mu_t; z_t), at worst -30: how far off a retrieved code is
-    stops mattering once it is wrong, so that the score counts right retrievals.
+    The score of a turn rate is that of a frequency: many narrow peaks, between which nothing points to the best.
+    Angles that no action uses stay 0. A turn and its mirror image score the same as long as clips do not mix them, so
+    ties go to turns that cancel: actions come in opposite pairs.
+    """
+    best, reached = torch.zeros(len(used), device=used.device), -torch.inf
+    step = 2 * math.pi / settings.angles
+    spans = (math.pi, math.pi, 8 * step, 2 * step, step / 4, step / 16)
+    for span in spans:
+        grid = torch.linspace(-span, span, settings.angles if span == math.pi else 65, device=used.device)
+        for which in used.nonzero().flatten().tolist():
+            vectors = best.repeat(len(grid), 1)
+            vectors[:, which] = grid if span == math.pi else best[which] + grid
+            scores = score(vectors).nan_to_num(-torch.inf)
+            top = (scores - 1e-3 * vectors.sum(1).abs()).argmax()
+            best, reached = vectors[top], float(scores[top])
+    return Find(best, reached)
+
+
+def match_codes(
+    code: Gaussian, tau: int, yardstick: Literal["variance", "spread"] = "variance"
+) -> Float[Tensor, "batch future past"]:
+    """How well every memorised code would do for every later one, in nats; 0 is as well as can be.
+
+    By their variances a pair counts for log N(mu_t; z_k) - log N(mu_t; z_t), at worst -30: how far off a retrieved code
+    is stops mattering once it is wrong, so that the score counts right retrievals. But then a turn rate and its multiples
+    score the same, as long as every view comes back exactly. By their spread a pair counts for its squared distance,
+    -10 for two codes at random: what lies next to a view then matters, too.
     """
     past, future = code[:, None, :tau], code[:, tau:, None]
-    match = (past.log_prob(future.mean) - future.log_prob(future.mean)).clamp_min(-30.0)
+    if yardstick == "variance":
+        return (past.log_prob(future.mean) - future.log_prob(future.mean)).clamp_min(-30.0)
+    distance2 = (past.mean - future.mean).square().sum(-1)
+    return -10 * distance2 / distance2.mean().clamp_min(1e-12)
+
+
+def retrieval_score(
+    places: Float[Tensor, "n batch time P"],
+    match: Float[Tensor, "batch future past"],
+    tau: int,
+    neighbours: int,
+    delta: float,
+) -> Float[Tensor, "n"]:
+    """How well the codes nearest in each candidate's places explain the codes seen next: `match` of `match_codes`."""
     keys, queries = places[:, :, :tau], places[:, :, tau:]
     distance2 = (queries[:, :, :, None] - keys[:, :, None]).square().sum(-1)
     near, index = distance2.topk(neighbours, dim=-1, largest=False)
@@ -121,27 +178,30 @@ def prospect(
     model: WorldModel, source: Source, settings: ProspectConfig, generator: torch.Generator, chunk: int = 256
 ) -> Find:
     """Search for the parameters that the model's motion names, and put the best into it."""
-    scout, names = model.motion.scout()
-    shapes = {name: scout.get_parameter(name).shape for name in names}
+    scout = model.motion.scout()
+    shapes = {name: scout.motion.get_parameter(name).shape for name in scout.names}
     sizes = [shape.numel() for shape in shapes.values()]
 
     def as_parameters(vector: Tensor) -> dict[str, Tensor]:
         parts = vector.split(sizes)
-        return {name: part.view(shapes[name]) for name, part in zip(names, parts, strict=True)}
+        return {name: part.view(shapes[name]) for name, part in zip(scout.names, parts, strict=True)}
 
     def score(vectors: Tensor) -> Tensor:
         clip = source(settings.clips, settings.tau + settings.horizon, generator)
-        code = model.vae.encode(clip.x)
-        start = scout.start(len(clip.a))
-        walk = vmap(lambda vector: functional_call(scout, as_parameters(vector), (start, clip.a)))
+        match = match_codes(model.vae.encode(clip.x), settings.tau, settings.yardstick)
+        start = scout.motion.start(len(clip.a))
+        walk = vmap(lambda vector: functional_call(scout.motion, as_parameters(vector), (start, clip.a)))
         return torch.cat(
             [
-                retrieval_score(walk(some), code, settings.tau, settings.neighbours, settings.delta)
+                retrieval_score(walk(some), match, settings.tau, settings.neighbours, settings.delta)
                 for some in vectors.split(chunk)
             ]
         )
 
-    find = cross_entropy_search(score, sum(sizes), settings, generator)
-    for name, value in as_parameters(find.vector).items():
-        model.motion.get_parameter(name).copy_(value)
+    if scout.angles:
+        used = source(settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
+        find = scan_angles(score, used, settings)
+    else:
+        find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread)
+    model.motion.adopt(as_parameters(find.vector))
     return find

@@ -17,6 +17,7 @@ from rich.console import Console
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
+from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
@@ -33,6 +34,7 @@ class TrainingConfig:
     """Updates in all (App. A.1 anneals over as many)."""
     optimiser: Annotated[OptimiserConfig, tyro.conf.arg(name="")] = OptimiserConfig()
     curriculum: Annotated[CurriculumConfig, tyro.conf.arg(name="")] = CurriculumConfig()
+    objective: Annotated[ObjectiveConfig, tyro.conf.arg(name="")] = ObjectiveConfig()
     prospect: ProspectConfig = ProspectConfig()
     log_every: int = 50
     """Updates between two lines of metrics."""
@@ -76,7 +78,7 @@ def train(
     update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
     """
     generator = torch.Generator(fabric.device).manual_seed(seed + 1_000_003 * fabric.global_rank)
-    updater = Updater(fabric, model, source, settings.optimiser, generator)
+    updater = Updater(fabric, model, source, settings.optimiser, settings.objective, generator)
     loop = _Loop(model, updater, settings, folder, watch)
     if resume:
         loop.prospected = read_checkpoint(folder / CHECKPOINT, model, updater)

@@ -1,11 +1,14 @@
 """One training update; on a GPU the whole of it is one CUDA graph."""
 
+from typing import Literal
+
 import torch
 from jaxtyping import UInt8
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.prospect import Source
@@ -23,8 +26,12 @@ class OptimiserConfig:
     """After annealing (App. A.1)."""
     anneal_updates: int = 50_000
     """Updates over which the learning rate falls linearly (App. A.1)."""
+    ramp_updates: int = 0
+    """Updates over which the learning rate rises from 0 at the start, before it falls; attention wants some."""
     clip_norm: float = 10.0
     """Gradients longer than this are shortened to it."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """Of networks while they are trained on a GPU; poses and weights are always float32."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
@@ -32,19 +39,23 @@ class OptimiserConfig:
         for name in ("learning_rate", "final_learning_rate"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
         require(self.anneal_updates >= 1, f"anneal_updates is {self.anneal_updates}; give at least 1")
+        require(self.ramp_updates >= 0, f"ramp_updates is {self.ramp_updates}; give 0 or more")
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
 
 def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> torch.optim.Adam:
-    """Adam with two groups, the walls apart; rates are tensors, so that a graph can change them."""
-    walls = [p for name, p in model.motion.named_parameters() if name != "M"]
-    fast = {id(p) for p in walls}
-    rest = [p for p in model.parameters() if id(p) not in fast]
-    device = rest[0].device
+    """Adam with groups for the motion, its walls and the rest; rates are tensors, so that a graph can change them."""
+    moving = dict(model.motion.named_parameters())
+    groups = {
+        "rest": [p for p in model.parameters() if not any(p is q for q in moving.values())],
+        "motion": [p for name, p in moving.items() if name not in model.motion.walls],
+        "walls": [moving[name] for name in model.motion.walls],
+    }
+    device = groups["motion"][0].device
     return torch.optim.Adam(
         [
-            {"params": params, "lr": torch.tensor(settings.learning_rate, device=device), "walls": params is walls}
-            for params in (rest, walls)
+            {"params": params, "lr": torch.tensor(settings.learning_rate, device=device), "name": name}
+            for name, params in groups.items()
             if params
         ],
         fused=True,
@@ -64,9 +75,11 @@ class Updater:
         model: WorldModel,
         source: Source,
         settings: OptimiserConfig,
+        objective: ObjectiveConfig,
         generator: torch.Generator,
     ) -> None:
         self.fabric, self.source, self.settings, self.generator = fabric, source, settings, generator
+        self.objective = objective
         self.optimiser = build_optimiser(model, settings)
         wrapped, self._wrapped_optimiser = fabric.setup(model, self.optimiser)
         self._model: nn.Module = wrapped
@@ -74,9 +87,9 @@ class Updater:
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=device)
         """Number of the first update whose loss or gradient was not finite; 0 while there is none."""
-        self.sums = {
-            name: torch.zeros((), device=device) for name in ("elbo", "log_likelihood", "kl", "gradient", "updates")
-        }
+        names = ["elbo", "log_likelihood", "kl", "gradient", "updates"]
+        names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
+        self.sums = {name: torch.zeros((), device=device) for name in names}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._until_capture = 0
 
@@ -127,13 +140,14 @@ class Updater:
         """The update itself; everything in it can be captured."""
         share = self.settings.batch // self.fabric.world_size
         clip = self.source(share, self.stage.steps, self.generator)
-        loss, logs = self._model(clip.x, clip.a, self.stage.tau, self.generator, self.stage.reading)
+        half = self.settings.precision == "bfloat16" and clip.x.is_cuda
+        with torch.autocast(clip.x.device.type, torch.bfloat16, enabled=half):
+            loss, logs = self._model(
+                clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective
+            )
         self._wrapped_optimiser.zero_grad(set_to_none=True)
         self.fabric.backward(loss)
-        length = self.fabric.clip_gradients(
-            self._model, self._wrapped_optimiser, max_norm=self.settings.clip_norm, error_if_nonfinite=False
-        )
-        assert isinstance(length, Tensor)
+        length = self._clip()
         self._anneal()
         self._wrapped_optimiser.step()
         self.count += 1
@@ -141,6 +155,15 @@ class Updater:
         self.first_bad.copy_(torch.where(fine | (self.first_bad > 0), self.first_bad, self.count))
         for name, value in (*logs.items(), ("gradient", length), ("updates", torch.ones_like(length))):
             self.sums[name] += value
+
+    def _clip(self) -> Tensor:
+        """Shorten long gradients; the motion's apart where it learns from displacements, a loss of another scale."""
+        together: dict[bool, list[Tensor]] = {}
+        for group in self.optimiser.param_groups:
+            alone = self.objective.displacement > 0 and group["name"] != "rest"
+            together.setdefault(alone, []).extend(group["params"])
+        lengths = [torch.nn.utils.clip_grad_norm_(params, self.settings.clip_norm) for params in together.values()]
+        return torch.stack(lengths).norm()
 
     def _anneal(self) -> None:
         """Learning rates of this update, by its number."""
@@ -150,8 +173,11 @@ class Updater:
             torch.full_like(done, self.settings.final_learning_rate),
             done,
         )
+        if self.settings.ramp_updates:
+            rate = rate * (self.count / self.settings.ramp_updates).clamp(max=1.0)
+        faster = {"rest": 1.0, "motion": self.stage.motion_rate, "walls": self.stage.wall_rate}
         for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate * self.stage.wall_rate if group["walls"] else rate)
+            group["lr"].copy_(rate * faster[group["name"]])
 
     def _update_aside(self) -> None:
         """An update on a stream of its own, as capturing wants it beforehand."""

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 from rich.console import Console
@@ -106,7 +106,7 @@ def _demo(words: list[str]) -> int:
 
 
 def _train(words: list[str]) -> int:
-    from gtmsm.experiments import PRESETS, Experiment
+    from gtmsm.experiments import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
     from gtmsm.training.engine import build_fabric
 
@@ -118,11 +118,13 @@ def _train(words: list[str]) -> int:
     if preset not in PRESETS:
         raise InputError(f'unknown preset "{preset}"; {did_you_mean(preset, PRESETS)}')
 
+    kind: Any = type(PRESETS[preset][1])
+
     @dataclass(frozen=True)
     class TrainFlags:
         """Train an experiment; every number of the preset can be overridden."""
 
-        experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+        experiment: Annotated[kind, tyro.conf.arg(name="")]
         run: Path | None = None
         """Folder to make; default: a fresh one under runs/."""
         resume: bool = False
@@ -168,6 +170,8 @@ class EvaluateFlags:
     """Steps to predict; default: as the run's config says (256, section 4.1)."""
     seed: int | None = None
     """Of the walks; default: as the run's config says."""
+    places: Literal["room", "rooms", "maze"] | None = None
+    """Score in places of another kind than it was trained in: "rooms" is App. C (150 steps memorised, 300 predicted)."""
     out: Path | None = None
     """Where to write; default: the run folder."""
     device: Device = "auto"
@@ -182,8 +186,10 @@ def _evaluate(words: list[str]) -> int:
     run = Run.open(flags.run)
     asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed")}
     given = {name: value for name, value in asked.items() if value is not None}
+    if flags.places == "rooms":
+        given = {"horizon": 300} | given
     settings = replace(run.experiment.evaluation, **given)
-    scores = run.evaluate(settings, choose_device(flags.device), flags.images, flags.out)
+    scores = run.evaluate(settings, choose_device(flags.device), flags.images, flags.out, flags.places)
     _show(scores, flags.out or run.folder, Console())
     return 0
 

@@ -1,9 +1,10 @@
 """The paper's experiments with the paper's numbers, as presets whose every number a flag can override."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Annotated
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Annotated, Any, Literal
 
 import torch
 import tyro
@@ -11,36 +12,41 @@ import tyro
 from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
+from gtmsm.data.windows import Windows, record_windows
+from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
+from gtmsm.model.elbo import ObjectiveConfig
+from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.training.curriculum import CurriculumConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.training.curriculum import CurriculumConfig, plan_stages
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.training.update import OptimiserConfig
+from gtmsm.worlds.floorplan import Plan, draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, ImageSet, load_images
-from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, seeds_of
+from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
+from gtmsm.worlds.textures import load_textures
+from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker, SpinWalkerConfig, Walker
+from gtmsm.worlds.world import World
 
 
 @config
 class Experiment:
-    """A world, who walks in it, a model, and how it is trained and scored."""
+    """A model, and how it is trained and scored; the world and who walks in it are particular."""
 
-    images: str = BUILTIN
-    """"builtin" (views of photographs inside scikit-image), a .npz with `train` and `test`, or a folder of pictures."""
     seed: int = 0
     """Of weights, walks and noise: the same seed on the same machine gives the same run."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
-    world: ImageWalkConfig = ImageWalkConfig()
-    walker: PoissonWalkerConfig = PoissonWalkerConfig()
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         require_seed(self.seed)
-        size = self.model.motion.state_size
-        require(size == 2, f"state_size is {size}; an image is walked in 2 dimensions")
         neighbours, tau = self.model.recall.neighbours, self.training.curriculum.tau
         require(
             neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries"
@@ -49,13 +55,213 @@ class Experiment:
             neighbours <= self.evaluation.tau,
             f"neighbours is {neighbours} but evaluation.tau is {self.evaluation.tau}; memory would be too small",
         )
+        objective, training = self.training.objective, self.training
+        shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))
+        require(
+            not objective.displacement or objective.displacement_after < shortest,
+            f"displacement_after is {objective.displacement_after} but the shortest clips trained on have {shortest} "
+            "steps; leave some of them to learn from",
+        )
 
 
-PRESETS: dict[str, tuple[str, Experiment]] = {
-    "image-walk": ("section 4.1 and App. A.1 at the paper's sizes; for a GPU", Experiment()),
+@config
+class ImageWalkExperiment(Experiment):
+    """Agents that walk over images (section 4.1)."""
+
+    images: str = BUILTIN
+    """"builtin" (views of photographs inside scikit-image), a .npz with `train` and `test`, or a folder of pictures."""
+    world: ImageWalkConfig = ImageWalkConfig()
+    walker: PoissonWalkerConfig = PoissonWalkerConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        super().__post_init__()
+        motion = self.model.motion
+        require(not motion.has_heading, f"kind is {motion.kind}; who walks over an image has no heading: use walled")
+        require(motion.state_size == 2, f"state_size is {motion.state_size}; an image is walked in 2 dimensions")
+
+
+@config
+class RoomsWalkerConfig:
+    """Who walks through rooms."""
+
+    kind: Literal["spin", "scavenger"] = "scavenger"
+    """spin: turns on the spot (section 4.2.1); scavenger: walks from object to object (section 4.2.2)."""
+    spin: SpinWalkerConfig = SpinWalkerConfig()
+    scavenger: ScavengerWalkerConfig = ScavengerWalkerConfig()
+
+    def build(self) -> Walker:
+        """The walker."""
+        return SpinWalker(self.spin) if self.kind == "spin" else ScavengerWalker(self.scavenger)
+
+
+@config
+class PoolConfig:
+    """Clips rendered once, before training, on the device that trains."""
+
+    clips: int = 8_192
+    """How many (App. A.2 has 100,000 of them)."""
+    steps: int = 300
+    """Of each clip (App. A.2: 80 for the rotating agent, 300 for the walking one)."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty pool."""
+        require(self.clips >= 1, f"clips is {self.clips}; training needs at least 1")
+        require(self.steps >= 2, f"steps is {self.steps}; a clip needs at least 2")
+
+
+@config
+class RoomsExperiment(Experiment):
+    """Agents with a heading that walk through rooms (section 4.2)."""
+
+    world: RoomsConfig = RoomsConfig()
+    walker: RoomsWalkerConfig = RoomsWalkerConfig()
+    pool: PoolConfig = PoolConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        super().__post_init__()
+        motion, training = self.model.motion, self.training
+        require(motion.has_heading, f"kind is {motion.kind}; an agent in rooms has a heading: use turning, for one")
+        longest = training.curriculum.tau + training.curriculum.horizon
+        require(
+            self.pool.steps >= longest,
+            f"pool.steps is {self.pool.steps}, shorter than tau + horizon = {longest}; make clips longer, or memorise "
+            "and predict fewer steps",
+        )
+        searched = training.prospect.tau + training.prospect.horizon
+        require(
+            not training.curriculum.prospect or self.pool.steps >= searched,
+            f"pool.steps is {self.pool.steps}, shorter than the {searched} steps that prospecting looks at; make clips "
+            "longer, or lower prospect.tau and prospect.horizon",
+        )
+        metric = training.objective.displacement > 0
+        require(
+            metric == self.evaluation.metric_poses,
+            "evaluation.metric_poses says that poses are in the world's units, which only the displacement loss can "
+            "teach: set both or neither",
+        )
+        view = self.model.recall.field_of_view
+        require(
+            view == self.world.field_of_view,
+            f"model.recall.field_of_view is {view} but the world's is {self.world.field_of_view}; give the same",
+        )
+
+
+def _rotate() -> RoomsExperiment:
+    """Section 4.2.1 and App. A.2."""
+    return RoomsExperiment(
+        walker=RoomsWalkerConfig(kind="spin"),
+        pool=PoolConfig(clips=8_192, steps=80),
+        training=TrainingConfig(
+            updates=3_000,
+            optimiser=OptimiserConfig(batch=64, anneal_updates=3_000, precision="bfloat16"),
+            objective=ObjectiveConfig(foresight=10.0),
+            curriculum=CurriculumConfig(
+                tau=33, horizon=16, warm_up=600, warm_up_tau=16, grow=(), read_all_stages=0, motion_rate=0.0
+            ),
+            prospect=ProspectConfig(tau=33, horizon=45, neighbours=4, yardstick="spread"),
+        ),
+        model=WorldModelConfig(
+            vae=FrameVAEConfig(coder="conv", width=256, code_size=64),
+            motion=MotionConfig(kind="turning", noise=1e-3),
+            recall=RecallConfig(prior="query", neighbours=4, delta=1e-4),
+        ),
+        evaluation=EvaluationConfig(tau=33, horizon=45, clips=500),
+    )
+
+
+def _rotate_strong() -> RoomsExperiment:
+    """Better pictures of the arc that was never seen: spatial codes, and a prior in which rays attend to rays."""
+    rotate = _rotate()
+    return replace(
+        rotate,
+        training=replace(
+            rotate.training,
+            optimiser=replace(rotate.training.optimiser, batch=32, ramp_updates=300, clip_norm=1_000.0),
+            objective=ObjectiveConfig(foresight=30.0, targets=10),
+        ),
+        model=replace(
+            rotate.model,
+            vae=FrameVAEConfig(coder="spatial", width=256, code_size=256),
+            recall=RecallConfig(prior="rays", neighbours=6, width=128, layers=4),
+        ),
+    )
+
+
+def _walk() -> RoomsExperiment:
+    """Section 4.2.2 and App. A.2."""
+    return RoomsExperiment(
+        training=TrainingConfig(
+            updates=5_000,
+            optimiser=OptimiserConfig(batch=32, anneal_updates=5_000, precision="bfloat16"),
+            curriculum=CurriculumConfig(
+                tau=150, horizon=32, warm_up=0, grow=(), read_all_stages=0, prospect=False, motion_rate=3.0
+            ),
+            objective=ObjectiveConfig(displacement=1e5, displacement_after=16, poses_from_bound=False),
+            watch_every=2_000,
+            save_every=2_000,
+        ),
+        model=WorldModelConfig(
+            vae=FrameVAEConfig(coder="conv", width=256, code_size=64),
+            motion=MotionConfig(kind="gliding", noise=1e-3),
+            recall=RecallConfig(prior="query", neighbours=4, delta=1e-4),
+        ),
+        evaluation=EvaluationConfig(tau=150, horizon=150, clips=200, metric_poses=True),
+    )
+
+
+def _walk_free() -> RoomsExperiment:
+    """The walking agent without the displacement loss."""
+    walk = _walk()
+    return replace(
+        walk,
+        training=replace(
+            walk.training,
+            objective=ObjectiveConfig(),
+            curriculum=replace(walk.training.curriculum, prospect=True, warm_up=1_000, warm_up_tau=32),
+            prospect=ProspectConfig(
+                candidates=2_048, rounds=60, clips=64, tau=64, horizon=32, neighbours=4, yardstick="spread"
+            ),
+        ),
+        evaluation=replace(walk.evaluation, metric_poses=False),
+    )
+
+
+def _walk_strong() -> RoomsExperiment:
+    """Better pictures: spatial codes, and a prior in which rays attend to rays."""
+    walk = _walk()
+    return replace(
+        walk,
+        pool=PoolConfig(clips=32_768, steps=300),
+        training=replace(
+            walk.training,
+            updates=9_000,
+            optimiser=OptimiserConfig(
+                batch=12,
+                learning_rate=1e-3,
+                final_learning_rate=1e-5,
+                anneal_updates=9_000,
+                ramp_updates=500,
+                clip_norm=1_000.0,
+                precision="bfloat16",
+            ),
+            curriculum=replace(walk.training.curriculum, horizon=150),
+            objective=replace(walk.training.objective, displacement_after=0, foresight=30.0, targets=28),
+        ),
+        model=WorldModelConfig(
+            vae=FrameVAEConfig(coder="spatial", width=256, code_size=256),
+            motion=walk.model.motion,
+            recall=RecallConfig(prior="rays", neighbours=10, choice="visible", width=256, layers=6),
+        ),
+    )
+
+
+PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
+    "image-walk": ("section 4.1 and App. A.1 at the paper's sizes; for a GPU", ImageWalkExperiment()),
     "image-walk-small": (
         "the same, small enough for two CPU cores and two minutes; what `gtmsm demo` trains",
-        Experiment(
+        ImageWalkExperiment(
             training=TrainingConfig(
                 updates=3_000,
                 optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
@@ -67,47 +273,133 @@ PRESETS: dict[str, tuple[str, Experiment]] = {
             evaluation=EvaluationConfig(clips=100),
         ),
     ),
+    "rotate": ("section 4.2.1: an agent that turns on the spot; for a GPU", _rotate()),
+    "rotate-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _rotate_strong()),
+    "walk": ("section 4.2.2: an agent that walks through a room, with the displacement loss; for a GPU", _walk()),
+    "walk-free": ("the same without the displacement loss", _walk_free()),
+    "walk-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _walk_strong()),
 }
 """Name: what it is, and its numbers."""
 
 
+def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
+    """The same in places of another plan: App. C tests the walk's weights in several rooms, T = 450."""
+    if not isinstance(experiment, RoomsExperiment):
+        raise InputError(f"rooms are for models trained in rooms, not for a {type(experiment).__name__}")
+    return replace(experiment, world=replace(experiment.world, plan=plan))
+
+
 @dataclass(frozen=True)
-class Setting:
-    """An experiment set up on a device: the worlds, the walker, and an untrained model."""
+class Places:
+    """Where an experiment happens: what a run's config remembers of it."""
 
-    experiment: Experiment
-    images: ImageSet
-    train_world: ImageWalk
-    test_world: ImageWalk
-    walker: PoissonWalker
+    name: str
+    sha256: str
+    train: int
+    test: int
+
+
+class Setting(ABC):
+    """An experiment set up on a device: worlds to train and to be tested in, a walker, and an untrained model."""
+
+    experiment: ImageWalkExperiment | RoomsExperiment
     device: torch.device
+    walker: Walker
+    places: Places
+    noun: str
+    """What its places are called."""
 
+    @property
+    @abstractmethod
+    def test_world(self) -> World:
+        """Places that no model was trained on."""
+
+    @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """Fresh clips to train on."""
-        return record(self.train_world, self.walker, n, steps, generator)
 
     def watch(self) -> Callable[[WorldModel], dict[str, float]]:
         """A quick look at held-out clips, for the progress display."""
         full = self.experiment.evaluation
-        brief = EvaluationConfig(tau=full.tau, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
+        brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
         return partial(glance, world=self.test_world, walker=self.walker, settings=brief, device=self.device)
 
     def build_model(self) -> WorldModel:
         """Fresh weights, by the experiment's seed."""
+        world = self.test_world
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
-            model = WorldModel(self.experiment.model, self.train_world.frame_shape, len(self.train_world.action_names))
+            model = WorldModel(self.experiment.model, world.frame_shape, len(world.action_names))
         return model.to(self.device)
 
 
-def set_up(experiment: Experiment, device: torch.device, images: str | None = None) -> Setting:
-    """Load the images (those of the experiment, unless others are given) and open the worlds."""
-    loaded = load_images(images or experiment.images, experiment.world.size)
-    return Setting(
-        experiment,
-        loaded,
-        ImageWalk(loaded.train.to(device), experiment.world),
-        ImageWalk(loaded.test.to(device), experiment.world),
-        PoissonWalker(experiment.walker),
-        device,
-    )
+class ImageWalkSetting(Setting):
+    """Images to walk over."""
+
+    noun = "images"
+
+    def __init__(self, experiment: ImageWalkExperiment, images: ImageSet, device: torch.device) -> None:
+        self.experiment, self.device = experiment, device
+        self.places = Places(images.name, images.fingerprint, len(images.train), len(images.test))
+        self.walker = PoissonWalker(experiment.walker)
+        self.train_world = ImageWalk(images.train.to(device), experiment.world)
+        self._test_world = ImageWalk(images.test.to(device), experiment.world)
+
+    @property
+    def test_world(self) -> ImageWalk:
+        """Images that no model was trained on."""
+        return self._test_world
+
+    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """Walks made on the spot."""
+        return record(self.train_world, self.walker, n, steps, generator)
+
+
+class RoomsSetting(Setting):
+    """Rooms to walk in; drawn and rendered when somebody wants them."""
+
+    noun = "places"
+
+    def __init__(self, experiment: RoomsExperiment, device: torch.device) -> None:
+        self.experiment: RoomsExperiment = experiment
+        self.device = device
+        self.world = experiment.world
+        self.textures = load_textures(self.world.textures)
+        name = f"{self.world.plan} with {self.textures.name} textures"
+        self.places = Places(name, self.textures.fingerprint, self.world.train_places, self.world.test_places)
+        self.walker = experiment.walker.build()
+
+    @cached_property
+    def test_world(self) -> Rooms:
+        """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
+        return self._draw(self.world.test_places, seeds_of(0)[1])
+
+    @cached_property
+    def pool(self) -> Windows:
+        """Clips to train on, the same for every process and after a resume."""
+        seed = seeds_of(self.experiment.seed)[0]
+        world = self._draw(self.world.train_places, seed)
+        generator = torch.Generator(self.device).manual_seed(seed)
+        settings = self.experiment.pool
+        return record_windows(world, self.walker, settings.clips, settings.steps, generator)
+
+    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """Windows of the pool."""
+        return self.pool(n, steps, generator)
+
+    def _draw(self, count: int, seed: int) -> Rooms:
+        plans = draw_floorplans(self.world.plan, count, self.world.objects, self.textures, seed)
+        return Rooms(plans.to(self.device), self.world)
+
+
+def set_up(
+    experiment: Experiment, device: torch.device, images: str | None = None
+) -> ImageWalkSetting | RoomsSetting:
+    """Open the worlds of an experiment; on other images than its own where they are given."""
+    if isinstance(experiment, ImageWalkExperiment):
+        loaded = load_images(images or experiment.images, experiment.world.size)
+        return ImageWalkSetting(experiment, loaded, device)
+    if not isinstance(experiment, RoomsExperiment):
+        raise InputError(f"a {type(experiment).__name__} has no world; use a preset of `gtmsm train`")
+    require(images is None, "rooms have no images; leave out --images")
+    return RoomsSetting(experiment, device)

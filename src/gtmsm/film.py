@@ -1,11 +1,13 @@
-"""A picture, a walk over it, and what the model imagines of the rest: as a video."""
+"""A place, a walk through it, and what the model imagines of the rest: as a video."""
 
 import re
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Bool, Float, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.config import require, require_seed
@@ -13,11 +15,18 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
+from gtmsm.evaluation.examine_rooms import RoomsExaminer
+from gtmsm.evaluation.map_film import film_map, tensor_of
+from gtmsm.evaluation.score import Examiner, examiner_for
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
+from gtmsm.experiments import ImageWalkExperiment
 from gtmsm.files import require_folder
+from gtmsm.model.gtmsm import Dream
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalk, draw_windows
 from gtmsm.worlds.images import load_picture
+from gtmsm.worlds.physics import IDLE
+from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.walkers import PoissonWalker, Walker
 
 MOST_STEPS = 2_000
@@ -25,28 +34,37 @@ MOST_STEPS = 2_000
 
 COLUMN = 192
 """Width of a column of the video, or a little less, in pixels."""
+VIEW = 256
+"""The same in rooms, where there is more to see and there are fewer columns."""
 BLANK = 0.1
 """Grey of what has not been imagined yet."""
+FPS, FPS_IN_ROOMS = 8, 12
+"""A step in rooms is a small one: Labyrinth has 15 per second."""
 
 
-def parse_actions(text: str, names: tuple[str, ...]) -> list[int]:
-    """Initials of action names, each with an optional number of repetitions.
+def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | None = None) -> list[int]:
+    """A letter per action, each with an optional number of repetitions; initials, unless `keys` has others.
 
     >>> parse_actions("r3 u", ("up", "down", "left", "right", "stay"))
     [3, 3, 3, 0]
     """
-    initials = {name[0]: i for i, name in enumerate(names)}
+    keys = keys or {name[0]: i for i, name in enumerate(names)}
     actions: list[int] = []
     for letter, repeats in re.findall(r"(\d+|[^\s\d,])\s*(\d*)", text):
-        if letter.lower() not in initials:
-            known = ", ".join(f"{name[0]} ({name})" for name in names)
+        if letter.lower() not in keys:
+            known = ", ".join(f"{key} ({_name(i, names)})" for key, i in keys.items())
             raise InputError(
                 f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"'
             )
-        actions += [initials[letter.lower()]] * int(repeats or 1)
+        actions += [keys[letter.lower()]] * int(repeats or 1)
         require(len(actions) <= MOST_STEPS, f'"{text}" holds more than {MOST_STEPS} actions; give fewer')
     require(bool(actions), f'"{text}" holds no actions; give something like "r10 d5 l3"')
     return actions
+
+
+def _name(action: int, names: tuple[str, ...]) -> str:
+    """An action in words; not to act is one, too."""
+    return "no key" if action == IDLE else names[action]
 
 
 @torch.no_grad()
@@ -67,25 +85,41 @@ def film_imagination(
     tau = run.experiment.evaluation.tau if tau is None else tau
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
     model = run.load_model(device)
-    world, walker = _on_picture(run, picture, device) if picture else _on_images(run, images, device)
+    world, walker = _on_picture(run, picture, device) if picture else _in_test_world(run, images, device)
     generator = torch.Generator(device).manual_seed(seed)
     world.reset(1, generator)
-    chosen = parse_actions(actions, world.action_names) if actions else None
-    walk = walker(1, tau + (len(chosen) if chosen else steps), generator)
+    chosen = parse_actions(actions, world.action_names, world.action_keys) if actions else None
+    walk = walker(world, tau + (len(chosen) if chosen else steps), generator)
     if chosen:
         walk[0, tau:] = torch.tensor(chosen, device=device)
     clip = as_clip(world, walk)
     past, future = clip.split(tau)
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a, generator if sample else None)
-    seen = metrics.revisited(clip.true_pose, tau)[0]
+    examiner = examiner_for(world, replace(run.experiment.evaluation, tau=tau, horizon=future.steps))
+    seen = examiner.revisited(clip)[0]
+    captions = [
+        f"step {tau + 1 + t}: {_name(a, world.action_names)}, {'seen before' if known else 'never seen'}"
+        for t, (a, known) in enumerate(zip(walk[0, tau:].tolist(), seen.tolist(), strict=True))
+    ]
+    if isinstance(world, ImageWalk):
+        frames = _frames_on_image(world, clip, dream.frames[0], captions)
+    else:
+        frames = _frames_in_rooms(clip, dream, examiner, captions)
     try:
-        write_video(out, _frames(world, clip, dream.frames[0], seen, walk[0], tau), fps=8)
+        write_video(out, frames, FPS if isinstance(world, ImageWalk) else FPS_IN_ROOMS)
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
-    psnr = metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)[0], seen)
-    quality = "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
+    quality = _quality(metrics.frame_mse(future.x, dream.frames)[0], seen, isinstance(world, ImageWalk))
     return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
+
+
+def _quality(mse: Float[Tensor, "future"], seen: Bool[Tensor, "future"], places_are_exact: bool) -> str:
+    """PSNR where memory can know the answer; over all steps, where a view can be put together from others."""
+    if not places_are_exact:
+        return f"PSNR {metrics.psnr_pooled(mse):.1f} dB"
+    psnr = metrics.psnr_pooled(mse, seen)
+    return "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
 
 
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:
@@ -101,38 +135,51 @@ def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None
 
 def _on_picture(run: Run, picture: Path, device: torch.device) -> tuple[ImageWalk, Walker]:
     """The run's world with one picture as its only image."""
-    image = load_picture(picture, run.experiment.world.size)
-    return ImageWalk(image[None].to(device), run.experiment.world), PoissonWalker(run.experiment.walker)
+    experiment = run.experiment
+    if not isinstance(experiment, ImageWalkExperiment):
+        raise InputError(f"{run.folder} walks through rooms, where {picture} cannot be shown; leave out --picture")
+    image = load_picture(picture, experiment.world.size)
+    return ImageWalk(image[None].to(device), experiment.world), PoissonWalker(experiment.walker)
 
 
-def _on_images(run: Run, images: str | None, device: torch.device) -> tuple[ImageWalk, Walker]:
-    """The run's world with its held-out images."""
+def _in_test_world(run: Run, images: str | None, device: torch.device) -> tuple[ImageWalk | Rooms, Walker]:
+    """The run's world with its held-out places."""
     setting = run.set_up(device, images)
-    return setting.test_world, setting.walker
+    world = setting.test_world
+    assert isinstance(world, (ImageWalk, Rooms)), "a world that nobody has taught to be filmed"
+    return world, setting.walker
 
 
-def _frames(
-    world: ImageWalk,
-    clip: Clip,
-    imagined: Float[Tensor, "future channel crop crop"],
-    seen: Tensor,
-    walk: Int64[Tensor, "time"],
-    tau: int,
-) -> np.ndarray:
+def _frames_on_image(
+    world: ImageWalk, clip: Clip, imagined: Float[Tensor, "future channel crop crop"], captions: list[str]
+) -> UInt8[np.ndarray, "future tall wide 3"]:
     """The map with the agent's window, what is there, what is imagined, and all that was imagined so far."""
-    size, crop = world.config.size, world.config.crop
+    size, crop, future = world.config.size, world.config.crop, len(imagined)
     zoom = max(1, COLUMN // size)
-    cells = clip.true_pose[0, tau:].long()
+    cells = clip.true_pose[0, -future:].long()
     maps = draw_windows(world.picture()[0], cells, world.config, zoom)
     painted = paint(imagined, world.config.corner(cells), size)
-    captions = [
-        f"step {tau + 1 + t}: {world.action_names[a]}, {'seen before' if known else 'never seen'}"
-        for t, (a, known) in enumerate(zip(walk[tau:].tolist(), seen.tolist(), strict=True))
-    ]
-    views = [_enlarged(frames, size * zoom // crop) for frames in (clip.x[0, tau:], imagined)]
+    views = [_enlarged(frames, size * zoom // crop) for frames in (clip.x[0, -future:], imagined)]
     columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
     labels = ["where it is", "truth", "imagined", "imagined so far"]
     return side_by_side(columns, labels, scale=1, captions=captions)
+
+
+def _frames_in_rooms(
+    clip: Clip, dream: Dream, examiner: Examiner, captions: list[str]
+) -> UInt8[np.ndarray, "future tall wide 3"]:
+    """The map with memorised places, the way since then and the agent, as it is and as inferred; truth; imagined."""
+    assert isinstance(examiner, RoomsExaminer)
+    tau, motion = examiner.tau, dream.model.motion
+    past = motion.unroll(motion.start(1), clip.a[:, :tau])
+    examiner.note(clip, torch.cat([past, dream.poses], 1), dream.frames)
+    shown = examiner.gallery(dream.model)
+    pixels = shown.truth.shape[-1]
+    scale = max(1, VIEW // pixels)
+    true, inferred = (tensor_of(pose[0]) for pose in (shown.true_pose, shown.inferred_pose))
+    maps = film_map(shown.maps[0], true, tau, scale * pixels, inferred, trail=True)
+    labels = ["red: where it is, blue: where it thinks", "truth", "imagined"]
+    return side_by_side([maps, shown.truth[0], shown.imagined[0]], labels, scale, captions)
 
 
 def paint(

@@ -68,7 +68,8 @@ def _one_line_errors() -> Iterator[None]:
             raise
         lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()[1:]]
         words = list(takewhile(lambda line: not line.startswith(("Argument helptext", "For full helptext")), lines))
-        what = " ".join(filter(None, words)).split(" Got errors:")[0].replace("{None}|", "")
+        said = (line for line in words if line.strip("-"))  # where a terminal knows no box, it is drawn with dashes
+        what = " ".join(said).split(" Got errors:")[0].replace("{None}|", "")
         what = re.sub(r"^Error parsing experiment\.[\w.]*: ", "", what)  # our own words need no preface
         raise InputError(what or "these flags cannot be read") from None
 

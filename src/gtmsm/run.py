@@ -1,7 +1,7 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,27 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from gtmsm.config import as_plain, read_config, require
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, did_you_mean
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
-from gtmsm.experiments import Experiment, Setting, set_up
+from gtmsm.experiments import (
+    PRESETS,
+    Experiment,
+    ImageWalkExperiment,
+    Places,
+    RoomsExperiment,
+    Setting,
+    in_other_places,
+    set_up,
+)
 from gtmsm.files import require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process
 from gtmsm.training.train import Outcome, train
-from gtmsm.worlds.images import BUILTIN, ImageSet
+from gtmsm.worlds.floorplan import Plan
+from gtmsm.worlds.image_walk import ImageWalkConfig
+from gtmsm.worlds.images import BUILTIN
 
 CONFIG = "config.yaml"
 SCORES = "scores.json"
@@ -34,14 +45,14 @@ class Run:
 
     folder: Path
     preset: str
-    experiment: Experiment
-    images: dict[str, Any]
-    """Name, SHA-256 and number of the images it was trained on."""
+    experiment: ImageWalkExperiment | RoomsExperiment
+    places: Places
+    """What it was trained on."""
 
     @classmethod
-    def create(cls, folder: Path, preset: str, experiment: Experiment, images: ImageSet) -> "Run":
+    def create(cls, folder: Path, preset: str, setting: Setting) -> "Run":
         """A new folder that says what will be trained in it."""
-        run = cls(folder, preset, experiment, _about(images))
+        run = cls(folder, preset, setting.experiment, setting.places)
         try:
             folder.mkdir(parents=True)
         except FileExistsError:
@@ -65,16 +76,20 @@ class Run:
             plain = yaml.safe_load(path.read_text())
         except (yaml.YAMLError, UnicodeDecodeError) as problem:
             raise InputError(f"{path} is not valid YAML: {' '.join(str(problem).split())}") from None
-        if not isinstance(plain, dict) or not {"preset", "images", "experiment"} <= plain.keys():
-            raise InputError(f"{path} is not a run's config: it needs preset, images and experiment")
-        if not isinstance(plain["images"], dict) or not {"name", "sha256", "train", "test"} <= plain["images"].keys():
-            raise InputError(f"{path}: images needs name, sha256, train and test")
-        experiment = read_config(Experiment, plain["experiment"], str(path))
-        return cls(folder, plain["preset"], experiment, plain["images"])
+        if not isinstance(plain, dict) or not {"preset", "places", "experiment"} <= plain.keys():
+            raise InputError(f"{path} is not a run's config: it needs preset, places and experiment")
+        known = {field.name for field in fields(Places)}
+        if not isinstance(plain["places"], dict) or plain["places"].keys() != known:
+            raise InputError(f"{path}: places needs name, sha256, train and test")
+        if plain["preset"] not in PRESETS:
+            raise InputError(f'{path}: unknown preset "{plain["preset"]}"; {did_you_mean(plain["preset"], PRESETS)}')
+        kind = type(PRESETS[plain["preset"]][1])
+        experiment = read_config(kind, plain["experiment"], str(path))
+        return cls(folder, plain["preset"], experiment, Places(**plain["places"]))
 
     def write_config(self) -> None:
         """config.yaml: all that is needed to do the same again."""
-        plain = {"preset": self.preset, "images": self.images, "experiment": as_plain(self.experiment)}
+        plain = {"preset": self.preset, "places": vars(self.places), "experiment": as_plain(self.experiment)}
         write_atomically(self.folder / CONFIG, yaml.safe_dump(plain, sort_keys=False))
 
     def train(self, setting: Setting, fabric: Fabric, resume: bool, console: Console | None) -> Outcome:
@@ -92,20 +107,28 @@ class Run:
         )
 
     def evaluate(
-        self, settings: EvaluationConfig, device: torch.device, images: str | None = None, out: Path | None = None
+        self,
+        settings: EvaluationConfig,
+        device: torch.device,
+        images: str | None = None,
+        out: Path | None = None,
+        plan: Plan | None = None,
     ) -> dict[str, Any]:
-        """Score the weights on held-out images; writes scores.json and report.html, and returns the scores."""
+        """Score the weights on held-out places; writes scores.json and report.html, and returns the scores.
+
+        `images` and `plan` are places of another kind than it was trained on.
+        """
         from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
 
         folder = out or self.folder
         require_folder(folder)
-        setting = self.set_up(device, images)
+        setting = self.set_up(device, images, plan)
         model = self.load_model(device)
         result = evaluate(model, setting.test_world, setting.walker, settings, device)
+        scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {
-            "scored_on": f"{len(setting.images.test)} test images of {setting.images.name}, "
-            f"sha256 {setting.images.fingerprint}",
-            "trained_on": f"{self.images['train']} images of {self.images['name']}, sha256 {self.images['sha256']}",
+            "scored_on": f"{scored.test} test {noun} of {scored.name}, sha256 {scored.sha256}",
+            "trained_on": f"{trained.train} {noun} of {trained.name}, sha256 {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
@@ -113,11 +136,11 @@ class Run:
             folder / REPORT,
             result.scores,
             result.gallery,
-            title=f"{self.preset}: {setting.images.name}",
+            title=f"{self.preset}: {scored.name}",
             about={
                 "run": self.folder.name,
-                "trained on": f"{self.images['train']} images of {self.images['name']}",
-                "scored on": f"{len(setting.images.test)} held-out images of {setting.images.name}",
+                "trained on": f"{trained.train} {noun} of {trained.name}",
+                "scored on": f"{scored.test} held-out {noun} of {scored.name}",
                 "updates": str(self.experiment.training.updates),
                 "seed": str(self.experiment.seed),
             },
@@ -127,9 +150,10 @@ class Run:
     def load_model(self, device: torch.device) -> WorldModel:
         """The weights of this run, unless they are those of another model than its config describes."""
         model = WorldModel.load(self.folder, device)
-        crop = self.experiment.world.crop
+        world = self.experiment.world
+        side = world.crop if isinstance(world, ImageWalkConfig) else world.pixels
         theirs = {**_flat(as_plain(model.settings)), "frame": model.frame_shape}
-        mine = {**_flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], crop, crop)}
+        mine = {**_flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
         for name, value in mine.items():
             if theirs.get(name) != value:
                 raise InputError(
@@ -138,24 +162,20 @@ class Run:
                 )
         return model
 
-    def set_up(self, device: torch.device, images: str | None = None) -> Setting:
-        """The worlds of this run, by default on the images it was trained on."""
+    def set_up(self, device: torch.device, images: str | None = None, plan: Plan | None = None) -> Setting:
+        """The worlds of this run, by default of the kind it was trained on."""
+        experiment = in_other_places(self.experiment, plan) if plan else self.experiment
         try:
-            setting = set_up(self.experiment, device, images)
+            return set_up(experiment, device, images)
         except InputError as problem:
-            if images is not None or self.experiment.images == BUILTIN or Path(self.experiment.images).exists():
+            if not isinstance(experiment, ImageWalkExperiment) or images is not None:
+                raise
+            if experiment.images == BUILTIN or Path(experiment.images).exists():
                 raise
             raise InputError(
-                f"this run was trained on {self.images['name']} (sha256 {self.images['sha256'][:12]}...), which is "
-                f'not at "{self.experiment.images}"; give it, or other images, with --images: "builtin" will do'
+                f"this run was trained on {self.places.name} (sha256 {self.places.sha256[:12]}...), which is "
+                f'not at "{experiment.images}"; give it, or other images, with --images: "builtin" will do'
             ) from problem
-        return setting
-
-
-def _about(images: ImageSet) -> dict[str, Any]:
-    """What config.yaml says about the images."""
-    counts = {"train": len(images.train), "test": len(images.test)}
-    return {"name": images.name, "sha256": images.fingerprint, **counts}
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -167,7 +187,7 @@ def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def begin(
-    preset: str, experiment: Experiment, folder: Path | None, fabric: Fabric, console: Console
+    preset: str, experiment: ImageWalkExperiment | RoomsExperiment, folder: Path | None, fabric: Fabric, console: Console
 ) -> tuple[Run, Outcome]:
     """A new run, trained; in a fresh folder under runs/ where none is given."""
     # Whatever may be refused comes first: before a folder is made, and before other processes start.
@@ -175,10 +195,9 @@ def begin(
     setting.build_model()
     made = None
     if is_first_process():
-        made = Run.create(folder or fresh_folder(preset), preset, experiment, setting.images)
+        made = Run.create(folder or fresh_folder(preset), preset, setting)
         console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
-        images = setting.images
-        on = f"{len(images.train)} images ({images.name}; {len(images.test)} held out)"
+        on = f"{setting.places.train} {setting.noun} ({setting.places.name}; {setting.places.test} held out)"
         console.print(f"training {preset} on {on} into {made.folder}", soft_wrap=True)
     fabric.launch()
     run = fabric.broadcast(made)
@@ -196,10 +215,12 @@ def _note_on_schedule(experiment: Experiment) -> str:
     return f'note: {settings.updates} updates end in stage "{last.name}", {missed}; shorten --warm-up and --grow\n'
 
 
-def resume(run: Run, experiment: Experiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
+def resume(run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
     """A run, continued; only its number of updates may change, and where its images are."""
     training = replace(run.experiment.training, updates=experiment.training.updates)
-    same = replace(run.experiment, images=experiment.images, training=training)
+    same = replace(run.experiment, training=training)
+    if isinstance(same, ImageWalkExperiment) and isinstance(experiment, ImageWalkExperiment):
+        same = replace(same, images=experiment.images)
     require(
         as_plain(same) == as_plain(experiment),
         "a resumed run keeps its settings: only --updates and --images may be given anew",
@@ -209,8 +230,8 @@ def resume(run: Run, experiment: Experiment, fabric: Fabric, console: Console) -
     run = replace(run, experiment=experiment)
     setting = run.set_up(fabric.device)
     require(
-        setting.images.fingerprint == run.images["sha256"],
-        f"the images at {experiment.images} are not those that {run.folder} was trained on",
+        setting.places.sha256 == run.places.sha256,
+        f"{setting.places.name} is not what {run.folder} was trained on, which is {run.places.name} with other contents",
     )
     fabric.launch()
     if fabric.is_global_zero:

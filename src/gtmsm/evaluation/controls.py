@@ -1,6 +1,6 @@
 """What the same memory and decoder would show without the model's knowledge, or with more of it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
@@ -8,8 +8,7 @@ from torch import Tensor
 
 from gtmsm.data.clip import Clip
 from gtmsm.model.gtmsm import Dream, WorldModel
-from gtmsm.model.memory import Memory, gather
-from gtmsm.model.recall import RecallConfig, recall
+from gtmsm.model.memory import Memory, gather, nearest
 from gtmsm.tensors import Belief
 
 
@@ -22,18 +21,30 @@ class Guess:
 
 
 def controls(
-    model: WorldModel, past: Clip, future: Clip, memory: Memory, dream: Dream, generator: torch.Generator
+    model: WorldModel,
+    past: Clip,
+    future: Clip,
+    memory: Memory,
+    dream: Dream,
+    true_places: Float[Tensor, "batch time P"],
+    known_places: Float[Tensor, "batch time P"],
+    generator: torch.Generator,
 ) -> dict[str, Guess]:
-    """Every control, by the name it has in scores.json."""
-    reading = RecallConfig(neighbours=model.settings.recall.neighbours, delta=model.settings.recall.delta)
-    knowing = recall(Memory(Belief(past.true_pose), memory.code), Belief(future.true_pose), reading)
-    nearest = knowing.heaviest
-    guessed = torch.randint(past.steps, nearest.shape, device=nearest.device, generator=generator)
+    """Every control, by the name it has in scores.json.
+
+    `true_places` are where the agent was, in the world's own units; `known_places` the same in the model's.
+    """
+    tau = past.steps
+    reading = replace(model.settings.recall, distance="euclidean")
+    keys, queries = Belief(known_places[:, :tau]), Belief(known_places[:, tau:])
+    knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
+    closest = nearest(Belief(true_places[:, :tau]), Belief(true_places[:, tau:]), 1).index[..., 0]
+    guessed = torch.randint(tau, closest.shape, device=closest.device, generator=generator)
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),
-        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), nearest),
-        "copy_nearest_true_pose": Guess(gather(past.x, nearest), nearest),
+        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), closest),
+        "copy_nearest_true_pose": Guess(gather(past.x, closest), closest),
         "copy_nearest_predicted_pose": Guess(gather(past.x, dream.retrieved), dream.retrieved),
         "last_frame": Guess(still, None),
         "mean_frame": Guess(blend, None),

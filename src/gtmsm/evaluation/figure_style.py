@@ -51,7 +51,7 @@ def svg(figure: Figure, name: str) -> str:
     body = body[body.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
     body = re.sub(r' xmlns(:\w+)?="[^"]*"', "", body)  # HTML needs none, and a page without links is easy to trust
-    body = re.sub(r"font: ((?:bold )?[\d.]+px) [^;\"]*", r"font: \1 var(--font)", body)
+    body = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", body)
     body = re.sub(
         r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{escape(name)}">', body, count=1
     )

@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float
 
 from gtmsm.config import require
 from gtmsm.evaluation.metrics import revisited
+from gtmsm.worlds.floor_map import FloorMap
 
 
 @dataclass(frozen=True)
@@ -70,3 +71,55 @@ class Gallery:
         """Which predicted steps are at a place that was memorised."""
         seen: np.ndarray = revisited(torch.from_numpy(self.true_pose), self.tau).numpy()
         return seen
+
+
+@dataclass(frozen=True)
+class RoomsGallery:
+    """Example clips of an agent with a heading, as CPU arrays. Poses are x, y and heading in the world's own frame."""
+
+    truth: Float[np.ndarray, "clips future C h w"]
+    """Frames of the prediction phase."""
+    imagined: Float[np.ndarray, "clips future C h w"]
+    true_pose: Float[np.ndarray, "clips T 3"]
+    """Over all T = tau + future steps, as is `inferred_pose`."""
+    inferred_pose: Float[np.ndarray, "clips T 3"]
+    """As the model believes, from the true start, mirrored and scaled where that cannot be known."""
+    seen: Bool[np.ndarray, "clips future"]
+    """Which predicted steps are at a pose near a memorised one."""
+    tau: int
+    maps: tuple[FloorMap, ...]
+    """The place of each clip from above, without the agent."""
+    strips: tuple[tuple[int, int], ...]
+    """Stretches of time steps to show frame by frame, first and last, counted from 1 as the paper does."""
+    displacement: Float[np.ndarray, "A 3"]
+    """What the model believes each action does to an agent at rest, in its own frame: ahead, left, turn in radians."""
+    true_displacement: Float[np.ndarray, "A 3"]
+    """What it does."""
+    action_names: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not belong together."""
+        clips, future = self.truth.shape[:2]
+        require(clips > 0 and future > 0, f"a gallery needs clips and steps; got {clips} clips of {future} steps")
+        expected = {
+            "imagined": self.truth.shape,
+            "true_pose": (clips, self.tau + future, 3),
+            "inferred_pose": (clips, self.tau + future, 3),
+            "seen": (clips, future),
+            "displacement": (len(self.action_names), 3),
+            "true_displacement": (len(self.action_names), 3),
+        }
+        for name, shape in expected.items():
+            mine = getattr(self, name).shape
+            require(mine == shape, f"{name} is {mine}; {clips} clips of {self.tau} + {future} steps need {shape}")
+        require(len(self.maps) == clips, f"{len(self.maps)} maps for {clips} clips")
+        for first, last in self.strips:
+            require(
+                self.tau < first <= last <= self.tau + future,
+                f"steps {first} to {last} are not predicted: those are {self.tau + 1} to {self.tau + future}",
+            )
+
+    @property
+    def future(self) -> int:
+        """How many steps were predicted."""
+        return int(self.truth.shape[1])

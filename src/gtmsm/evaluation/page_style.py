@@ -24,7 +24,7 @@ header + section { margin-top: 28px; }
 .verdict { margin: 14px 0 0; }
 .cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(190px, 1fr)); gap: 1px;
   background: var(--line); border: 1px solid var(--line); border-radius: 8px; overflow: hidden; }
-@media (min-width: 760px) { .cards { grid-template-columns: repeat(3, 1fr); } }
+@media (min-width: 760px) { .cards { grid-template-columns: repeat(var(--across), 1fr); } }
 .card { background: var(--panel); padding: 16px 18px; display: flex; flex-direction: column; }
 .card .name { font-size: .9rem; font-weight: 600; }
 .card .number { font-size: 1.9rem; line-height: 1.35; font-variant-numeric: tabular-nums; color: var(--accent); }
@@ -35,6 +35,7 @@ sub { line-height: 0; }
 figcaption { margin-top: 10px; font-size: .9rem; max-width: 84ch; }
 figure svg { display: block; width: 100%; height: auto; margin: 0 0 6px; overflow: visible; }
 svg image { image-rendering: pixelated; }
+.smooth svg image { image-rendering: auto; }
 video { display: block; width: 100%; height: auto; border-radius: 8px; background: #1a1a1a; }
 .halves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 24px; }
 .unseen { color: var(--alarm); }

@@ -1,139 +1,62 @@
-"""The figures of the report."""
+"""Figures that every report has, whatever its world, and what other figures are drawn with."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from gtmsm.evaluation.figure_style import (
-    ACTIONS,
-    BLUE,
-    GREEN,
-    INK,
-    LINES,
-    ORANGE,
-    PURPLE,
-    RED,
-    SKY,
-    STYLE,
-    WIDTH,
-    new_figure,
-    spread,
-)
-from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.figure_style import INK, LINES, RED, SKY, STYLE, new_figure, spread
 from gtmsm.evaluation.table import rows
 
 
 @mpl.rc_context(STYLE)
-def positions(gallery: Gallery, clip: int) -> Figure:
-    """The paper's fig:image_nav, top: the world and the window, then positions as they were and as inferred."""
-    tau, true, inferred = gallery.tau, gallery.true_pose[clip], gallery.inferred_pose[clip]
-    colour = _place_colours(true)
-    figure = new_figure(2.7)
-    figure.get_layout_engine().set(wspace=0.06)
-    world, truth, past, future = figure.subplots(1, 4)
-    _world(world, gallery, clip)
-    _visits(truth, true[:tau, ::-1], colour[:tau], f"true, steps 1–{tau}")
-    truth.set(xlabel="column", ylabel="row")
-    truth.invert_yaxis()  # rows count downwards, as in the picture
-    _visits(past, inferred[:tau], colour[:tau], f"inferred, steps 1–{tau}")
-    _visits(future, inferred[tau:], colour[tau:], f"inferred, steps {tau + 1}–{len(true)}")
-    for axes in (past, future):
-        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=INK, lw=0.8, ls="--", alpha=0.5))
-        axes.set(xlabel="s₁", ylabel="s₂")
-    return figure
-
-
-@mpl.rc_context(STYLE)
-def strips(gallery: Gallery, clip: int) -> Figure:
-    """The paper's fig:image_nav, bottom: true above imagined frames, early and late."""
-    figure = new_figure(1.5)
-    for axes, steps in zip(figure.subplots(1, 2), strip_steps(gallery.future), strict=True):
-        seen = gallery.seen[clip, steps]
-        pair = np.stack([gallery.truth[clip, steps], gallery.imagined[clip, steps]])
-        picture, centres = _tiles(pair)
-        axes.imshow(picture)
-        axes.xaxis.tick_top()
-        axes.set_yticks(centres[:2], ["true", "imagined"])
-        axes.set_xticks(centres[: len(steps)], [str(gallery.tau + 1 + t) for t in steps])
-        for label, known in zip(axes.get_xticklabels(), seen, strict=True):
-            label.set(color=INK if known else RED, weight="normal" if known else "bold")
-        axes.tick_params(length=0)
-        axes.spines[:].set_visible(False)
-    return figure
-
-
-def strip_steps(future: int, count: int = 8) -> tuple[list[int], list[int]]:
-    """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
-    count = min(count, future)
-    late = min(207, future - count)
-    return list(range(count)), list(range(late, late + count))
-
-
-@mpl.rc_context(STYLE)
 def horizon(scores: Mapping[str, Any]) -> Figure:
-    """PSNR and retrieval at each predicted step, the model among its controls."""
-    figure = new_figure(5.6)
-    figure.get_layout_engine().set(hspace=0.08)
-    quality, places = figure.subplots(2, 1, sharex=True)
-    _curves(quality, scores, "psnr_by_step")
-    quality.set_ylabel("PSNR (dB)")
+    """PSNR at each predicted step, the model among its controls; retrieval below it, where places are cells."""
     # The copies read the same entries as the model and as the memory at true poses: their lines would hide those.
     looking_up = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
-    _curves(places, scores, "retrieval_by_step", looking_up, (-0.03, 1.06))
-    places.set(xlabel="steps predicted", ylabel="right place retrieved")
-    places.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    places.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panels = 1 + any(values.get("retrieval_by_step") is not None for _, _, values in rows(scores))
+    figure = new_figure(0.6 + 2.5 * panels if panels > 1 else 3.4)
+    figure.get_layout_engine().set(hspace=0.08)
+    axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
+    _curves(axes[0], scores, "psnr_by_step")
+    axes[0].set_ylabel("PSNR (dB)")
+    if panels > 1:
+        _curves(axes[1], scores, "retrieval_by_step", looking_up, (-0.03, 1.06))
+        axes[1].set_ylabel("right place retrieved")
+        axes[1].yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axes[-1].set_xlabel("steps predicted")
+    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
     return figure
 
 
-@mpl.rc_context(STYLE)
-def displacements(gallery: Gallery) -> Figure:
-    """The learned M: an arrow per action, the true move dashed beside it."""
-    figure = new_figure(4.2, WIDTH / 2)
-    axes = figure.subplots()
-    axes.grid()
-    moves, true = gallery.displacement, gallery.true_displacement
-    reach = 1.35 * max(np.abs(moves).max(), np.abs(true).max(), 1e-6)
-    for i, (name, move, truth) in enumerate(zip(gallery.action_names, moves, true, strict=True)):
-        colour = ACTIONS[i % len(ACTIONS)]
-        length = np.hypot(*move)
-        still = length < 0.08 * reach
-        arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
-        axes.annotate("", move, (0, 0), arrowprops=arrow)
-        axes.plot(*move, "o", color=colour, ms=5 if still else 0)
-        axes.plot([0, truth[0]], [0, truth[1]], "--", color=INK, lw=1.2, alpha=0.75, zorder=5)
-        # Between two arrows there is room for the name of an action that goes nowhere.
-        beyond = _gap_direction(moves) if still else move / length
-        axes.annotate(name, move + 0.13 * reach * beyond, ha="center", va="center", color=colour, weight="bold")
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
-    axes.set_aspect("equal", anchor="N")
-    return figure
+def draw_strip(
+    axes: Axes,
+    pair: Float[np.ndarray, "2 steps C h w"],
+    numbers: Sequence[int],
+    seen: Bool[np.ndarray, "steps"],
+    named: bool = True,
+) -> None:
+    """True above imagined frames, the number of each step above them: red where nothing like it was memorised."""
+    picture, centres = _tiles(pair)
+    axes.imshow(picture)
+    axes.xaxis.tick_top()
+    axes.set_yticks(centres[:2], ["true", "imagined"] if named else ["", ""])
+    axes.set_xticks(centres[: len(numbers)], [str(number) for number in numbers])
+    for label, known in zip(axes.get_xticklabels(), seen, strict=True):
+        label.set(color=INK if known else RED, weight="normal" if known else "bold")
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
 
 
-@mpl.rc_context(STYLE)
-def walls(gallery: Gallery) -> Figure:
-    """sigma_d over the inferred space, with the true walls drawn on it."""
-    figure = new_figure(4.2, WIDTH / 2)
-    axes = figure.subplots()
-    xs, ys = gallery.wall_xs, gallery.wall_ys
-    half_x, half_y = (np.ptp(axis) / max(1, len(axis) - 1) / 2 for axis in (xs, ys))
-    extent = (xs.min() - half_x, xs.max() + half_x, ys.min() - half_y, ys.max() + half_y)
-    values = gallery.wall_values[np.argsort(ys)][:, np.argsort(xs)]
-    heat = axes.imshow(values, origin="lower", extent=extent, vmin=0, vmax=1, cmap="cividis", aspect="equal")
-    for width, colour in ((3.2, "black"), (1.6, "white")):  # a line that shows on dark and on bright
-        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=colour, lw=width))
-    bar = figure.colorbar(heat, ax=axes, location="bottom", shrink=0.7, aspect=30)
-    bar.set_label("share of the move that is kept")
-    axes.set(xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
-    axes.locator_params(nbins=5)
-    return figure
+def pixels(frame: Float[np.ndarray, "C h w"]) -> Float[np.ndarray, "h w 3"]:
+    """Channels last; grey as three equal channels."""
+    shown = frame.clip(0, 1).transpose(1, 2, 0)
+    return np.broadcast_to(shown, (*shown.shape[:2], 3))
 
 
 def _curves(
@@ -164,42 +87,6 @@ def _curves(
     axes.grid(axis="y")
 
 
-def _world(axes: Axes, gallery: Gallery, clip: int) -> None:
-    """The picture walked upon, with the window at the last memorised step."""
-    axes.imshow(_pixels(gallery.images[clip]))
-    axes.set_title(f"world, view at step {gallery.tau}")
-    axes.set(xticks=[], yticks=[], anchor="N")
-    axes.spines[:].set_visible(False)
-    top, left = gallery.view_corner[clip] - 0.5
-    height, width = gallery.truth.shape[-2:]
-    for line, colour in ((3.6, "black"), (2, "#ffd60a")):
-        axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=colour, lw=line, clip_on=False))
-
-
-def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, "n 3"], title: str) -> None:
-    """Positions in turn, joined by a faint line; a blue square around the last."""
-    axes.plot(*xy.T, color=INK, lw=0.5, alpha=0.3)
-    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot a place, or the page grows for nothing
-    axes.scatter(*xy[first].T, s=14, c=colour[first], linewidths=0, zorder=3)
-    axes.scatter(*xy[-1:].T, s=70, marker="s", facecolors="none", edgecolors=BLUE, linewidths=2.2, zorder=4)
-    axes.set_title(title)
-    axes.set_aspect("equal", adjustable="datalim")
-    axes.margins(0.12)
-
-
-def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
-    """A colour for each true place, blended between four corners: the same place is the same in every panel."""
-    low = pose.min(0)
-    row, column = ((pose - low) / np.maximum(pose.max(0) - low, 1e-9)).T[:, :, None]
-    top_left, top_right, bottom_left, bottom_right = (
-        np.array(mpl.colors.to_rgb(colour)) for colour in (ORANGE, GREEN, PURPLE, "#5a4fcf")
-    )
-    blended: np.ndarray = (1 - row) * ((1 - column) * top_left + column * top_right) + row * (
-        (1 - column) * bottom_left + column * bottom_right
-    )
-    return blended
-
-
 def _tiles(frames: Float[np.ndarray, "down across C h w"]) -> tuple[Float[np.ndarray, "H W 4"], list[float]]:
     """Frames as one picture with transparent joints, and the middle of each row and column."""
     down, across, _, h, w = frames.shape
@@ -208,30 +95,9 @@ def _tiles(frames: Float[np.ndarray, "down across C h w"]) -> tuple[Float[np.nda
     for i, row in enumerate(frames):
         for j, frame in enumerate(row):
             top, left = i * (h + joint), j * (w + joint)
-            sheet[top : top + h, left : left + w, :3] = _pixels(frame)
+            sheet[top : top + h, left : left + w, :3] = pixels(frame)
             sheet[top : top + h, left : left + w, 3] = 1
     return sheet, [(h - 1) / 2 + i * (h + joint) for i in range(max(down, across))]
-
-
-def _pixels(frame: Float[np.ndarray, "C h w"]) -> Float[np.ndarray, "h w 3"]:
-    """Channels last; grey as three equal channels."""
-    shown = frame.clip(0, 1).transpose(1, 2, 0)
-    return np.broadcast_to(shown, (*shown.shape[:2], 3))
-
-
-def _ring(corners: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-    """Corners in the order in which a line goes round them."""
-    x, y = (corners - corners.mean(0)).T
-    return corners[np.argsort(np.arctan2(y, x))]
-
-
-def _gap_direction(moves: Float[np.ndarray, "A 2"]) -> Float[np.ndarray, "2"]:
-    """The middle of the widest angle between the moves that go somewhere."""
-    far = moves[np.hypot(*moves.T) > 0.5 * np.hypot(*moves.T).max()]
-    angles = np.sort(np.arctan2(far[:, 1], far[:, 0]))
-    gaps = np.diff(angles, append=angles[0] + 2 * np.pi)
-    middle = angles[gaps.argmax()] + gaps.max() / 2
-    return np.array([np.cos(middle), np.sin(middle)])
 
 
 def _range(curves: Sequence[Float[np.ndarray, "time"]]) -> tuple[float, float]:

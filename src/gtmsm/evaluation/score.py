@@ -2,22 +2,26 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
+from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import Guess, controls
-from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.examine_image_walk import ImageWalkExaminer
+from gtmsm.evaluation.examine_rooms import RoomsExaminer
+from gtmsm.evaluation.gallery import Gallery, RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.model.motion import Free, Walled
-from gtmsm.worlds.image_walk import MOVES, ImageWalk
+from gtmsm.worlds.image_walk import ImageWalk
+from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.walkers import Walker
+from gtmsm.worlds.world import World
 
 SSIM_EVERY = 4
 """SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
@@ -34,7 +38,10 @@ class EvaluationConfig:
     clips: int = 500
     """Held-out clips."""
     seed: int = 0
-    """Of the clips: the same seed gives the same walks on the same images."""
+    """Of the clips: the same seed gives the same walks in the same places."""
+    metric_poses: bool = False
+    """Whether poses are in the world's own units, since displacements were learned from: they are then scored as they
+    are. Otherwise up to a scale, a turn and a mirror image, which nothing seen could tell."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be scored."""
@@ -49,7 +56,53 @@ class Evaluation:
     """Numbers for programs, pictures for people."""
 
     scores: dict[str, Any]
-    gallery: Gallery
+    gallery: Gallery | RoomsGallery
+
+
+@runtime_checkable
+class Examiner(Protocol):
+    """What is particular to a kind of world."""
+
+    privileges: str
+    """What a model was given beyond frames and actions."""
+
+    def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
+        """Which predicted steps are at a memorised place."""
+
+    def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
+        """Whether what was retrieved is right; None where places are never exactly the same."""
+
+    def true_places(self, clip: Clip) -> Float[Tensor, "batch time P"]:
+        """Where the agent was, in coordinates in which it is near or far."""
+
+    def known_places(
+        self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
+    ) -> Float[Tensor, "batch time P"]:
+        """The same in the coordinates of the model, whose own belief is `walk`."""
+
+    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
+        """More errors of predicted frames, by name."""
+
+    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+        """Steps of special interest, by name; those further errors are averaged over the first of them."""
+
+    def note(self, clip: Clip, walk: Float[Tensor, "batch time S"], imagined: Tensor) -> None:
+        """Take a batch of walks to heart, for `scores` and `gallery`."""
+
+    def scores(self) -> dict[str, Any]:
+        """Of all walks noted: how well poses were inferred."""
+
+    def gallery(self, model: WorldModel) -> Gallery | RoomsGallery:
+        """The first few walks noted, for people."""
+
+
+def examiner_for(world: World, settings: EvaluationConfig) -> Examiner:
+    """Who knows this kind of world."""
+    if isinstance(world, ImageWalk):
+        return ImageWalkExaminer(world, settings.tau)
+    if isinstance(world, Rooms):
+        return RoomsExaminer(world, settings.tau, settings.horizon, settings.metric_poses)
+    raise InputError(f"walks in a {type(world).__name__} cannot be scored; give an ImageWalk or Rooms")
 
 
 @dataclass
@@ -59,19 +112,25 @@ class _Tally:
     mse: list[Float[Tensor, "batch future"]] = field(default_factory=list)
     ssim: list[Float[Tensor, "batch future"]] = field(default_factory=list)
     hit: list[Bool[Tensor, "batch future"]] = field(default_factory=list)
+    more: dict[str, list[Float[Tensor, "batch future"]]] = field(default_factory=dict)
 
-    def add(self, clip: Clip, tau: int, guess: Guess) -> None:
+    def add(self, clip: Clip, tau: int, guess: Guess, examiner: Examiner) -> None:
         """Compare one batch with the truth."""
         self.mse.append(metrics.frame_mse(clip.x[:, tau:], guess.frames).cpu())
         self.ssim.append(metrics.ssim(clip.x[:, tau::SSIM_EVERY], guess.frames[:, ::SSIM_EVERY]).cpu())
-        if guess.retrieved is not None:
-            self.hit.append(metrics.hits(clip.true_pose, tau, guess.retrieved).cpu())
+        hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
+        if hit is not None:
+            self.hit.append(hit.cpu())
+        for name, error in examiner.judge(clip, guess.frames).items():
+            self.more.setdefault(name, []).append(error.cpu())
 
-    def summary(self, seen: Bool[Tensor, "clips future"]) -> dict[str, Any]:
+    def summary(
+        self, seen: Bool[Tensor, "clips future"], masks: dict[str, Bool[Tensor, "clips future"]]
+    ) -> dict[str, Any]:
         """The scores of this way."""
         mse, ssim = torch.cat(self.mse), torch.cat(self.ssim)
         hit = torch.cat(self.hit) if self.hit else None
-        return {
+        scores = {
             "psnr_pooled": metrics.psnr_pooled(mse),
             "psnr_frames": metrics.psnr_frames(mse),
             "psnr_revisited": metrics.psnr_pooled(mse, seen),
@@ -82,86 +141,86 @@ class _Tally:
             "psnr_by_step": metrics.psnr_by_step(mse),
             "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
         }
+        scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
+        for name, errors in self.more.items():
+            scores[name] = _share(torch.cat(errors), next(iter(masks.values())))
+        return scores
 
 
-def _share(value: Bool[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
-    """How often `value` holds where `mask` does."""
+def _share(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
+    """The mean of `value` (how often it holds) where `mask` does."""
     return value[mask].double().mean().item() if mask.any() else None
 
 
 @torch.no_grad()
 def evaluate(
-    model: WorldModel, world: ImageWalk, walker: Walker, settings: EvaluationConfig, device: torch.device
+    model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig, device: torch.device
 ) -> Evaluation:
-    """Score `model` on walks over the images of `world`."""
+    """Score `model` on walks in the places of `world`."""
     reading = model.settings.recall.neighbours
     require(
         reading <= settings.tau,
         f"the model reads {reading} neighbours but tau is {settings.tau}; memorise at least {reading} steps",
     )
+    examiner = examiner_for(world, settings)
     # Apart, so that two models are scored on the same walks however much chance each of them uses.
     walks, chance = (torch.Generator(device).manual_seed(settings.seed + i) for i in (0, 1))
     tallies: dict[str, _Tally] = {}
-    true, inferred, seen = [], [], []
-    gallery: dict[str, Any] = {}
+    masks: dict[str, list[Tensor]] = {}
     for clip in _batches(world, walker, settings, walks):
         past, future = clip.split(settings.tau)
         memory, here = model.memorise(past.x, past.a)
         dream = model.imagine(memory, here, future.a)
         sampled = model.imagine(memory, here, future.a, chance)
+        walk = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+        places = examiner.true_places(clip), examiner.known_places(model, clip, walk)
         guesses = {
             "imagined": Guess(dream.frames, dream.retrieved),
             "sampled": Guess(sampled.frames, sampled.retrieved),
-            **controls(model, past, future, memory, dream, chance),
+            **controls(model, past, future, memory, dream, *places, chance),
         }
         for name, guess in guesses.items():
-            tallies.setdefault(name, _Tally()).add(clip, settings.tau, guess)
-        walk = torch.cat([memory.place.mean, dream.poses], 1).cpu()
-        true.append(clip.true_pose.cpu())
-        inferred.append(walk)
-        seen.append(metrics.revisited(clip.true_pose, settings.tau).cpu())
-        if not gallery:
-            gallery = _examples(world, clip, dream.frames, walk, settings.tau)
-    fit = metrics.affine_fit(torch.cat(inferred), torch.cat(true))
-    share = torch.cat(seen).double().mean().item()
-    r2 = {"imagined": fit.r2, "sampled": None, "true_pose_memory": 1.0, "copy_nearest_true_pose": 1.0}
-    r2["copy_nearest_predicted_pose"] = fit.r2
-    summaries = {
-        name: tally.summary(torch.cat(seen)) | {"pose_r2": r2.get(name), "revisited_fraction": share}
-        for name, tally in tallies.items()
-    }
+            tallies.setdefault(name, _Tally()).add(clip, settings.tau, guess, examiner)
+        examiner.note(clip, walk, dream.frames)
+        for name, mask in ({"revisited": examiner.revisited(clip)} | examiner.masks(clip)).items():
+            masks.setdefault(name, []).append(mask.cpu())
+    every = {name: torch.cat(parts) for name, parts in masks.items()}
+    seen = every.pop("revisited")
+    share = seen.double().mean().item()
+    summaries = {name: tally.summary(seen, every) | {"revisited_fraction": share} for name, tally in tallies.items()}
     scores = {
         **summaries.pop("imagined"),
+        **examiner.scores(),
         "sampled": summaries.pop("sampled"),
         "controls": summaries,
-        "protocol": _protocol(settings),
+        "protocol": _protocol(settings, examiner),
     }
-    scores["converged"] = all((scores[name] or 0) >= bar for name, bar in metrics.CONVERGED.items())
-    return Evaluation(scores, Gallery(**gallery, **_learned_motion(model, world, torch.cat(true), torch.cat(inferred))))
+    if "pose_r2" in scores:
+        scores["converged"] = all((scores[name] or 0) >= bar for name, bar in metrics.CONVERGED.items())
+    return Evaluation(scores, examiner.gallery(model))
 
 
+@torch.no_grad()
 def glance(
-    model: WorldModel, world: ImageWalk, walker: Walker, settings: EvaluationConfig, device: torch.device
+    model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig, device: torch.device
 ) -> dict[str, float]:
-    """PSNR, retrieval and R2 on a few held-out clips, quickly: what training shows while it runs."""
+    """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
     generator = torch.Generator(device).manual_seed(settings.seed)
-    with torch.no_grad():
-        clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
-        past, future = clip.split(settings.tau)
-        memory, here = model.memorise(past.x, past.a)
-        dream = model.imagine(memory, here, future.a)
-        seen = metrics.revisited(clip.true_pose, settings.tau)
-        hit = metrics.hits(clip.true_pose, settings.tau, dream.retrieved)
-        walk = torch.cat([memory.place.mean, dream.poses], 1)
-        return {
-            "psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0,
-            "retrieval": _share(hit, seen) or 0.0,
-            "pose_r2": metrics.affine_fit(walk, clip.true_pose).r2,
-        }
+    examiner = examiner_for(world, settings)
+    clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
+    past, future = clip.split(settings.tau)
+    memory, here = model.memorise(past.x, past.a)
+    dream = model.imagine(memory, here, future.a)
+    values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}
+    hit = examiner.hits(clip, dream.retrieved)
+    if hit is not None:
+        values["retrieval"] = _share(hit, examiner.revisited(clip)) or 0.0
+    examiner.note(clip, model.motion.unroll(model.motion.start(len(clip.a)), clip.a), dream.frames)
+    return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
 
 
 def _batches(
-    world: ImageWalk, walker: Walker, settings: EvaluationConfig, generator: torch.Generator, at_once: int = 50
+    world: World, walker: Walker, settings: EvaluationConfig, generator: torch.Generator, at_once: int = 50
 ) -> Iterator[Clip]:
     """Clips in portions that fit into memory."""
     for begin in range(0, settings.clips, at_once):
@@ -169,61 +228,17 @@ def _batches(
         yield record(world, walker, n, settings.tau + settings.horizon, generator)
 
 
-def _protocol(settings: EvaluationConfig) -> dict[str, Any]:
+def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:
     """How the scores came about, as the metric rules ask."""
     return {
         "tau": settings.tau,
         "horizon": settings.horizon,
         "clips": settings.clips,
         "seed": settings.seed,
-        "prediction": "mean path, mean of the heaviest component; samples of the prior under `sampled`",
+        "prediction": "mean path, point estimate of the prior (a mixture: the mean of its heaviest component); samples "
+        "of the prior under `sampled`",
         "psnr": "data range 1; pooled = PSNR of the mean error, frames = mean of per-frame PSNRs, capped at "
         f"{metrics.PSNR_CAP:.0f} dB; revisited and unseen are pooled",
         "ssim": f"uniform {metrics.SSIM_WINDOW}x{metrics.SSIM_WINDOW} window, every {SSIM_EVERY}th step",
-        "privileges": "fixed start; no displacement loss, no true poses, no labels of walls",
-    }
-
-
-def _examples(world: ImageWalk, clip: Clip, imagined: Tensor, walk: Tensor, tau: int, count: int = 4) -> dict[str, Any]:
-    """The first few clips of a batch that was just recorded in `world`."""
-    return {
-        "images": world.picture()[:count].cpu().numpy(),
-        "truth": clip.x[:count, tau:].cpu().numpy(),
-        "imagined": imagined[:count].cpu().numpy(),
-        "true_pose": clip.true_pose[:count].cpu().numpy(),
-        "inferred_pose": walk[:count].numpy(),
-        "tau": tau,
-        "view_corner": world.config.corner(clip.true_pose[:count, tau - 1]).cpu().numpy(),
-    }
-
-
-def _learned_motion(
-    model: WorldModel,
-    world: ImageWalk,
-    true: Float[Tensor, "clips time 2"],
-    inferred: Float[Tensor, "clips time S"],
-) -> dict[str, Any]:
-    """M and sigma_d, and the truth mapped into their space."""
-    motion = model.motion
-    assert isinstance(motion, Free)
-    into = metrics.affine_fit(true, inferred)
-    far = world.config.cells - 0.5
-    corners = torch.tensor([[-0.5, -0.5], [-0.5, far], [far, far], [far, -0.5]])
-    moves = torch.tensor(MOVES, dtype=torch.float64)
-    low, high = inferred.flatten(0, 1).amin(0), inferred.flatten(0, 1).amax(0)
-    margin = 1.5 * motion.M.detach().cpu().norm(dim=0).max()
-    xs, ys = (torch.linspace(float(a), float(b), 160) for a, b in zip(low - margin, high + margin, strict=True))
-    if isinstance(motion, Walled):
-        grid = torch.stack(torch.meshgrid(xs, ys, indexing="xy"), -1).to(motion.M.device)
-        values = motion.gate(grid).cpu()
-    else:
-        xs, ys, values = torch.empty(0), torch.empty(0), torch.empty(0, 0)
-    return {
-        "displacement": motion.M.detach().cpu().T.numpy(),
-        "action_names": world.action_names,
-        "wall_xs": xs.numpy(),
-        "wall_ys": ys.numpy(),
-        "wall_values": values.numpy(),
-        "walls": into(corners.double()).float().numpy(),
-        "true_displacement": (moves @ into.matrix).float().numpy(),
+        "privileges": examiner.privileges,
     }

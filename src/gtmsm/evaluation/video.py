@@ -8,7 +8,7 @@ from pathlib import Path
 import imageio.v2 as imageio
 import numpy as np
 from imageio_ffmpeg import get_ffmpeg_exe
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Shaped, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from gtmsm.errors import InputError
@@ -41,12 +41,15 @@ def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3
 
 
 def side_by_side(
-    columns: Sequence[Float[np.ndarray, "time _ _ _"]],
+    columns: Sequence[Float[np.ndarray, "time _ _ _"] | UInt8[np.ndarray, "time _ _ 3"]],
     labels: Sequence[str],
     scale: int,
     captions: Sequence[str] | None = None,
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Enlarge films pixel by pixel and set them in a row, a label above each and a caption per step below."""
+    """Set films in a row, a label above each and a caption per step below.
+
+    Films of floats (channels first) are enlarged pixel by pixel; films of bytes (channels last) are shown as they are.
+    """
     lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
     if len(lengths) != 1 or len(labels) != len(columns):
         raise InputError(
@@ -54,17 +57,16 @@ def side_by_side(
             f"got lengths {sorted(lengths)} and {len(labels)} labels for {len(columns)} films"
         )
     size, gap = _text_size(scale), max(4, scale // 4)
-    widths = [
-        max(column.shape[-1] * scale, _text_width(label, size)) for column, label in zip(columns, labels, strict=True)
-    ]
+    sizes = [_size_on_screen(column, scale) for column in columns]
+    widths = [max(width, _text_width(label, size)) for (_, width), label in zip(sizes, labels, strict=True)]
     wide, line = sum(widths) + gap * (len(widths) - 1), 2 * size
-    tall = line + max(column.shape[-2] for column in columns) * scale + (line if captions is not None else 0)
+    tall = line + max(height for height, _ in sizes) + (line if captions is not None else 0)
     # One canvas, filled in place: a film of hundreds of frames is too big to copy at every step of the layout.
     canvas = np.full((len(columns[0]), tall, wide, 3), PAPER, np.uint8)
     left = 0
     for column, label, width in zip(columns, labels, widths, strict=True):
         canvas[:, :line, left : left + width] = _text(label, width, size)
-        pixels = _enlarged(column, scale)
+        pixels = column if column.dtype == np.uint8 else _enlarged(column, scale)
         inset = left + (width - pixels.shape[2]) // 2
         canvas[:, line : line + pixels.shape[1], inset : inset + pixels.shape[2]] = pixels
         left += width + gap
@@ -79,15 +81,22 @@ def comparison(
     seen: Bool[np.ndarray, "clips time"],
     tau: int,
     scale: int,
+    maps: Sequence[UInt8[np.ndarray, "time side side 3"]] = (),
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Truth | imagined | error of each clip, two clips in a row, with the step and whether its place was seen."""
-    across = min(2, len(truth))
+    """Truth | imagined | error of each clip, with the step and whether its place was seen; two clips in a row.
+
+    With a map before each, a clip has a row to itself.
+    """
+    across = 1 if maps else min(2, len(truth))
     canvas = np.empty(0, np.uint8)
     for i, (x, y, known) in enumerate(zip(truth, imagined, seen, strict=True)):
         error = np.abs(x - y).mean(1, keepdims=True) / ERROR_FULL_SCALE
         words = ["seen before" if k else "never seen" for k in known]
         captions = [f"step {tau + 1 + t} of {tau + len(x)}: {word}" for t, word in enumerate(words)]
-        panel = side_by_side([x, y, error], ["truth", "imagined", "error"], scale, captions)
+        columns, labels = [x, y, error], ["truth", "imagined", "error"]
+        if maps:
+            columns, labels = [maps[i], *columns], ["where it is", *labels]
+        panel = side_by_side(columns, labels, scale, captions)
         time, tall, wide, _ = panel.shape
         if i == 0:
             down = -(-len(truth) // across)
@@ -121,6 +130,13 @@ def _enlarged(
     """Every pixel as a square of `scale` pixels; grey as three equal channels."""
     pixels = (film.clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(scale, axis=1).repeat(scale, axis=2)
+
+
+def _size_on_screen(film: Shaped[np.ndarray, "time _ _ _"], scale: int) -> tuple[int, int]:
+    """Height and width that a film will have."""
+    if film.dtype == np.uint8:
+        return film.shape[1], film.shape[2]
+    return scale * film.shape[2], scale * film.shape[3]
 
 
 def _text_size(scale: int) -> int:

@@ -1,0 +1,70 @@
+"""An agent on its map, step by step."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from gtmsm.worlds.floor_map import OUTSIDE, SHARP, Colour, FloorMap
+
+TRUE: Colour = (213, 94, 58)
+INFERRED: Colour = (47, 134, 209)
+"""As figures have them: red is where the agent is, blue where the model thinks it is."""
+
+
+def film_map(
+    floor: FloorMap,
+    true_pose: Float[Tensor, "time 3"],
+    tau: int,
+    size: int,
+    inferred_pose: Float[Tensor, "time 3"] | None = None,
+    trail: bool = False,
+) -> UInt8[np.ndarray, "future size size 3"]:
+    """The steps after tau: a dot at every memorised place, the true pose, a smaller inferred one on top of it."""
+    floor = _resized(floor, size)
+    side = floor.image.width / floor.scale  # places differ in size; what is drawn on them should not
+    floor = floor.dots(true_pose[:tau], radius=0.009 * side)
+    frames = []
+    for step in range(tau, len(true_pose)):
+        if trail and step > tau:
+            floor = floor.path(true_pose[step - 1 : step + 1], width=0.012 * side)
+        present = floor.agent(true_pose[step], TRUE, radius=0.1 * side)
+        if inferred_pose is not None:
+            present = present.agent(inferred_pose[step], INFERRED, radius=0.055 * side)
+        frames.append(present.pixels())
+    return np.stack(frames)
+
+
+def extent_of(floor: FloorMap) -> tuple[float, float, float, float]:
+    """Of a map in units: its left, right, bottom and top."""
+    (x, y), side = floor.corner, floor.image.width / floor.scale
+    return x, x + side, y, y + side
+
+
+def bounds_of(floor: FloorMap) -> tuple[float, float, float, float]:
+    """The same of what is drawn on a map, without the paper around it."""
+    drawn = (np.asarray(floor.image) != np.array(OUTSIDE)).any(-1)
+    (top, bottom), (left, right) = (np.flatnonzero(drawn.any(axis))[[0, -1]] for axis in (1, 0))
+    x, y = floor.corner
+    height = floor.image.height - 1
+    return (
+        x + float(left) / floor.scale,
+        x + float(right) / floor.scale,
+        y + float(height - bottom) / floor.scale,
+        y + float(height - top) / floor.scale,
+    )
+
+
+def tensor_of(poses: Float[np.ndarray, "time 3"]) -> Float[Tensor, "time 3"]:
+    """Poses as maps want them."""
+    return torch.from_numpy(np.ascontiguousarray(poses, dtype=np.float32))
+
+
+def _resized(floor: FloorMap, size: int) -> FloorMap:
+    """The same map as a picture of another size: hundreds of small ones are drawn faster."""
+    side = SHARP * size
+    picture = floor.image.resize((side, side), Image.Resampling.BOX)
+    return replace(floor, image=picture, scale=floor.scale * side / floor.image.width)

@@ -1,0 +1,154 @@
+"""The figures of a report on walks over images."""
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Polygon, Rectangle
+
+from gtmsm.evaluation.figure_style import (
+    ACTIONS,
+    BLUE,
+    GREEN,
+    INK,
+    ORANGE,
+    PURPLE,
+    STYLE,
+    WIDTH,
+    new_figure,
+)
+from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.plots import draw_strip, pixels
+
+
+@mpl.rc_context(STYLE)
+def positions(gallery: Gallery, clip: int) -> Figure:
+    """The paper's fig:image_nav, top: the world and the window, then positions as they were and as inferred."""
+    tau, true, inferred = gallery.tau, gallery.true_pose[clip], gallery.inferred_pose[clip]
+    colour = _place_colours(true)
+    figure = new_figure(2.7)
+    figure.get_layout_engine().set(wspace=0.06)
+    world, truth, past, future = figure.subplots(1, 4)
+    _world(world, gallery, clip)
+    _visits(truth, true[:tau, ::-1], colour[:tau], f"true, steps 1–{tau}")
+    truth.set(xlabel="column", ylabel="row")
+    truth.invert_yaxis()  # rows count downwards, as in the picture
+    _visits(past, inferred[:tau], colour[:tau], f"inferred, steps 1–{tau}")
+    _visits(future, inferred[tau:], colour[tau:], f"inferred, steps {tau + 1}–{len(true)}")
+    for axes in (past, future):
+        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=INK, lw=0.8, ls="--", alpha=0.5))
+        axes.set(xlabel="s₁", ylabel="s₂")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def strips(gallery: Gallery, clip: int) -> Figure:
+    """The paper's fig:image_nav, bottom: true above imagined frames, early and late."""
+    figure = new_figure(1.5)
+    for axes, steps in zip(figure.subplots(1, 2), strip_steps(gallery.future), strict=True):
+        seen = gallery.seen[clip, steps]
+        pair = np.stack([gallery.truth[clip, steps], gallery.imagined[clip, steps]])
+        draw_strip(axes, pair, [gallery.tau + 1 + t for t in steps], seen)
+    return figure
+
+
+def strip_steps(future: int, count: int = 8) -> tuple[list[int], list[int]]:
+    """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
+    count = min(count, future)
+    late = min(207, future - count)
+    return list(range(count)), list(range(late, late + count))
+
+
+@mpl.rc_context(STYLE)
+def displacements(gallery: Gallery) -> Figure:
+    """The learned M: an arrow per action, the true move dashed beside it."""
+    figure = new_figure(4.2, WIDTH / 2)
+    axes = figure.subplots()
+    axes.grid()
+    moves, true = gallery.displacement, gallery.true_displacement
+    reach = 1.35 * max(np.abs(moves).max(), np.abs(true).max(), 1e-6)
+    for i, (name, move, truth) in enumerate(zip(gallery.action_names, moves, true, strict=True)):
+        colour = ACTIONS[i % len(ACTIONS)]
+        length = np.hypot(*move)
+        still = length < 0.08 * reach
+        arrow = {"arrowstyle": "-|>", "color": colour, "lw": 2, "shrinkA": 0, "shrinkB": 0}
+        axes.annotate("", move, (0, 0), arrowprops=arrow)
+        axes.plot(*move, "o", color=colour, ms=5 if still else 0)
+        axes.plot([0, truth[0]], [0, truth[1]], "--", color=INK, lw=1.2, alpha=0.75, zorder=5)
+        # Between two arrows there is room for the name of an action that goes nowhere.
+        beyond = _gap_direction(moves) if still else move / length
+        axes.annotate(name, move + 0.13 * reach * beyond, ha="center", va="center", color=colour, weight="bold")
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
+    axes.set_aspect("equal", anchor="N")
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def walls(gallery: Gallery) -> Figure:
+    """sigma_d over the inferred space, with the true walls drawn on it."""
+    figure = new_figure(4.2, WIDTH / 2)
+    axes = figure.subplots()
+    xs, ys = gallery.wall_xs, gallery.wall_ys
+    half_x, half_y = (np.ptp(axis) / max(1, len(axis) - 1) / 2 for axis in (xs, ys))
+    extent = (xs.min() - half_x, xs.max() + half_x, ys.min() - half_y, ys.max() + half_y)
+    values = gallery.wall_values[np.argsort(ys)][:, np.argsort(xs)]
+    heat = axes.imshow(values, origin="lower", extent=extent, vmin=0, vmax=1, cmap="cividis", aspect="equal")
+    for width, colour in ((3.2, "black"), (1.6, "white")):  # a line that shows on dark and on bright
+        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=colour, lw=width))
+    bar = figure.colorbar(heat, ax=axes, location="bottom", shrink=0.7, aspect=30)
+    bar.set_label("share of the move that is kept")
+    axes.set(xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
+    axes.locator_params(nbins=5)
+    return figure
+
+
+def _world(axes: Axes, gallery: Gallery, clip: int) -> None:
+    """The picture walked upon, with the window at the last memorised step."""
+    axes.imshow(pixels(gallery.images[clip]))
+    axes.set_title(f"world, view at step {gallery.tau}")
+    axes.set(xticks=[], yticks=[], anchor="N")
+    axes.spines[:].set_visible(False)
+    top, left = gallery.view_corner[clip] - 0.5
+    height, width = gallery.truth.shape[-2:]
+    for line, colour in ((3.6, "black"), (2, "#ffd60a")):
+        axes.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=colour, lw=line, clip_on=False))
+
+
+def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, "n 3"], title: str) -> None:
+    """Positions in turn, joined by a faint line; a blue square around the last."""
+    axes.plot(*xy.T, color=INK, lw=0.5, alpha=0.3)
+    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot a place, or the page grows for nothing
+    axes.scatter(*xy[first].T, s=14, c=colour[first], linewidths=0, zorder=3)
+    axes.scatter(*xy[-1:].T, s=70, marker="s", facecolors="none", edgecolors=BLUE, linewidths=2.2, zorder=4)
+    axes.set_title(title)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.12)
+
+
+def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
+    """A colour for each true place, blended between four corners: the same place is the same in every panel."""
+    low = pose.min(0)
+    row, column = ((pose - low) / np.maximum(pose.max(0) - low, 1e-9)).T[:, :, None]
+    top_left, top_right, bottom_left, bottom_right = (
+        np.array(mpl.colors.to_rgb(colour)) for colour in (ORANGE, GREEN, PURPLE, "#5a4fcf")
+    )
+    blended: np.ndarray = (1 - row) * ((1 - column) * top_left + column * top_right) + row * (
+        (1 - column) * bottom_left + column * bottom_right
+    )
+    return blended
+
+
+def _ring(corners: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
+    """Corners in the order in which a line goes round them."""
+    x, y = (corners - corners.mean(0)).T
+    return corners[np.argsort(np.arctan2(y, x))]
+
+
+def _gap_direction(moves: Float[np.ndarray, "A 2"]) -> Float[np.ndarray, "2"]:
+    """The middle of the widest angle between the moves that go somewhere."""
+    far = moves[np.hypot(*moves.T) > 0.5 * np.hypot(*moves.T).max()]
+    angles = np.sort(np.arctan2(far[:, 1], far[:, 0]))
+    gaps = np.diff(angles, append=angles[0] + 2 * np.pi)
+    middle = angles[gaps.argmax()] + gaps.max() / 2
+    return np.array([np.cos(middle), np.sin(middle)])

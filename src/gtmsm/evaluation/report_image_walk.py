@@ -1,0 +1,121 @@
+"""What a report says of walks over images, and of no other world."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from gtmsm.evaluation import page, plots, plots_image_walk
+from gtmsm.evaluation.figure_style import svg
+from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.table import Column
+from gtmsm.evaluation.video import comparison
+
+CLIPS_IN_VIDEO = 4
+CLIPS_IN_STRIPS = 3
+FPS = 8
+
+HEADLINES = (
+    (Column("psnr_revisited", "PSNR at revisited places", "dB", 2), "where memory can know the answer"),
+    (Column("psnr_unseen", "PSNR at unseen places", "dB", 2), "where it cannot"),
+    (Column("retrieval_revisited", "Right place retrieved", "%", 1), "at revisited places, over the whole horizon"),
+    (Column("pose_r2", "R² of position", "", 4), "inferred positions against true ones, after an affine fit"),
+    (Column("psnr_pooled", "PSNR, all frames", "dB", 2), "of the mean error"),
+    (Column("ssim", "SSIM", "", 3), "mean over frames, 7×7 windows"),
+)
+
+READING = (
+    "<b>Revisited and unseen</b> are scored apart. At a place never memorised nobody can know the answer; "
+    "a mean over both says more about the walk than about the model.",
+    "<b>Retrieval</b> counts a step as right only if the entry nearest in pose was recorded at exactly the present "
+    "true place.",
+)
+
+
+def sections(scores: Mapping[str, Any], gallery: Gallery) -> tuple[str, ...]:
+    """From the headlines to what was learned about moving."""
+    cards = [page.score_card(scores, column, note) for column, note in HEADLINES]
+    return (
+        page.headlines(cards, _verdict(scores), across=3),
+        _film(gallery),
+        _places(gallery),
+        _frames(gallery),
+        _over_time(scores),
+        _motion(gallery),
+    )
+
+
+def _verdict(scores: Mapping[str, Any]) -> str:
+    """The model against its ceiling and the share of places it could know, in words."""
+    parts = []
+    ceiling = ((scores.get("controls") or {}).get("vae_ceiling") or {}).get("psnr_revisited")
+    mine, share = scores.get("psnr_revisited"), scores.get("revisited_fraction")
+    if ceiling is not None and mine is not None:
+        gap = ceiling - mine
+        side = "below" if gap >= 0 else "above"
+        parts.append(f"At revisited places the model is {abs(gap):.2f} dB {side} the ceiling of its own decoder.")
+    if share is not None:
+        parts.append(f"{100 * share:.0f}% of the predicted steps are at a place that was memorised.")
+    return " ".join(parts)
+
+
+def _film(gallery: Gallery) -> str:
+    """Truth, imagination and error, moving."""
+    some = slice(CLIPS_IN_VIDEO)
+    scale = max(1, round(128 / gallery.truth.shape[-1]))
+    frames = comparison(gallery.truth[some], gallery.imagined[some], gallery.seen[some], gallery.tau, scale)
+    return page.section(
+        "Truth and imagination",
+        page.film(frames, FPS),
+        "The model sees no frame here, only the actions. The error is the mean absolute difference over colours: "
+        "black is none, white is a half or more. Below each clip, whether the place of this step was memorised.",
+    )
+
+
+def _places(gallery: Gallery) -> str:
+    """True beside inferred positions."""
+    return page.section(
+        "Where it was, and where it thinks it was",
+        svg(plots_image_walk.positions(gallery, 0), "positions"),
+        "A dot is a position visited, coloured by the true place, so one colour is one place in every panel. "
+        "The yellow square is the view and the blue squares the position at the end of the phase. The inferred space "
+        "is learned from frames and actions: turned, stretched and mirrored is as good as upright, "
+        "but a grid must stay a grid. Dashed: the true walls, mapped by the affine fit.",
+    )
+
+
+def _frames(gallery: Gallery) -> str:
+    """True above imagined frames, early and late."""
+    clips = range(min(CLIPS_IN_STRIPS, len(gallery.truth)))
+    figures = "".join(svg(plots_image_walk.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
+    return page.section(
+        "Frame by frame",
+        figures,
+        'Steps of the clip are above the frames; <b class="unseen">red</b> steps are at places never memorised, '
+        "where no memory can know what is there.",
+    )
+
+
+def _over_time(scores: Mapping[str, Any]) -> str:
+    """Scores at each predicted step."""
+    return page.section(
+        "Over the horizon",
+        svg(plots.horizon(scores), "horizon"),
+        "Above: PSNR of the error pooled over clips, all places together. Below: how often the memory entry read "
+        "was recorded at the present true place, among steps at revisited places. A drifting pose shows as a line "
+        "that falls; lines that stay level are memory at work.",
+    )
+
+
+def _motion(gallery: Gallery) -> str:
+    """What the motion model has learned."""
+    arrows = svg(plots_image_walk.displacements(gallery), "displacements")
+    halves = f"<div><h3>Displacement of each action</h3>{arrows}</div>"
+    if gallery.wall_values.size:
+        heat = svg(plots_image_walk.walls(gallery), "walls")
+        halves += f"<div><h3>Walls: σ<sub>d</sub> where a move would end</h3>{heat}</div>"
+    return page.section(
+        "What it learned about moving",
+        f'<div class="halves">{halves}</div>',
+        "Left: rows of the learned M; dashed, the true moves mapped by the affine fit. Right: σ<sub>d</sub>, by which "
+        "a move is multiplied; white, the true walls. It should be near 1 inside and near 0 just outside; "
+        "further out the agent never tried, so anything may stand there.",
+    )

@@ -54,7 +54,7 @@ def test_the_own_check_of_a_config_speaks_first():
 @pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_comes_back_from_plain_data_unchanged(preset: str):
     experiment = PRESETS[preset][1]
-    assert read_config(Experiment, as_plain(experiment), "here") == experiment
+    assert read_config(type(experiment), as_plain(experiment), "here") == experiment
 
 
 def test_plain_data_is_plain():

@@ -1,8 +1,49 @@
 """A walk as a video."""
 
-import torch
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-from gtmsm.film import BLANK, paint
+import pytest
+import torch
+from imageio_ffmpeg import count_frames_and_secs
+
+from gtmsm.errors import InputError
+from gtmsm.evaluation.score import EvaluationConfig
+from gtmsm.experiments import PRESETS, RoomsExperiment, set_up
+from gtmsm.film import BLANK, film_imagination, paint, parse_actions
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WEIGHTS
+from gtmsm.model.recall import RecallConfig
+from gtmsm.run import Run
+from gtmsm.worlds.image_walk import ImageWalk
+from gtmsm.worlds.physics import IDLE
+from gtmsm.worlds.rooms import Rooms, RoomsConfig
+
+CPU = torch.device("cpu")
+FILM: dict[str, Any] = {
+    "actions": "", "picture": None, "images": None, "steps": 3, "tau": None, "seed": 0, "sample": False, "device": CPU,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=["rotate", "walk"])
+def rooms_run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Untrained weights of a small model, in a run folder."""
+    preset = PRESETS[request.param][1]
+    assert isinstance(preset, RoomsExperiment)
+    model = replace(
+        preset.model, vae=FrameVAEConfig(width=16, code_size=4), recall=RecallConfig(neighbours=2, delta=1e-4)
+    )
+    experiment = replace(
+        preset,
+        world=RoomsConfig(textures="procedural", train_places=1, test_places=2, antialias=1),
+        model=model,
+        evaluation=EvaluationConfig(tau=8, horizon=4, clips=1, metric_poses=preset.evaluation.metric_poses),
+    )
+    setting = set_up(experiment, CPU)
+    run = Run.create(tmp_path_factory.mktemp("runs") / request.param, request.param, setting)
+    setting.build_model().save(run.folder / WEIGHTS)
+    return run
 
 
 def test_a_later_crop_lies_on_top_of_an_earlier_one():
@@ -19,3 +60,41 @@ def test_crops_cut_from_a_picture_paint_that_picture():
     corners = torch.cartesian_prod(torch.arange(4), torch.arange(4))
     crops = torch.stack([picture[:, r : r + 2, c : c + 2] for r, c in corners.tolist()])
     assert torch.equal(paint(crops, corners, size=5)[-1], picture)
+
+
+@pytest.mark.parametrize("world", [ImageWalk, Rooms])
+def test_every_action_of_a_world_has_a_letter_of_its_own(world: type[ImageWalk] | type[Rooms]):
+    numbers = list(world.action_keys.values())
+    assert sorted(set(numbers) - {IDLE}) == list(range(len(world.action_names)))
+    assert len(numbers) == len(set(numbers))
+
+
+def test_letters_of_rooms_are_those_of_a_keyboard_and_a_dot_presses_none():
+    said = parse_actions("f b a d l r q e .2", Rooms.action_names, Rooms.action_keys)
+    assert said == [*range(8), IDLE, IDLE]
+
+
+def test_an_unknown_letter_is_refused_with_the_letters_of_the_world():
+    with pytest.raises(
+        InputError, match=r'"x" in "f3 x"; use f \(forward\), .*e \(forward and turn right\), \. \(no key'
+    ):
+        parse_actions("f3 x", Rooms.action_names, Rooms.action_keys)
+
+
+@pytest.mark.parametrize("actions", ["", "f2 l .2"])
+def test_rooms_are_filmed_at_every_step(rooms_run: Run, tmp_path: Path, actions: str):
+    told = film_imagination(rooms_run, out=tmp_path / "walk.mp4", **FILM | {"actions": actions})
+    steps = 5 if actions else 3
+    assert told.startswith(f"{steps} steps imagined after 8 memorised; PSNR ")
+    assert count_frames_and_secs(tmp_path / "walk.mp4")[0] == steps
+
+
+def test_a_sampled_dream_of_rooms_is_filmed_too(rooms_run: Run, tmp_path: Path):
+    film_imagination(rooms_run, out=tmp_path / "walk.gif", **FILM | {"sample": True, "tau": 5})
+    assert (tmp_path / "walk.gif").exists()
+
+
+def test_a_picture_is_refused_where_there_are_rooms(rooms_run: Run, tmp_path: Path):
+    with pytest.raises(InputError, match="walks through rooms, where mine.png cannot be shown; leave out --picture"):
+        film_imagination(rooms_run, out=tmp_path / "walk.mp4", **FILM | {"picture": Path("mine.png")})
+    assert not list(tmp_path.iterdir())

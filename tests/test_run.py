@@ -18,8 +18,10 @@ from gtmsm.evaluation.table import CONTROLS
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Free, MotionConfig
+from gtmsm.model.recall import RecallConfig
 from gtmsm.run import Run, fresh_folder, read_scores
 from gtmsm.worlds.image_walk import MOVES
+from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
 
@@ -54,8 +56,8 @@ def test_a_config_says_all_that_is_needed_to_do_the_same_again(toy_run: Path, to
     run = Run.open(toy_run)
     assert (run.preset, run.experiment.images) == ("image-walk-small", str(toy_images))
     assert run.experiment.training.optimiser.batch == 4
-    assert run.images["train"] == 64
-    assert len(run.images["sha256"]) == 64
+    assert run.places.train == 64
+    assert len(run.places.sha256) == 64
 
 
 def test_scores_hold_every_number_for_the_model(toy_run: Path):
@@ -73,7 +75,7 @@ def test_scores_hold_every_number_for_every_control(toy_run: Path, control: str)
 
 def test_scores_say_what_was_scored_and_trained_on(toy_run: Path):
     protocol = json.loads((toy_run / "scores.json").read_text())["protocol"]
-    sha256 = Run.open(toy_run).images["sha256"]
+    sha256 = Run.open(toy_run).places.sha256
     assert protocol["scored_on"] == f"8 test images of toy.npz, sha256 {sha256}"
     assert protocol["trained_on"] == f"64 images of toy.npz, sha256 {sha256}"
 
@@ -113,9 +115,9 @@ def test_a_model_that_knows_the_motion_retrieves_every_revisited_place_away_from
     with torch.no_grad():
         model.motion.M.copy_(torch.tensor(MOVES, dtype=torch.float32).T)
 
-    def to_and_fro(n: int, steps: int, generator: torch.Generator) -> torch.Tensor:
+    def to_and_fro(world: World, steps: int, generator: torch.Generator) -> torch.Tensor:
         """Up, down, right, left, left, right, down, up, stay, ...: never two cells from the start."""
-        return torch.tensor([0, 1, 3, 2, 2, 3, 1, 0, 4]).repeat(n, steps // 9 + 1)[:, :steps]
+        return torch.tensor([0, 1, 3, 2, 2, 3, 1, 0, 4]).repeat(world.agents, steps // 9 + 1)[:, :steps]
 
     scores = evaluate(model, setting.test_world, to_and_fro, EvaluationConfig(tau=18, horizon=30, clips=3), CPU).scores
     assert scores["retrieval_revisited"] == 1.0
@@ -140,7 +142,7 @@ def test_a_folder_without_a_config_is_no_run(tmp_path: Path):
 def test_an_existing_folder_is_not_trained_into(toy_run: Path):
     run = Run.open(toy_run)
     with pytest.raises(InputError, match="exists; choose another --run, or continue it with --resume"):
-        Run.create(toy_run, run.preset, run.experiment, run.set_up(CPU).images)
+        Run.create(toy_run, run.preset, run.set_up(CPU))
 
 
 def test_a_run_whose_config_cannot_be_written_leaves_no_folder(
@@ -152,18 +154,22 @@ def test_a_run_whose_config_cannot_be_written_leaves_no_folder(
     run = Run.open(toy_run)
     monkeypatch.setattr(Run, "write_config", full)
     with pytest.raises(InputError, match="could not write"):
-        Run.create(tmp_path / "new", run.preset, run.experiment, run.set_up(CPU).images)
+        Run.create(tmp_path / "new", run.preset, run.set_up(CPU))
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is not a run's config: it needs preset, images and experiment"),
+        ("", "is not a run's config: it needs preset, places and experiment"),
         ("- 1\n- 2", "is not a run's config"),
         ("preset: [", "is not valid YAML"),
-        ("preset: a\nimages: {}\nexperiment: {}", "images needs name, sha256, train and test"),
-        ("preset: a\nimages: {name: a, sha256: b, train: 1, test: 1}\nexperiment: 3", "expected settings by name"),
+        ("preset: a\nplaces: {}\nexperiment: {}", "places needs name, sha256, train and test"),
+        ("preset: rotate\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: 3", "expected settings by name"),
+        (
+            "preset: rotat\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: {}",
+            'unknown preset "rotat"; did you mean "rotate"\\?',
+        ),
         ("\x00", "is not valid YAML"),
     ],
 )
@@ -212,6 +218,16 @@ def another_frame(path: Path) -> None:
     WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=32, code_size=8)), (3, 6, 6), 5).save(path)
 
 
+def another_motion(path: Path) -> None:
+    motion = MotionConfig(kind="turning")
+    WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=32, code_size=8), motion=motion), (3, 8, 8), 5).save(path)
+
+
+def another_prior(path: Path) -> None:
+    recall = RecallConfig(prior="query")
+    WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=32, code_size=8), recall=recall), (3, 8, 8), 5).save(path)
+
+
 def foreign(path: Path) -> None:
     save_file({"layer.weight": torch.zeros(3)}, path)
 
@@ -229,6 +245,8 @@ def a_checkpoint(path: Path) -> None:
     [
         (another_width, "holds weights of another model: vae.width is 40 there and 32 in config.yaml"),
         (another_frame, r"holds weights of another model: frame is \(3, 6, 6\) there and \(3, 8, 8\)"),
+        (another_motion, "holds weights of another model: motion.kind is turning there and walled in config.yaml"),
+        (another_prior, "holds weights of another model: recall.prior is query there and mixture in config.yaml"),
         (foreign, "holds weights of another program"),
         (truncated, "cannot be read as a safetensors file .* is it whole?"),
         (a_checkpoint, "holds no weights of a world model"),
@@ -251,7 +269,7 @@ def test_images_that_have_vanished_are_asked_for(copied: Path, tmp_path: Path):
 def test_images_that_have_moved_can_be_given(copied: Path, toy_images: Path):
     edit(copied, lambda c: c["experiment"].update(images="/no/such.npz"))
     run = Run.open(copied)
-    assert run.set_up(CPU, str(toy_images)).images.fingerprint == run.images["sha256"]
+    assert run.set_up(CPU, str(toy_images)).places.sha256 == run.places.sha256
 
 
 @pytest.mark.parametrize(

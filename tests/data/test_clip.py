@@ -14,12 +14,13 @@ def clip():
         x=torch.rand(3, 10, 3, 4, 4, generator=generator),
         a=torch.rand(3, 10, 5, generator=generator),
         true_pose=torch.rand(3, 10, 2, generator=generator),
+        true_step=torch.rand(3, 10, 2, generator=generator),
     )
 
 
 def test_past_and_future_put_together_are_the_clip(clip):
     past, future = clip.split(7)
-    for name in ("x", "a", "true_pose"):
+    for name in ("x", "a", "true_pose", "true_step"):
         together = torch.cat([getattr(past, name), getattr(future, name)], dim=1)
         assert torch.equal(together, getattr(clip, name))
 
@@ -40,6 +41,26 @@ def test_an_index_picks_the_same_walks_from_every_field(clip):
     assert torch.equal(picked.x, clip.x[1:])
     assert torch.equal(picked.a, clip.a[1:])
     assert torch.equal(picked.true_pose, clip.true_pose[1:])
+    assert torch.equal(picked.true_step, clip.true_step[1:])
+
+
+def felt_on_the_way(start, poses):
+    """Steps from pose to pose in the frame of who takes them, by plain rotation."""
+    before = torch.cat([start[:, None], poses[:, :-1]], 1)
+    c, s = before[..., 2].cos(), before[..., 2].sin()
+    x, y, turn = (poses - before).unbind(-1)
+    return torch.stack([c * x + s * y, c * y - s * x, turn], -1)
+
+
+def test_where_a_walk_with_a_heading_began_follows_from_its_first_step(clip):
+    generator = torch.Generator().manual_seed(1)
+    start, poses = torch.randn(3, 3, generator=generator), 2 * torch.randn(3, 10, 3, generator=generator)
+    walk = Clip(clip.x, clip.a, poses, felt_on_the_way(start, poses))
+    torch.testing.assert_close(walk.true_start, start, rtol=1e-5, atol=1e-5)
+
+
+def test_where_a_walk_without_a_heading_began_is_one_step_back(clip):
+    assert torch.equal(clip.true_start, clip.true_pose[:, 0] - clip.true_step[:, 0])
 
 
 def test_a_clip_does_not_change(clip):

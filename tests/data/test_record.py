@@ -1,11 +1,16 @@
 """A world and a walker become a clip."""
 
+import math
+
 import pytest
 import torch
 
-from gtmsm.data.record import record
+from gtmsm.data.record import as_clip, record
+from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
-from gtmsm.worlds.walkers import PoissonWalker
+from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.textures import load_textures
+from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker
 
 
 @pytest.fixture
@@ -56,3 +61,50 @@ def test_the_same_seed_records_the_same_clip(world):
 
 def test_another_seed_records_another_clip(world):
     assert not torch.equal(recorded(world, seed=1).a, recorded(world, seed=2).a)
+
+
+@pytest.fixture
+def rooms():
+    plans = draw_floorplans("room", 3, 2, load_textures("procedural"), 0)
+    return Rooms(plans, RoomsConfig(textures="procedural", objects=2))
+
+
+def test_rooms_are_recorded_like_images(rooms):
+    first, second = (record(rooms, ScavengerWalker(), 2, 12, torch.Generator().manual_seed(3)) for _ in range(2))
+    assert first.x.shape == (2, 12, 3, 32, 32)
+    assert first.a.shape == (2, 12, 8)
+    assert first.true_pose.shape == (2, 12, 3)
+    assert torch.equal(first.x, second.x)
+
+
+def test_pressing_no_key_is_the_zero_vector(rooms):
+    rooms.reset(1)
+    a = as_clip(rooms, torch.tensor([[0, -1, 7]])).a[0]
+    assert a.sum(-1).tolist() == [1, 0, 1]
+    assert a.argmax(-1).tolist() == [0, 0, 7]
+
+
+def test_true_steps_lead_from_cell_to_cell(world):
+    clip = recorded(world)
+    assert torch.equal(clip.true_step[:, 1:], clip.true_pose[:, 1:] - clip.true_pose[:, :-1])
+    world.reset(4, torch.Generator().manual_seed(1))
+    assert torch.equal(clip.true_start, world.pose)
+
+
+def test_true_steps_in_rooms_are_those_that_the_agent_feels(rooms):
+    turn_left = rooms.action_names.index("turn left")
+    rooms.reset(2, torch.Generator().manual_seed(2))
+    start = rooms.pose
+    clip = as_clip(rooms, torch.full((2, 5), turn_left))
+    expected = torch.tensor([0.0, 0.0, 2 * math.pi / 41]).expand(2, 5, 3)
+    torch.testing.assert_close(clip.true_step, expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(clip.true_start, start, rtol=0, atol=1e-5)
+
+
+def test_walking_ahead_is_felt_as_ahead_wherever_one_looks(rooms):
+    spot = rooms.plans.spots[0, 0]
+    for heading in (0.0, 1.0, 2.0, -2.5):
+        rooms.place(torch.tensor([0]), torch.cat([spot, torch.tensor([heading])])[None])
+        step = as_clip(rooms, torch.tensor([[0]])).true_step[0, 0]
+        assert step[0] > 0.01
+        torch.testing.assert_close(step[1:], torch.zeros(2), rtol=0, atol=1e-5)

@@ -16,7 +16,7 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation import report
 from gtmsm.evaluation.figure_style import spread
 from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.plots import strip_steps
+from gtmsm.evaluation.plots_image_walk import strip_steps
 from gtmsm.evaluation.report import write_report
 from gtmsm.evaluation.table import CONTROLS
 
@@ -143,6 +143,11 @@ def test_text_from_outside_is_shown_and_never_run(page: str):
 def test_figures_take_the_ink_of_the_page(page: str):
     assert "currentColor" in page
     assert "#010203" not in page
+
+
+def test_figures_take_the_font_of_the_page(page: str):
+    assert "font-family: var(--font)" in page
+    assert "DejaVu" not in page
 
 
 def test_the_same_scores_make_the_same_page(tmp_path: Path):

@@ -15,6 +15,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
+from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
 SETTINGS = EvaluationConfig(tau=30, horizon=40, clips=6)
@@ -119,9 +120,9 @@ def test_a_single_clip_of_a_single_step_can_be_scored(model, world):
 
 
 def test_what_was_never_revisited_has_no_score(model, world):
-    def onwards(n: int, steps: int, generator: torch.Generator) -> torch.Tensor:
+    def onwards(world: World, steps: int, generator: torch.Generator) -> torch.Tensor:
         """Stand still, then walk up."""
-        return torch.tensor([4, 4, 4, 0, 0]).repeat(n, 1)
+        return torch.tensor([4, 4, 4, 0, 0]).repeat(world.agents, 1)
 
     scores = evaluate(model, world, onwards, EvaluationConfig(tau=3, horizon=2, clips=2), CPU).scores
     assert scores["revisited_fraction"] == 0

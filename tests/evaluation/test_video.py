@@ -160,3 +160,21 @@ def test_a_comparison_says_whether_the_place_was_seen():
     truth = clips(1, steps=1)
     known, unknown = (video.comparison(truth, truth, np.full((1, 1), seen), 8, 16) for seen in (True, False))
     assert (known != unknown).any()
+
+
+def test_a_film_of_bytes_is_shown_as_it_is_beside_one_that_is_enlarged():
+    floor = np.random.default_rng(1).integers(0, 255, (3, 64, 64, 3), dtype=np.uint8)
+    sheet = video.side_by_side([floor, clips(1)[0]], ["", ""], scale=8)
+    np.testing.assert_array_equal(sheet[:, -64:, :64], floor)
+
+
+def test_with_maps_every_clip_has_a_row_that_begins_with_its_map():
+    truth = clips(2)
+    maps = [np.full((3, 128, 128, 3), level, np.uint8) for level in (100, 200)]
+    sheet = video.comparison(truth, truth, np.ones((2, 3), bool), 8, 16, maps)
+    alone = video.comparison(truth[:1], truth[:1], np.ones((1, 3), bool), 8, 16, maps[:1])
+    assert sheet.shape[2] == alone.shape[2]
+    assert sheet.shape[1] == 2 * (alone.shape[1] - 16) + 16
+    quarter = sheet.shape[1] // 4
+    assert sheet[0, quarter, 80].tolist() == [100] * 3
+    assert sheet[0, 3 * quarter, 80].tolist() == [200] * 3

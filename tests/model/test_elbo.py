@@ -8,8 +8,8 @@ from torch.distributions import MultivariateNormal
 
 from gtmsm.model.elbo import elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
-from gtmsm.model.memory import Memory
-from gtmsm.model.recall import RecallConfig, recall
+from gtmsm.model.memory import Memory, gather
+from gtmsm.model.recall import MixturePrior, Retrieved
 from gtmsm.tensors import Belief, Gaussian
 
 GRID = torch.linspace(-12, 12, 8_001, dtype=torch.float64)
@@ -33,10 +33,17 @@ def vae_of(likelihood="gaussian", frame=(1, 2, 2)):
     return vae.requires_grad_(False)
 
 
+def read(memory, query, k, delta):
+    """The mixture of the k entries nearest to each query."""
+    near = memory.nearest(query, k)
+    relative = gather(memory.place.mean, near.index) - query.mean[:, :, None]
+    return MixturePrior()(Retrieved(near, memory.code_at(near.index), relative, delta))
+
+
 def prior_at(pose, times):
     """What a memory of three places says at one pose, `times` times over."""
     memory = Memory(Belief(column(-1.0, 0.2, 1.5)), Gaussian(column(-1.2, 0.4, 2.0), column(-1.0, -2.0, 0.3)))
-    return recall(memory, Belief(column(pose).expand(1, times, 1)), RecallConfig(neighbours=3, delta=0.1))
+    return read(memory, Belief(column(pose).expand(1, times, 1)), k=3, delta=0.1)
 
 
 def integrals(vae, x, q, pose):
@@ -136,7 +143,7 @@ def linear_world():
     """Frames of three pixels, a memory of one place, and the evidence of every frame in closed form."""
     gain, sigma, mean, variance = 1e-4 * torch.tensor([1.0, -0.5, 2.0], dtype=torch.float64), 2e-4, 0.7, 0.6
     memory = Memory(Belief(column(0.0)), Gaussian(column(mean), column(math.log(variance))))
-    prior = recall(memory, Belief(column(0.3).expand(1, 6, 1)), RecallConfig(neighbours=1))
+    prior = read(memory, Belief(column(0.3).expand(1, 6, 1)), k=1, delta=1e-4)
     z = mean + variance**0.5 * torch.randn(1, 6, 1, dtype=torch.float64, generator=seeded(1))
     x = 0.5 + gain * z + sigma * torch.randn(1, 6, 3, dtype=torch.float64, generator=seeded(2))
     spread = variance * gain[:, None] * gain + sigma**2 * torch.eye(3, dtype=torch.float64)

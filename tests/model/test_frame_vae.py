@@ -112,6 +112,80 @@ def test_the_conv_coder_refuses_what_cannot_be_halved_twice(size):
         coder((3, *size), coder="conv")
 
 
+# ---- a code for every patch
+
+
+def spatial(frame=(3, 32, 32), **settings):
+    return coder(frame, **{"coder": "spatial", "code_size": 128, **settings})
+
+
+@pytest.mark.parametrize(("frame", "size"), [((3, 32, 32), 64), ((3, 32, 32), 256), ((1, 8, 12), 18), ((3, 4, 4), 1)])
+@pytest.mark.parametrize("lead", [(), (2, 3)])
+def test_a_spatial_code_has_the_size_asked_for(frame, size, lead):
+    vae = spatial(frame, code_size=size)
+    q = vae.encode(frames(*lead, *frame))
+    assert q.mean.shape == q.log_var.shape == (*lead, size)
+    assert vae.decode(q.mean).shape == (*lead, *frame)
+
+
+def learned(vae):
+    """Weights that are not zero, as they are at first where a shortcut does it all."""
+    with torch.no_grad():
+        for p in vae.parameters():
+            p.add_(0.05 * torch.randn(p.shape, dtype=p.dtype, generator=torch.Generator().manual_seed(p.numel())))
+    return vae
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (2, 5), (7, 1)])
+def test_at_first_a_patch_is_known_to_its_neighbours_alone(row, column):
+    vae, x = spatial(), frames(1, 3, 32, 32)
+    changed = x.clone()
+    changed[..., 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 0.5
+    one, other = (vae.encode(frame).mean.view(2, 8, 8) for frame in (x, changed))
+    around = torch.zeros(8, 8, dtype=torch.bool)
+    around[max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = True
+    assert torch.equal((one != other).any(0), around)
+
+
+def test_a_patch_far_away_is_never_known():
+    vae, x = learned(spatial((3, 48, 48), code_size=288)), frames(1, 3, 48, 48)
+    changed = x.clone()
+    changed[..., :4, :4] = 1 - changed[..., :4, :4]
+    touched = (vae.encode(x).mean != vae.encode(changed).mean).view(2, 12, 12).any(0)
+    assert touched[0, 0]
+    assert not touched[8:].any() and not touched[:, 8:].any()
+
+
+def test_a_patch_is_painted_by_the_codes_around_it():
+    vae, z = learned(spatial((3, 48, 48), code_size=288)), codes(1, 288)
+    changed = z.clone()
+    changed.view(1, 2, 12, 12)[..., 0, 0] += 1
+    touched = (vae.decode(z) != vae.decode(changed))[0].any(0)
+    assert touched[:4, :4].all()
+    assert not touched[36:].any() and not touched[:, 36:].any()
+
+
+def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decoded():
+    vae, x = learned(spatial()), frames(2, 3, 32, 32)
+    q = vae.encode(x)
+    (vae.log_likelihood(x, q.sample(torch.Generator().manual_seed(3))).sum() + q.log_var.sum()).backward()
+    assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
+
+
+@pytest.mark.parametrize(
+    ("frame", "size", "said"),
+    [
+        ((3, 30, 32), 64, "30x32 does not divide by 4; use coder dense"),
+        ((3, 32, 32), 100, "code_size is 100; a spatial code of 8x8 patches needs a multiple of 64"),
+        ((3, 32, 32), 16, "needs a multiple of 64"),
+        ((3, 2, 2), 16, "2x2 does not divide by 4; use coder dense"),
+    ],
+)
+def test_the_spatial_coder_refuses_what_has_no_patches(frame, size, said):
+    with pytest.raises(InputError, match=said):
+        spatial(frame, code_size=size)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [

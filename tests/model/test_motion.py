@@ -192,18 +192,18 @@ def test_an_earlier_action_moves_every_later_pose_and_no_earlier_one():
 @pytest.mark.parametrize("kind", ["free", "walled"])
 def test_a_scout_walks_freely_with_the_same_moves(kind):
     motion, a = motion_of(kind), actions_of(2, 7)
-    scout, names = motion.scout()
-    assert list(names) == ["M"]
+    scout = motion.scout()
+    assert list(scout.names) == ["M"]
+    assert not scout.angles
     expected = (a @ motion.M.T).cumsum(1)
-    torch.testing.assert_close(scout(scout.start(2), a), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(scout.motion(motion.start(2), a), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_a_scout_is_a_copy():
     motion = motion_of("walled")
     before = motion.M.detach().clone()
-    scout, _ = motion.scout()
     with torch.no_grad():
-        scout.M.add_(1)
+        motion.scout().motion.M.add_(1)
     assert torch.equal(motion.M, before)
 
 
@@ -212,7 +212,7 @@ def test_a_scout_is_a_copy():
     [
         ({"state_size": 0}, "state_size is 0; a pose needs at least 1 dimension"),
         ({"noise": -0.1}, "noise is -0.1; a standard deviation cannot be negative"),
-        ({"hidden": 0}, "hidden is 0; sigma_d needs at least 1 unit"),
+        ({"hidden": 0}, "hidden is 0; a network needs at least 1 unit"),
     ],
 )
 def test_a_motion_nobody_can_build_is_refused(wrong, said):

@@ -8,13 +8,22 @@ from scipy.stats import norm
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal
 
 from gtmsm.errors import InputError
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory, Neighbours
-from gtmsm.model.recall import Mixture, RecallConfig, recall
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import Mixture, RecallConfig
 from gtmsm.tensors import Belief, Gaussian
 
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def recall(memory, query, reading):
+    """What a model that reads so says; places have two dimensions."""
+    settings = WorldModelConfig(vae=FrameVAEConfig(width=8), motion=MotionConfig(kind="free"), recall=reading)
+    return WorldModel(settings, (1, 2, 2), action_size=3).read(memory, query)
 
 
 def points(*shape, seed=0):
@@ -172,6 +181,14 @@ def test_recall_by_kl_divergence_weighs_by_it():
     [
         ({"neighbours": -1}, "neighbours is -1; give K > 0, or 0 for all of memory"),
         ({"delta": 0.0}, "delta is 0.0; an exact revisit would divide by it"),
+        ({"map_size": -1}, "map_size is -1; give the dimensions of the map, or 0 for none"),
+        ({"width": 7}, "width is 7; give at least 8"),
+        ({"layers": 0}, "layers is 0; give at least 1"),
+        ({"field_of_view": 180.0}, "field_of_view is 180.0; give degrees from 0 to 180"),
+        ({"field_of_view": 0.0}, "field_of_view is 0.0"),
+        ({"distance": "kl", "map_size": 3}, "use it without map_size and with choice nearest"),
+        ({"distance": "kl", "choice": "visible"}, "use it without map_size and with choice nearest"),
+        ({"prior": "rays", "width": 100}, "width is 100; tokens of rays need a multiple of 64"),
     ],
 )
 def test_a_reading_that_makes_no_sense_is_refused(wrong, said):

@@ -9,6 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
+from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
@@ -227,7 +228,9 @@ def test_explaining_at_the_mean_reads_the_memory_that_memorise_writes():
 
 def test_every_parameter_feels_the_loss():
     model, (frames, actions) = model_of(), walks()
-    loss, logs = model(frames, actions, TAU, seeded(3), RecallConfig())
+    loss, logs = model(
+        frames, actions, torch.zeros(3, TAU + FUTURE, 2), TAU, seeded(3), RecallConfig(), ObjectiveConfig()
+    )
     loss.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
     assert not any(value.requires_grad for value in logs.values())
@@ -265,6 +268,106 @@ def test_a_saved_model_is_loaded_to_the_bit(tmp_path, settings):
         assert torch.equal(dreamt(model).frames, dreamt(loaded).frames)
 
 
+KINDS = ["free", "walled", "turning", "drifting", "gliding"]
+
+
+def model_with(prior, kind, choice="nearest", **recall):
+    """A tiny model of any kind whose agent gets around."""
+    torch.manual_seed(0)
+    settings = WorldModelConfig(
+        vae=FrameVAEConfig(coder="spatial" if prior == "rays" else "dense", width=16, code_size=4),
+        motion=MotionConfig(kind=kind, noise=1e-2, hidden=8),
+        recall=RecallConfig(prior=prior, choice=choice, width=64, layers=1, **recall),
+    )
+    model = WorldModel(settings, (3, 8, 8), action_size=5)
+    with torch.no_grad():
+        for name, parameter in model.motion.named_parameters():
+            if name in ("move", "turn"):
+                parameter.copy_(0.4 * torch.randn(parameter.shape, generator=seeded(7)))
+    return model
+
+
+ALL = [("mixture", kind, "nearest") for kind in KINDS] + [("query", kind, "nearest") for kind in KINDS]
+ALL += [("rays", kind, choice) for kind in KINDS[2:] for choice in ("nearest", "visible")]
+ALL += [("query", "gliding", "visible")]
+
+
+@pytest.mark.parametrize(("prior", "kind", "choice"), ALL)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_every_prior_remembers_the_walks_of_every_motion(prior, kind, choice, seed):
+    dream = dreamt(model_with(prior, kind, choice), None if seed is None else seeded(seed))
+    assert dream.frames.shape == (3, FUTURE, 3, 8, 8)
+    assert dream.frames.isfinite().all()
+    assert dream.retrieved.min() >= 0 and dream.retrieved.max() < TAU
+
+
+@pytest.mark.parametrize(("prior", "kind", "choice"), ALL)
+def test_explaining_reads_what_was_memorised_whatever_the_prior(prior, kind, choice):
+    model, (frames, actions) = model_with(prior, kind, choice).double(), walks(dtype=torch.float64)
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    forecast = model.imagine(memory, here, actions[:, TAU:]).prior
+    code = model.vae.encode(frames[:, TAU:])
+    kl = forecast.divergence(code, code.mean)
+    torch.testing.assert_close(model.explain(frames, actions, TAU).kl, kl, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize(("prior", "kind", "choice"), ALL)
+def test_a_model_of_any_kind_is_loaded_to_the_bit(tmp_path, prior, kind, choice):
+    model = model_with(prior, kind, choice)
+    model.save(tmp_path / WEIGHTS)
+    loaded = WorldModel.load(tmp_path)
+    assert loaded.settings == model.settings
+    assert torch.equal(dreamt(model).frames, dreamt(loaded).frames)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "visible"])
+def test_a_young_memory_is_read_whole_whatever_the_choice(choice):
+    model = model_with("query", "turning", choice, neighbours=5)
+    memory, here = model.memorise(torch.rand(1, 3, 3, 8, 8), torch.zeros(1, 3, 5))
+    assert model.imagine(memory, here, torch.zeros(1, 2, 5)).prior.neighbours.index.shape == (1, 2, 3)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "visible"])
+def test_training_refuses_more_neighbours_than_memory_holds_whatever_the_choice(choice):
+    with pytest.raises(InputError, match="asked for 5 neighbours of a memory that holds 3"):
+        model_with("query", "turning", choice, neighbours=5).explain(*walks(), 3)
+
+
+def test_a_learned_map_of_places_decides_what_is_near():
+    model = model_with("mixture", "turning", map_size=2, neighbours=1)
+    memory, here = model.memorise(*walks(steps=TAU))
+    with torch.no_grad():
+        model.metric.weight.copy_(torch.eye(4)[:2])  # headings do not count
+    query = memory.place.mean[:, [4]].clone()
+    query[..., 2:] *= -1  # the same spot, looking the other way
+    assert (model.read(memory, Belief(query)).heaviest == 4).all()
+
+
+def test_a_learned_map_of_places_learns():
+    model, (frames, actions) = model_with("query", "turning", map_size=3), walks()
+    with torch.no_grad():
+        model.prior.view[-1].weight.normal_(std=0.1)
+    model.explain(frames, actions, TAU, seeded(3)).bound.mean().backward()
+    assert model.metric.weight.shape == (3, 4)
+    assert model.metric.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"recall": RecallConfig(distance="kl"), "motion": MotionConfig(noise=0.0)}, "distance is kl but noise is 0"),
+        (
+            {"recall": RecallConfig(distance="kl"), "motion": MotionConfig(kind="turning")},
+            "the places of a turning motion are not its poses; use distance euclidean",
+        ),
+        ({"recall": RecallConfig(choice="visible")}, "choice visible needs an agent with a heading, and a walled"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(parts, said):
+    with pytest.raises(InputError, match=said):
+        WorldModelConfig(**parts)
+
+
 @pytest.mark.parametrize("kept", [0, 4, 100, 0.5, 0.99])
 def test_a_file_cut_short_is_refused(tmp_path, kept):
     path = tmp_path / WEIGHTS
@@ -300,6 +403,8 @@ def described_as(model, tensors, path):
     [
         ({"code_size": 6}, r"vae.decoder.0.weight is \(16, 6\) there and \(16, 4\) here"),
         ({"kind": "free"}, "motion.W is missing there"),
+        ({"kind": "turning"}, r"motion.M is missing there and \(2, 5\) here"),
+        ({"kind": "gliding"}, "motion.M is missing there"),
     ],
 )
 def test_weights_of_another_model_are_refused(tmp_path, other, named):

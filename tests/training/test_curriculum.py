@@ -105,6 +105,11 @@ def test_without_warm_up_and_growth_there_is_only_the_full_horizon():
         ({"tau": 0}, "tau is 0; give at least 1 step to memorise"),
         ({"horizon": 0}, "horizon is 0; give at least 1 step to predict"),
         ({"warm_up": -1}, "warm_up is -1; give 0 or more updates"),
+        ({"warm_up_tau": -1}, "warm_up_tau is -1; give steps, or 0 for tau / 16"),
+        ({"tau": 33, "warm_up_tau": 34}, "warm_up_tau is 34, longer than tau = 33; give at most that"),
+        ({"motion_rate": -1.0}, "motion_rate is -1.0; give 0 or more"),
+        ({"wall_rate": 0.0}, "wall_rate is 0.0; give a positive one"),
+        ({"read_all_stages": -1}, "read_all_stages is -1; give 0 or more"),
         ({"grow": (5, 0)}, r"grow is \(5, 0\); every stage needs at least 1 update"),
     ],
 )
@@ -116,6 +121,21 @@ def test_a_schedule_nobody_can_walk_is_refused(wrong, said):
 def test_walls_are_not_learned_before_the_motion_is_known():
     stages = plan_stages(CurriculumConfig(wall_rate=2.0), READING, 50_000)
     assert [stage.wall_rate for stage in stages] == [0.0, 2.0, 2.0, 2.0, 2.0]
+
+
+def test_the_motion_learns_at_its_rate_from_the_first_update_on():
+    stages = plan_stages(CurriculumConfig(motion_rate=3.0), READING, 50_000)
+    assert [stage.motion_rate for stage in stages] == [3.0] * 5
+
+
+def test_the_warm_up_may_memorise_as_many_steps_as_asked():
+    first = plan_stages(CurriculumConfig(tau=33, horizon=16, warm_up_tau=20), READING, 50_000)[0]
+    assert (first.name, first.tau, first.horizon) == ("warm up", 20, 16)
+
+
+def test_the_warm_up_of_a_short_memory_predicts_no_more_than_it_memorises():
+    first = plan_stages(CurriculumConfig(tau=33, horizon=16, warm_up_tau=5), READING, 50_000)[0]
+    assert (first.tau, first.horizon, first.steps) == (5, 5, 10)
 
 
 def test_as_many_stages_as_asked_read_all_of_memory():

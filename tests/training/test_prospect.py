@@ -6,15 +6,27 @@ import pytest
 import torch
 from torch import nn
 
-from gtmsm.data.record import record
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import one_hot, record
 from gtmsm.errors import InputError
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.motion import Motion, MotionConfig
-from gtmsm.tensors import Gaussian
-from gtmsm.training.prospect import ProspectConfig, cross_entropy_search, prospect, retrieval_score
+from gtmsm.model.motion import Motion, MotionConfig, Scout
+from gtmsm.tensors import Gaussian, felt
+from gtmsm.training.prospect import (
+    ProspectConfig,
+    cross_entropy_search,
+    match_codes,
+    prospect,
+    retrieval_score,
+    scan_angles,
+)
+from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
-from gtmsm.worlds.walkers import PoissonWalker
+from gtmsm.worlds.physics import ACTIONS
+from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.textures import load_textures
+from gtmsm.worlds.walkers import PoissonWalker, SpinWalker
 
 BRIEF = {"candidates": 256, "rounds": 20, "clips": 16, "tau": 24, "horizon": 8}
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
@@ -71,6 +83,27 @@ def test_of_two_mirrored_tops_a_search_settles_on_one():
     assert min((find.vector - top).norm(), (find.vector + top).norm()) < 0.05
 
 
+def test_a_search_that_knows_its_scale_keeps_it_and_its_signs():
+    top = torch.tensor([0.15, -0.02, 0.3])
+    search = ProspectConfig(candidates=256, rounds=20, restarts=1)
+    find = cross_entropy_search(lambda v: -(v - top).square().sum(1), 3, search, seeded(), (0.2, 0.1, 0.2))
+    torch.testing.assert_close(find.vector, top, rtol=0, atol=0.01)
+
+
+def test_of_a_walk_and_its_mirror_image_a_search_settles_on_one():
+    top = torch.tensor([0.15, -0.15, 0.1, 0.05])  # turns, then ahead and aside
+    mirrored = top * torch.tensor([-1.0, -1.0, 1.0, -1.0])
+    search = ProspectConfig(candidates=256, rounds=20, restarts=1)
+    find = cross_entropy_search(
+        lambda v: -torch.minimum((v - top).square().sum(1), (v - mirrored).square().sum(1)),
+        4,
+        search,
+        seeded(),
+        (0.2, 0.2, 0.1, 0.1),
+    )
+    assert min((find.vector - top).norm(), (find.vector - mirrored).norm()) < 0.01
+
+
 def test_of_several_restarts_the_best_wins():
     scores = []
 
@@ -102,7 +135,7 @@ def test_the_true_motion_scores_better_than_any_of_many_random_ones():
     random = 1.4 * random / random.flatten(1).norm(dim=1).view(-1, 1, 1)
     moves = torch.cat([true[None], random])
     places = torch.einsum("nsa,bta->nbts", moves, clip.a).cumsum(2)
-    scores = retrieval_score(places, code, tau=32, neighbours=5, delta=1e-3)
+    scores = retrieval_score(places, match_codes(code, 32), tau=32, neighbours=5, delta=1e-3)
     assert scores.shape == (201,)
     assert scores.argmax() == 0
     assert scores[0] > scores[1:].max() + 1
@@ -114,7 +147,7 @@ def test_turning_and_mirroring_a_pose_space_changes_no_score():
     turn = torch.tensor([[math.cos(1.0), -math.sin(1.0)], [math.sin(1.0), math.cos(1.0)]], dtype=torch.float64)
     flip = torch.tensor([[1.0, 0.0], [0.0, -1.0]], dtype=torch.float64)
     all_ways = torch.cat([places, places @ turn.T, places @ flip, -places])
-    scores = retrieval_score(all_ways, code, tau=32, neighbours=32, delta=1e-3)
+    scores = retrieval_score(all_ways, match_codes(code, 32), tau=32, neighbours=32, delta=1e-3)
     torch.testing.assert_close(scores, scores[:1].expand(4), rtol=1e-5, atol=1e-5)
 
 
@@ -130,8 +163,24 @@ def test_a_score_is_that_of_a_plain_loop():
                 weight = 1 / (distance2[near] + 0.01)
                 match = code[i, near].log_prob(code.mean[i, t]) - code[i, t].log_prob(code.mean[i, t])
                 expected[n] += ((weight / weight.sum()) * match.clamp_min(-30).exp()).sum().log() / 6
-    scores = retrieval_score(places, code, tau=6, neighbours=3, delta=0.01)
+    scores = retrieval_score(places, match_codes(code, 6), tau=6, neighbours=3, delta=0.01)
     torch.testing.assert_close(scores, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_by_their_spread_codes_match_as_far_as_they_are_near():
+    code = Gaussian(*(torch.randn(2, 9, 4, dtype=torch.float64, generator=seeded(s)) for s in (2, 3)))
+    match = match_codes(code, 6, "spread")
+    distance2 = (code.mean[:, 6:, None] - code.mean[:, None, :6]).square().sum(-1)
+    torch.testing.assert_close(match, -10 * distance2 / distance2.mean(), rtol=1e-10, atol=1e-12)
+    assert match.mean().item() == pytest.approx(-10)
+
+
+@pytest.mark.parametrize("yardstick", ["variance", "spread"])
+def test_a_code_matches_itself_best(yardstick):
+    code = Gaussian(torch.randn(1, 4, 3, generator=seeded(1)).repeat(1, 2, 1), torch.full((1, 8, 3), -4.0))
+    match = match_codes(code, 4, yardstick)[0]
+    torch.testing.assert_close(match.diagonal(), torch.zeros(4), rtol=0, atol=1e-4)
+    assert match.argmax(-1).tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("kind", ["free", "walled"])
@@ -165,7 +214,7 @@ def test_prospecting_in_chunks_finds_the_same():
 class Compass(Motion):
     """Every action is a step of length 1 in a direction of its own; staying is known to be staying."""
 
-    place_size = 2
+    state_size = noisy = 2
 
     def __init__(self):
         super().__init__(MotionConfig())
@@ -179,7 +228,7 @@ class Compass(Motion):
         return self.step(start[:, None], a.cumsum(1))
 
     def scout(self):
-        return self, ("angle",)
+        return Scout(self, ("angle",))
 
 
 def test_prospecting_finds_whatever_parameters_a_motion_names():
@@ -192,12 +241,94 @@ def test_prospecting_finds_whatever_parameters_a_motion_names():
     assert (angle[UP] - angle[LEFT]).sin().abs() > 0.3, angle
 
 
+# ---- angles
+
+
+def peaks(rates, waves=400):
+    """A score that is 1 at these rates, of either sign, and elsewhere many small and narrow peaks."""
+
+    def score(vectors):
+        off = vectors.abs() - torch.tensor(rates)
+        comb = torch.cos(off[..., None] * torch.arange(1, waves)).mean(-1) + 0.2 * torch.cos(41 * off)
+        return comb[:, torch.tensor(rates) > 0].sum(1)
+
+    return score
+
+
+def test_a_scan_finds_the_right_one_of_many_narrow_peaks():
+    find = scan_angles(peaks((0.0, 0.153, 0.4)), torch.tensor([False, True, True]), ProspectConfig(angles=2_048))
+    torch.testing.assert_close(find.vector.abs(), torch.tensor([0.0, 0.153, 0.4]), rtol=0, atol=1e-4)
+
+
+def test_where_a_turn_and_its_mirror_image_score_the_same_turns_cancel():
+    find = scan_angles(peaks((0.153, 0.153)), torch.tensor([True, True]), ProspectConfig(angles=2_048))
+    torch.testing.assert_close(find.vector.abs(), torch.tensor([0.153, 0.153]), rtol=0, atol=1e-4)
+    assert find.vector.prod() < 0
+
+
+def test_angles_that_no_action_uses_stay_zero():
+    used = torch.tensor([False, True, False, True])
+    find = scan_angles(peaks((0.3, 0.153, 0.3, 0.153)), used, ProspectConfig(angles=1_024))
+    assert (find.vector != 0).tolist() == used.tolist()
+
+
+class Landmarks(nn.Module):
+    """Sees where it looks: waves of many lengths of its heading, which a frame of one pixel holds."""
+
+    def __init__(self):
+        super().__init__()
+        self.wave = torch.randint(1, 4, (12,), generator=seeded(3))
+        self.phase = 7 * torch.rand(12, generator=seeded(4))
+
+    def encode(self, x):
+        mean = torch.cos(x[..., 0, 0] * self.wave + self.phase)
+        return Gaussian(mean, torch.full_like(mean, -2.0))
+
+
+def spinning(walker):
+    """Clips of agents that turn on the spot; a frame is nothing but the heading."""
+    plans = draw_floorplans("room", 3, 0, load_textures("procedural"), 0)
+    world = Rooms(plans, RoomsConfig(textures="procedural", objects=0))
+
+    def source(n, steps, generator):
+        world.reset(n, generator)
+        start, actions = world.pose, walker(world, steps, generator)
+        poses = world.travel(actions)
+        before = torch.cat([start[:, None], poses[:, :-1]], 1)
+        return Clip(poses[..., 2:, None, None], one_hot(actions, len(ACTIONS)), poses, felt(before, poses))
+
+    return source
+
+
+@pytest.mark.parametrize("yardstick", ["variance", "spread"])
+def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick):
+    torch.manual_seed(0)
+    settings = WorldModelConfig(vae=FrameVAEConfig(width=8), motion=MotionConfig(kind="turning"))
+    model = WorldModel(settings, (3, 8, 8), len(ACTIONS))
+    model.vae = Landmarks()
+    search = ProspectConfig(tau=33, horizon=20, neighbours=2, clips=8, angles=512, yardstick=yardstick)
+    find = prospect(model, spinning(SpinWalker()), search, seeded(2))
+    left, right = ACTIONS.index("turn left"), ACTIONS.index("turn right")
+    step = 2 * math.pi / 41
+    sign = math.copysign(1, find.vector[left])  # a world and its mirror image look the same
+    assert find.vector[left].item() == pytest.approx(sign * step, abs=1e-3)
+    assert find.vector[right].item() == pytest.approx(-sign * step, abs=1e-3)
+    turned = model.motion.step(model.motion.start(8), torch.eye(8))[:, 2].detach()
+    torch.testing.assert_close(turned[[left, right]], find.vector[[left, right]], rtol=1e-4, atol=1e-6)
+    others = [i for i in range(8) if i not in (left, right)]
+    assert not find.vector[others].any() and not turned[others].any()
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
         ({"candidates": 31}, "candidates is 31; a search needs at least 32"),
         ({"rounds": 0}, "a search needs at least 1 round and 1 restart"),
+        ({"restarts": 0}, "a search needs at least 1 round and 1 restart"),
         ({"neighbours": 33}, "neighbours is 33; give 1 to tau = 32 of them"),
+        ({"angles": 15}, "angles is 15; a scan needs at least 16 values"),
+        ({"elite": 0.0}, "elite is 0.0; give the share to keep"),
+        ({"length": -1.0}, "length is -1.0; give a positive one, or 0"),
     ],
 )
 def test_a_search_that_cannot_run_is_refused(wrong, said):

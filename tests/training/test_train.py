@@ -20,23 +20,24 @@ from gtmsm import cli
 from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
-from gtmsm.experiments import Experiment, Setting
+from gtmsm.experiments import ImageWalkExperiment, ImageWalkSetting
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.training.curriculum import CurriculumConfig, Stage
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
-from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.image_walk import ImageWalkConfig
 from gtmsm.worlds.images import ImageSet
-from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
+from gtmsm.worlds.walkers import PoissonWalkerConfig
 
 CPU = torch.device("cpu")
 CLIPS = 3
 """Clips per round of the toy's search: how a source can tell that it is asked by the search."""
 
-TOY = Experiment(
+TOY = ImageWalkExperiment(
     world=ImageWalkConfig(size=20),
     model=WorldModelConfig(vae=FrameVAEConfig(width=32, code_size=8)),
     training=TrainingConfig(
@@ -58,11 +59,10 @@ def smooth_images(n: int, seed: int) -> torch.Tensor:
     return (F.interpolate(coarse, (20, 20), mode="bicubic").clamp(0, 1) * 255).byte()
 
 
-def open_worlds(experiment: Experiment, images: int = 32) -> Setting:
+def open_worlds(experiment: ImageWalkExperiment, images: int = 32) -> ImageWalkSetting:
     """The experiment on smooth random colours."""
     pictures = ImageSet(smooth_images(images, 0), smooth_images(8, 1), "smooth", "")
-    train_world, test_world = (ImageWalk(part, experiment.world) for part in (pictures.train, pictures.test))
-    return Setting(experiment, pictures, train_world, test_world, PoissonWalker(experiment.walker), CPU)
+    return ImageWalkSetting(experiment, pictures, CPU)
 
 
 def one_process() -> Fabric:
@@ -73,14 +73,14 @@ def one_process() -> Fabric:
 
 def trained(
     folder: Path,
-    experiment: Experiment = TOY,
+    experiment: ImageWalkExperiment = TOY,
     *,
     resume: bool = False,
     disturb: Callable[[int, int, Clip], Clip] | None = None,
     **training: Any,
 ) -> Outcome:
     """Train in `folder`; `disturb` sees (calls so far, clips asked for, clip) of every clip first."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     settings = replace(experiment.training, **training)
     setting = open_worlds(replace(experiment, training=settings))
     calls = 0
@@ -190,6 +190,15 @@ def test_a_run_that_was_finished_can_be_prolonged(tmp_path: Path, uninterrupted:
     assert trained(tmp_path, updates=9).finished
     assert trained(tmp_path, resume=True).finished
     assert left_in(tmp_path) == left_in(uninterrupted)
+
+
+def test_a_convolutional_coder_is_resumed_exactly_too(tmp_path: Path):
+    """Its weights lie in memory otherwise than they are saved."""
+    conv = replace(TOY, model=WorldModelConfig(vae=FrameVAEConfig(coder="conv", width=16, code_size=8)))
+    assert trained(tmp_path / "at once", conv).finished
+    assert trained(tmp_path / "in two", conv, updates=5).finished
+    assert trained(tmp_path / "in two", conv, resume=True).finished
+    assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
 
 
 def test_a_crash_loses_only_what_came_after_the_checkpoint(tmp_path: Path, uninterrupted: Path):
@@ -370,8 +379,9 @@ def one_updater(**optimiser: Any) -> tuple[WorldModel, Updater]:
     setting = open_worlds(TOY)
     model = setting.build_model()
     settings = OptimiserConfig(**{"batch": 4, **optimiser})
-    updater = Updater(one_process(), model, setting.source, settings, torch.Generator().manual_seed(0))
-    updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, wall_rate=5.0))
+    generator = torch.Generator().manual_seed(0)
+    updater = Updater(one_process(), model, setting.source, settings, ObjectiveConfig(), generator)
+    updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0))
     return model, updater
 
 
@@ -382,17 +392,18 @@ def test_the_learning_rate_falls_linearly_to_its_final_value_and_stays():
         updater.run()
         rates.append([float(group["lr"]) for group in updater.optimiser.param_groups])
     expected = [1e-3, 8e-4, 6e-4, 4e-4, 2e-4, 2e-4]
-    assert [rate for rate, _ in rates] == pytest.approx(expected)
-    assert [rate for _, rate in rates] == pytest.approx([5 * rate for rate in expected])
+    for group, faster in enumerate((1, 2, 5)):  # the rest, the motion, its walls
+        assert [rate[group] for rate in rates] == pytest.approx([faster * rate for rate in expected])
 
 
-def test_only_the_walls_learn_faster():
+def test_the_motion_its_walls_and_the_rest_learn_at_rates_of_their_own():
     model = open_worlds(TOY).build_model()
-    rest, walls = build_optimiser(model, OptimiserConfig()).param_groups
+    rest, motion, walls = build_optimiser(model, OptimiserConfig()).param_groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert {names[id(p)] for p in walls["params"]} == {f"motion.{name}" for name in "Wbvc"}
-    assert len(rest["params"]) + len(walls["params"]) == len(names)
-    assert (rest["walls"], walls["walls"]) == (False, True)
+    assert {names[id(p)] for p in motion["params"]} == {"motion.M"}
+    assert len(rest["params"]) + len(motion["params"]) + len(walls["params"]) == len(names)
+    assert [group["name"] for group in (rest, motion, walls)] == ["rest", "motion", "walls"]
 
 
 def test_a_long_gradient_is_shortened_to_the_norm_asked_for():
@@ -426,10 +437,44 @@ def test_what_is_logged_is_the_mean_since_it_was_last_asked_for():
     assert all(value == 0 for value in updater.take_sums().values())
 
 
+def test_a_learning_rate_may_rise_before_it_falls():
+    _, updater = one_updater(learning_rate=1e-3, final_learning_rate=1e-3, anneal_updates=1, ramp_updates=4)
+    rates = []
+    for _ in range(6):
+        updater.run()
+        rates.append(float(updater.optimiser.param_groups[0]["lr"]))
+    assert rates == pytest.approx([0.0, 2.5e-4, 5e-4, 7.5e-4, 1e-3, 1e-3])
+
+
+@pytest.mark.parametrize("held", ["motion", "walls"])
+def test_what_learns_at_rate_zero_stays_as_it_is(held: str):
+    model, updater = one_updater()
+    updater.enter(replace(updater.stage, **{"motion_rate" if held == "motion" else "wall_rate": 0.0}))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for _ in range(3):
+        updater.run()
+    walls = {f"motion.{name}" for name in "Wbvc"}
+    same = {name for name, value in model.state_dict().items() if torch.equal(before[name], value)}
+    assert same == (walls if held == "walls" else {"motion.M"})
+
+
+def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
+    setting = open_worlds(TOY)
+    objective = ObjectiveConfig(displacement=1.0, foresight=1.0)
+    generator = torch.Generator().manual_seed(0)
+    settings = OptimiserConfig(batch=4)
+    updater = Updater(one_process(), setting.build_model(), setting.source, settings, objective, generator)
+    updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=1.0, wall_rate=5.0))
+    updater.run()
+    assert updater.take_sums().keys() == {
+        "elbo", "log_likelihood", "kl", "gradient", "foresight", "displacement",
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"batch": 0}, {"learning_rate": 0.0}, {"final_learning_rate": -1.0},
-     {"anneal_updates": 0}, {"clip_norm": float("nan")}],
+     {"anneal_updates": 0}, {"clip_norm": float("nan")}, {"ramp_updates": -1}],
 )  # fmt: skip
 def test_an_optimiser_that_cannot_learn_is_refused(wrong: dict[str, Any]):
     ((name, value),) = wrong.items()
@@ -443,7 +488,7 @@ def test_an_optimiser_that_cannot_learn_is_refused(wrong: dict[str, Any]):
 @pytest.mark.slow
 def test_a_small_world_is_really_learned(tmp_path: Path):
     updates = 300 + 450 + 50
-    experiment = Experiment(
+    experiment = ImageWalkExperiment(
         world=ImageWalkConfig(size=20),
         walker=PoissonWalkerConfig(mean_repeats=0.0),
         model=WorldModelConfig(vae=FrameVAEConfig(width=64, code_size=8)),

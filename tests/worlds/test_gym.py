@@ -1,5 +1,6 @@
-"""The image walk as a Gymnasium environment."""
+"""Our worlds as Gymnasium environments."""
 
+import importlib.util
 import warnings
 
 import gymnasium
@@ -8,7 +9,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from gtmsm.errors import InputError
-from gtmsm.worlds.gym import ImageWalkEnv, register_envs
+from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv, register_envs
 from gtmsm.worlds.image_walk import ACTIONS, YELLOW
 
 NAME = "gtmsm/ImageWalk-v0"
@@ -154,3 +155,83 @@ def test_an_action_that_does_not_exist_is_refused(pictures, action):
 def test_options_that_make_no_sense_are_refused(options, complaint):
     with pytest.raises(InputError, match=complaint):
         ImageWalkEnv(**options)
+
+
+# ---- rooms and mazes
+
+HAS_LABMAZE = importlib.util.find_spec("labmaze") is not None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gtmsm/Rooms-v0",
+        pytest.param("gtmsm/Maze-v0", marks=pytest.mark.skipif(not HAS_LABMAZE, reason="labmaze is not installed")),
+    ],
+)
+def test_gymnasium_has_no_complaint_about_rooms(name):
+    env = gymnasium.make(name, textures="procedural", places=3, render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def rooms_env(**settings):
+    return RoomsEnv(textures="procedural", places=4, **settings)
+
+
+def test_the_same_seed_walks_through_the_same_room():
+    seen = []
+    for _ in range(2):
+        env = rooms_env()
+        frames = [env.reset(seed=5)[0]]
+        frames += [env.step(action)[0] for action in (0, 0, 6, 2)]
+        seen.append(np.stack(frames))
+    assert np.array_equal(*seen)
+
+
+def test_rooms_tell_where_the_agent_is():
+    env = rooms_env()
+    _, before = env.reset(seed=0)
+    *_, after = env.step(4)
+    assert after["place"] == before["place"]
+    assert after["pose"][2] - before["pose"][2] == pytest.approx(2 * np.pi / 41, abs=1e-5)
+
+
+def test_a_room_is_rendered_from_above_with_the_path():
+    env = rooms_env(render_mode="rgb_array")
+    env.reset(seed=0)
+    before = env.render()
+    for _ in range(5):
+        env.step(0)
+    after = env.render()
+    assert before.shape == after.shape == (512, 512, 3)
+    assert not np.array_equal(before, after)
+    assert rooms_env().render() is None
+
+
+def test_test_rooms_are_other_rooms():
+    train, test = (rooms_env(split=split).world.plans.width for split in ("train", "test"))
+    assert not np.array_equal(train, test)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ({"render_mode": "human"}, 'render_mode is "human"; choose from rgb_array'),
+        ({"split": "tset"}, 'split is "tset"; did you mean "test"'),
+        ({"pixels": 8}, "pixels is 8; expected 32 to 128"),
+        ({"world_seed": -1}, "seed is -1"),
+    ],
+)
+def test_rooms_that_make_no_sense_are_refused(options, complaint):
+    with pytest.raises(InputError, match=complaint):
+        rooms_env(**options)
+
+
+@pytest.mark.parametrize("action", [8, -1])
+def test_rooms_refuse_an_action_that_does_not_exist(action):
+    env = rooms_env()
+    env.reset(seed=0)
+    with pytest.raises(InputError, match="expected 0 to 7: forward, backward"):
+        env.step(action)

@@ -1,0 +1,178 @@
+"""Rays of the view asked for attend to the rays of the views retrieved."""
+
+import math
+
+import pytest
+import torch
+
+from gtmsm.errors import InputError
+from gtmsm.model import ray_attention
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.memory import Memory, Neighbours
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.ray_attention import RayAttention
+from gtmsm.model.recall import RecallConfig, Retrieved
+from gtmsm.tensors import Belief, Gaussian
+
+TAU, FUTURE = 9, 5
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
+
+
+def model_of(choice="nearest", neighbours=3):
+    torch.manual_seed(0)
+    settings = WorldModelConfig(
+        vae=FrameVAEConfig(coder="spatial", width=16, code_size=12),
+        motion=MotionConfig(kind="turning"),
+        recall=RecallConfig(prior="rays", neighbours=neighbours, choice=choice, width=64, layers=2),
+    )
+    model = WorldModel(settings, (3, 8, 12), action_size=4).double()
+    with torch.no_grad():
+        model.motion.move.copy_(0.5 * drawn(2, 4, seed=5))
+        model.motion.turn.copy_(0.5 * drawn(4, seed=6))
+    return model
+
+
+def walks():
+    frames = torch.rand(2, TAU + FUTURE, 3, 8, 12, dtype=torch.float64, generator=seeded(1))
+    return frames, drawn(2, TAU + FUTURE, 4, seed=2)
+
+
+def asked(model, entries=7, k=4):
+    """Three queries in each of two memories."""
+    code = Gaussian(drawn(2 * entries, 12, seed=1), drawn(2 * entries, 12, seed=2))
+    index = torch.stack([torch.randperm(entries, generator=seeded(s))[:k] for s in range(6)]).view(2, 3, k)
+    row = index + entries * torch.arange(2).view(2, 1, 1)
+    relative = model.motion.place(drawn(2, 3, k, 3, seed=4))
+    near = Neighbours(index, relative[..., :2].square().sum(-1))
+    return Retrieved(near, code.take(row), relative, 1e-4, model.prior.digest(code), row)
+
+
+def test_a_forecast_has_a_code_for_every_query():
+    model = model_of()
+    forecast = model.prior(asked(model))
+    assert forecast.code.mean.shape == forecast.code.log_var.shape == (2, 3, 12)
+    assert forecast.heaviest.shape == (2, 3)
+
+
+def test_the_order_of_the_views_does_not_matter():
+    model, order = model_of(), [2, 0, 3, 1]
+    one = asked(model)
+    near = Neighbours(one.neighbours.index[..., order], one.neighbours.distance2[..., order])
+    other = Retrieved(
+        near, one.code[:, :, order], one.relative[:, :, order], one.delta, one.digest, one.row[..., order]
+    )
+    torch.testing.assert_close(model.prior(one).peak(), model.prior(other).peak(), rtol=1e-9, atol=1e-10)
+    assert torch.equal(model.prior(one).heaviest, model.prior(other).heaviest)
+
+
+def test_what_the_views_are_and_where_they_lie_both_matter():
+    model = model_of()
+    one = asked(model)
+    elsewhere = Retrieved(one.neighbours, one.code, one.relative.roll(1, 2), one.delta, one.digest, one.row)
+    others = Retrieved(one.neighbours, one.code, one.relative, one.delta, one.digest, (one.row + 1) % 14)
+    for changed in (elsewhere, others):
+        assert ((model.prior(one).peak() - model.prior(changed).peak()).abs().amax(-1) > 1e-6).all()
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 4, 100])
+def test_reading_in_portions_is_reading_at_once(monkeypatch, at_once):
+    model = model_of()
+    one = asked(model)
+    whole = model.prior(one).code
+    monkeypatch.setattr(ray_attention, "AT_ONCE", at_once)
+    with torch.no_grad():
+        portions = model.prior(one).code
+    torch.testing.assert_close(portions.mean, whole.mean, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(portions.log_var, whole.log_var, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "visible"])
+@pytest.mark.parametrize("neighbours", [3, 0])
+def test_training_reads_what_memorising_wrote(choice, neighbours):
+    model, (frames, actions) = model_of(choice, neighbours), walks()
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    assert memory.digest.shape == (2, TAU, 6, 64)
+    prior = model.imagine(memory, here, actions[:, TAU:]).prior
+    kl = model.vae.encode(frames[:, TAU:]).divergence(prior.code)
+    torch.testing.assert_close(model.explain(frames, actions, TAU).kl, kl, rtol=1e-8, atol=1e-8)
+
+
+def test_memorising_in_two_parts_is_memorising_at_once():
+    model, (frames, actions) = model_of(), walks()
+    whole, _ = model.memorise(frames, actions)
+    memory, here = model.memorise(frames[:, :4], actions[:, :4])
+    memory, _ = model.memorise(frames[:, 4:], actions[:, 4:], memory, here)
+    torch.testing.assert_close(memory.digest, whole.digest, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("choice", ["nearest", "visible"])
+def test_where_the_map_lies_does_not_matter(choice):
+    model, (frames, actions) = model_of(choice), walks()
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    poses = model.motion.unroll(here.mean, actions[:, TAU:])
+    before = model.read(memory, Belief(model.motion.place(poses)))
+
+    turn, (c, s) = 2.1, (math.cos(2.1), math.sin(2.1))
+
+    def moved(place):
+        x, y, cos, sin = place.unbind(-1)
+        return torch.stack([7 + c * x - s * y, s * x + c * y - 3, c * cos - s * sin, s * cos + c * sin], dim=-1)
+
+    elsewhere = Memory(Belief(moved(memory.place.mean)), memory.code, memory.digest)
+    after = model.read(elsewhere, Belief(moved(model.motion.place(poses))))
+    turned = torch.cat([poses[..., :2], poses[..., 2:] + turn], -1)
+    torch.testing.assert_close(moved(model.motion.place(poses))[..., 2:], model.motion.place(turned)[..., 2:])
+    torch.testing.assert_close(after.code.mean, before.code.mean, rtol=1e-7, atol=1e-8)
+    torch.testing.assert_close(after.code.log_var, before.code.log_var, rtol=1e-7, atol=1e-8)
+
+
+def test_the_left_of_a_frame_is_seen_to_the_left():
+    prior = RayAttention(RecallConfig(prior="rays", width=64, field_of_view=90.0), 16, (2, 4))
+    # Columns of a frame that is 2 wide at a distance of 1: their centres are 3/4 and 1/4 off the middle.
+    assert prior.yaw.tolist() == pytest.approx([math.atan(x) for x in (0.75, 0.25, -0.25, -0.75)])
+
+
+def test_a_view_of_itself_looks_straight_ahead_from_the_origin():
+    prior = RayAttention(RecallConfig(prior="rays", width=64, field_of_view=90.0), 16, (2, 4))
+    x, y, cos, sin, passing, along = prior._columns(torch.tensor([0.0, 0.0, 1.0, 0.0]))[:, :6].unbind(-1)
+    torch.testing.assert_close(torch.atan2(sin, cos), prior.yaw)
+    assert not any(part.any() for part in (x, y, passing, along))
+
+
+def test_every_weight_but_none_of_the_geometry_is_learned():
+    model, (frames, actions) = model_of(), walks()
+    terms = model.explain(frames, actions, TAU, seeded(3))
+    (-terms.bound.mean()).backward()
+    prior = dict(model.prior.named_parameters())
+    assert [name for name, p in prior.items() if p.grad is None or p.grad.abs().max() == 0] == []
+    assert model.prior.state_dict().keys() == prior.keys()
+
+
+def test_poses_feel_the_forecast():
+    model = model_of()
+    one = asked(model)
+    relative = one.relative.clone().requires_grad_()
+    forecast = model.prior(Retrieved(one.neighbours, one.code, relative, one.delta, one.digest, one.row))
+    forecast.code.mean.square().sum().backward()
+    assert (relative.grad.abs().amax(-1) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"vae": FrameVAEConfig(coder="conv")}, "prior rays needs spatial codes but coder is conv; use coder spatial"),
+        ({"motion": MotionConfig(kind="walled")}, "needs an agent with a heading, and a walled motion has none"),
+    ],
+)
+def test_rays_need_patches_and_a_heading(wrong, said):
+    fine = {"vae": FrameVAEConfig(coder="spatial", code_size=64), "motion": MotionConfig(kind="turning")}
+    with pytest.raises(InputError, match=said):
+        WorldModelConfig(**{**fine, **wrong}, recall=RecallConfig(prior="rays"))

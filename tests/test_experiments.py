@@ -1,0 +1,235 @@
+"""The presets: each can be set up, and parts that do not fit together are refused in one line."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gtmsm.errors import InputError
+from gtmsm.evaluation.score import EvaluationConfig
+from gtmsm.experiments import (
+    PRESETS,
+    Experiment,
+    ImageWalkExperiment,
+    PoolConfig,
+    RoomsExperiment,
+    RoomsSetting,
+    RoomsWalkerConfig,
+    in_other_places,
+    set_up,
+)
+from gtmsm.model.elbo import ObjectiveConfig
+from gtmsm.model.gtmsm import WorldModelConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.training.curriculum import CurriculumConfig
+from gtmsm.training.train import TrainingConfig
+from gtmsm.worlds.rooms import RoomsConfig
+from gtmsm.worlds.walkers import ScavengerWalker, SpinWalker
+
+CPU = torch.device("cpu")
+TINY = RoomsConfig(textures="procedural", objects=0, train_places=3, test_places=2, antialias=1)
+ROOMS = [name for name, (_, experiment) in PRESETS.items() if isinstance(experiment, RoomsExperiment)]
+
+
+def tiny(preset: str, **parts: Any) -> RoomsExperiment:
+    """A preset in a world of a few bare rooms, with clips of a few steps."""
+    experiment = PRESETS[preset][1]
+    assert isinstance(experiment, RoomsExperiment)
+    training = experiment.training
+    short = replace(
+        training,
+        curriculum=replace(training.curriculum, tau=12, horizon=4, warm_up_tau=0),
+        objective=replace(training.objective, displacement_after=0),
+        prospect=replace(training.prospect, tau=12, horizon=4),
+    )
+    return replace(experiment, **{"world": TINY, "pool": PoolConfig(clips=2, steps=16), "training": short, **parts})
+
+
+# ---- presets
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_can_be_set_up_and_built(preset: str, toy_images: Path):
+    experiment = PRESETS[preset][1]
+    if isinstance(experiment, ImageWalkExperiment):
+        experiment = replace(experiment, images=str(toy_images), world=replace(experiment.world, size=20))
+    else:
+        experiment = tiny(preset)
+    setting = set_up(experiment, CPU)
+    model = setting.build_model()
+    assert model.frame_shape == setting.test_world.frame_shape
+    assert model.action_size == len(setting.test_world.action_names)
+
+
+@pytest.mark.parametrize("preset", ROOMS)
+def test_every_agent_with_a_heading_can_be_trained_on_its_pool(preset: str):
+    setting = set_up(tiny(preset), CPU)
+    settings = setting.experiment
+    clip = setting.source(1, 6, torch.Generator().manual_seed(0))
+    reading = replace(settings.model.recall, neighbours=2)
+    objective = replace(settings.training.objective, displacement_after=2, targets=2)
+    loss, _ = setting.build_model()(
+        clip.x, clip.a, clip.true_step, 3, torch.Generator().manual_seed(0), reading, objective
+    )
+    loss.backward()
+    assert loss.isfinite()
+
+
+def test_the_papers_numbers_are_in_the_presets():
+    rotate, walk = PRESETS["rotate"][1], PRESETS["walk"][1]
+    assert (rotate.training.curriculum.tau, rotate.evaluation.horizon) == (33, 45)  # section 4.2.1
+    assert (walk.training.curriculum.tau, walk.evaluation.horizon) == (150, 150)  # section 4.2.2
+    assert rotate.world.physics.turn_steps == 41
+    assert rotate.world.pixels == walk.world.pixels == 32
+
+
+# ---- settings
+
+
+def test_train_and_test_places_differ_and_the_test_places_are_the_same_for_every_seed():
+    first, other = (set_up(tiny("rotate", seed=seed), CPU) for seed in (0, 1))
+    spots = first.test_world.plans.spots
+    assert torch.equal(spots, other.test_world.plans.spots)
+    assert not torch.equal(first.pool.frames, other.pool.frames)
+
+
+def test_the_same_seed_makes_the_same_pool_and_the_same_weights():
+    first, again = (set_up(tiny("rotate"), CPU) for _ in range(2))
+    assert torch.equal(first.pool.frames, again.pool.frames)
+    assert torch.equal(first.pool.a, again.pool.a)
+    mine, theirs = (setting.build_model().state_dict() for setting in (first, again))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_building_a_model_leaves_chance_as_it_was():
+    setting = set_up(tiny("rotate"), CPU)
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    setting.build_model()
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_nothing_is_rendered_before_somebody_trains():
+    setting = set_up(tiny("rotate"), CPU)
+    setting.build_model()
+    assert isinstance(setting, RoomsSetting)
+    assert "pool" not in vars(setting)
+
+
+def test_places_say_what_they_are():
+    places = set_up(tiny("rotate"), CPU).places
+    assert places.name == "room with procedural textures"
+    assert (places.train, places.test, len(places.sha256)) == (3, 2, 64)
+
+
+@pytest.mark.parametrize(("kind", "walker"), [("spin", SpinWalker), ("scavenger", ScavengerWalker)])
+def test_settings_name_who_walks(kind: Any, walker: type):
+    assert isinstance(RoomsWalkerConfig(kind=kind).build(), walker)
+
+
+def test_a_model_may_be_tested_in_places_of_another_plan():
+    elsewhere = in_other_places(tiny("walk"), "rooms")
+    assert elsewhere.world.plan == "rooms"
+    assert elsewhere.model == PRESETS["walk"][1].model
+
+
+# ---- refusals
+
+
+def refusal(make: Callable[[], object]) -> str:
+    with pytest.raises(InputError) as refused:
+        make()
+    assert "\n" not in str(refused.value)
+    return str(refused.value)
+
+
+ROTATE = PRESETS["rotate"][1]
+WALK = PRESETS["walk"][1]
+IMAGE_WALK = PRESETS["image-walk"][1]
+ALL_AT_ONCE = TrainingConfig(curriculum=CurriculumConfig(tau=33, horizon=16, grow=(), prospect=False))
+
+
+@pytest.mark.parametrize(
+    ("experiment", "parts", "said"),
+    [
+        (
+            ROTATE,
+            {"pool": PoolConfig(steps=48)},
+            "pool.steps is 48, shorter than tau + horizon = 49; make clips longer",
+        ),
+        (ROTATE, {"pool": PoolConfig(steps=60)}, "pool.steps is 60, shorter than the 78 steps that prospecting looks"),
+        (
+            ROTATE,
+            {"evaluation": EvaluationConfig(metric_poses=True)},
+            "evaluation.metric_poses says that poses are in the world's units, which only the displacement loss can",
+        ),
+        (WALK, {"evaluation": EvaluationConfig(metric_poses=False)}, "set both or neither"),
+        (
+            WALK,
+            {"training": replace(WALK.training, objective=ObjectiveConfig())},
+            "only the displacement loss can teach: set both or neither",
+        ),
+        (
+            ROTATE,
+            {"world": RoomsConfig(field_of_view=60.0)},
+            "model.recall.field_of_view is 80.0 but the world's is 60.0; give the same",
+        ),
+        (
+            ROTATE,
+            {"model": WorldModelConfig(motion=MotionConfig(kind="walled"))},
+            "kind is walled; an agent in rooms has a heading: use turning, for one",
+        ),
+        (
+            IMAGE_WALK,
+            {"model": WorldModelConfig(motion=MotionConfig(kind="turning"))},
+            "kind is turning; who walks over an image has no heading: use walled",
+        ),
+        (
+            IMAGE_WALK,
+            {"model": WorldModelConfig(motion=MotionConfig(state_size=3))},
+            "state_size is 3; an image is walked in 2 dimensions",
+        ),
+        (
+            ROTATE,
+            {"model": replace(ROTATE.model, recall=RecallConfig(prior="query", neighbours=34))},
+            "neighbours is 34 but tau is 33; memory would hold fewer than K entries",
+        ),
+        (ROTATE, {"evaluation": EvaluationConfig(tau=3)}, "neighbours is 4 but evaluation.tau is 3"),
+        (
+            WALK,
+            {"training": replace(WALK.training, objective=replace(WALK.training.objective, displacement_after=182))},
+            "displacement_after is 182 but the shortest clips trained on have 182 steps; leave some of them",
+        ),
+        (ROTATE, {"seed": -1}, "seed is -1; give a number from 0"),
+    ],
+)
+def test_parts_that_do_not_fit_together_are_refused(experiment: Experiment, parts: dict[str, Any], said: str):
+    assert said in refusal(lambda: replace(experiment, **parts))
+
+
+def test_without_a_search_clips_may_be_as_short_as_training_allows():
+    assert replace(ROTATE, pool=PoolConfig(steps=49), training=ALL_AT_ONCE).pool.steps == 49
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [({"clips": 0}, "clips is 0; training needs at least 1"), ({"steps": 1}, "steps is 1; a clip needs at least 2")],
+)
+def test_an_empty_pool_is_refused(wrong: dict[str, int], said: str):
+    assert said in refusal(lambda: PoolConfig(**wrong))
+
+
+def test_rooms_have_no_images():
+    assert refusal(lambda: set_up(tiny("rotate"), CPU, "builtin")) == "rooms have no images; leave out --images"
+
+
+def test_images_have_no_rooms():
+    assert "rooms are for models trained in rooms" in refusal(lambda: in_other_places(IMAGE_WALK, "rooms"))
+
+
+def test_an_experiment_without_a_world_is_refused():
+    assert "a Experiment has no world; use a preset" in refusal(lambda: set_up(Experiment(), CPU))

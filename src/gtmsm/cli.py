@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
-    "demo": "train a small model on built-in images, score it, and write a report (two minutes on two cores)",
+    "demo": "train a small model, score it, and write a report: gtmsm demo [rotate] (two minutes on two cores)",
     "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
-    "evaluate": "score a run on held-out images: scores.json and report.html",
-    "imagine": "walk on in a run's memory of a picture, truth beside imagination, as a video",
+    "evaluate": "score a run in held-out places: scores.json and report.html",
+    "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "compare": "one table of the scores of several runs, and the fraction that converged",
 }
 
@@ -76,10 +76,29 @@ def _run_verb(words: list[str]) -> int:
     return verb(words[1:])
 
 
+DEMOS = {
+    "image-walk": (
+        "image-walk-small",
+        "An agent walks over pictures it has never seen, 256 steps each, and sees 8x8 pixels at a time.\n"
+        "The model learns from pixels and actions alone how it moves and where the walls are, then imagines the "
+        "next 256 steps.",
+    ),
+    "rotate": (
+        "rotate-small",
+        "An agent turns on the spot in a room it has never seen, for most of a circle.\n"
+        "The model learns from pixels and actions alone how fast it turns, then imagines the rest of the circle, "
+        "which it has not seen, and another one.",
+    ),
+}
+"""Name: the preset it trains, and what there is to see."""
+
+
 @dataclass(frozen=True)
 class DemoFlags:
-    """Train a small model on built-in images, score it, and write a report."""
+    """Train a small model on the CPU, score it, and write a report."""
 
+    name: Annotated[Literal["image-walk", "rotate"], tyro.conf.Positional] = "image-walk"
+    """image-walk (two minutes on two cores) or rotate (some six minutes)."""
     run: Path | None = None
     """Folder to make; default: a fresh one under runs/."""
     seed: int = 0
@@ -88,14 +107,9 @@ class DemoFlags:
 
 def _demo(words: list[str]) -> int:
     flags = parse(DemoFlags, words, "gtmsm demo", DemoFlags())
-    preset = "image-walk-small"
+    preset, about = DEMOS[flags.name]
     console = Console()
-    console.print(
-        "An agent walks over pictures it has never seen, 256 steps each, and sees 8x8 pixels at a time.\n"
-        "The model learns from pixels and actions alone how it moves and where the walls are, then imagines the "
-        "next 256 steps.",
-        soft_wrap=True,
-    )
+    console.print(about, soft_wrap=True)
     from gtmsm.experiments import PRESETS
     from gtmsm.run import begin
     from gtmsm.training.engine import build_fabric
@@ -156,7 +170,7 @@ def _train(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class EvaluateFlags:
-    """Score a run on held-out images; writes scores.json and report.html."""
+    """Score a run in held-out places; writes scores.json and report.html."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """A run folder."""
@@ -171,7 +185,7 @@ class EvaluateFlags:
     seed: int | None = None
     """Of the walks; default: as the run's config says."""
     places: Literal["room", "rooms", "maze"] | None = None
-    """Score in places of another kind than it was trained in: "rooms" is App. C (150 steps memorised, 300 predicted)."""
+    """Score in places of another kind than it was trained in: "rooms" is App. C (300 steps predicted)."""
     out: Path | None = None
     """Where to write; default: the run folder."""
     device: Device = "auto"
@@ -196,15 +210,16 @@ def _evaluate(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class ImagineFlags:
-    """Memorise a random walk over a picture, then imagine what further actions would show."""
+    """Memorise a walk through a place, then imagine what further actions would show."""
 
     run: Annotated[Path, tyro.conf.Positional]
     """A run folder."""
     actions: str = ""
-    """What to do after memorising, e.g. "r10 d5 l r" (initials of up, down, left, right, stay; a number repeats);
-    default: as the walker likes."""
+    """What to do after memorising: letters, each with an optional number of repetitions. On pictures "r10 d5 l" (up,
+    down, left, right, stay); in rooms "f10 l5 r" (forward, backward, turn left, turn right, a and d to strafe, q and e
+    to turn while walking, . for no key). Default: as the walker likes."""
     picture: Path | None = None
-    """Any picture file; default: a held-out image of the run."""
+    """Any picture file, for runs on images; default: a held-out image of the run."""
     images: str | None = None
     """The run's images, where they have moved."""
     steps: int = 128

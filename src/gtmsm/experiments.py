@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 import tyro
@@ -171,6 +171,30 @@ def _rotate() -> RoomsExperiment:
     )
 
 
+def _rotate_small() -> RoomsExperiment:
+    """The rotating agent on two CPU cores: dense layers, which a CPU is good at, and fewer of everything."""
+    rotate = _rotate()
+    return replace(
+        rotate,
+        world=replace(rotate.world, train_places=1_024, test_places=64, antialias=1),
+        pool=PoolConfig(clips=2_048, steps=80),
+        training=replace(
+            rotate.training,
+            optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
+            curriculum=replace(rotate.training.curriculum, warm_up=300),
+            prospect=replace(rotate.training.prospect, clips=16, angles=2_048),
+            watch_every=250,
+            save_every=500,
+        ),
+        model=replace(
+            rotate.model,
+            vae=FrameVAEConfig(coder="dense", width=256, code_size=64),
+            recall=replace(rotate.model.recall, width=256),
+        ),
+        evaluation=replace(rotate.evaluation, clips=100),
+    )
+
+
 def _rotate_strong() -> RoomsExperiment:
     """Better pictures of the arc that was never seen: spatial codes, and a prior in which rays attend to rays."""
     rotate = _rotate()
@@ -233,7 +257,7 @@ def _walk_strong() -> RoomsExperiment:
     walk = _walk()
     return replace(
         walk,
-        pool=PoolConfig(clips=32_768, steps=300),
+        pool=PoolConfig(clips=16_384, steps=300),
         training=replace(
             walk.training,
             updates=9_000,
@@ -272,6 +296,10 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
             ),
             evaluation=EvaluationConfig(clips=100),
         ),
+    ),
+    "rotate-small": (
+        "section 4.2.1, small enough for two CPU cores and ten minutes; what `gtmsm demo rotate` trains",
+        _rotate_small(),
     ),
     "rotate": ("section 4.2.1: an agent that turns on the spot; for a GPU", _rotate()),
     "rotate-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _rotate_strong()),
@@ -392,9 +420,7 @@ class RoomsSetting(Setting):
         return Rooms(plans.to(self.device), self.world)
 
 
-def set_up(
-    experiment: Experiment, device: torch.device, images: str | None = None
-) -> ImageWalkSetting | RoomsSetting:
+def set_up(experiment: Experiment, device: torch.device, images: str | None = None) -> ImageWalkSetting | RoomsSetting:
     """Open the worlds of an experiment; on other images than its own where they are given."""
     if isinstance(experiment, ImageWalkExperiment):
         loaded = load_images(images or experiment.images, experiment.world.size)

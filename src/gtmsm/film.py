@@ -15,8 +15,8 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine_rooms import RoomsExaminer
-from gtmsm.evaluation.map_film import film_map, tensor_of
+from gtmsm.evaluation.examine import RoomsExaminer
+from gtmsm.evaluation.report.map_film import film_map, tensor_of
 from gtmsm.evaluation.score import Examiner, examiner_for
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
 from gtmsm.experiments import ImageWalkExperiment

@@ -187,7 +187,11 @@ def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def begin(
-    preset: str, experiment: ImageWalkExperiment | RoomsExperiment, folder: Path | None, fabric: Fabric, console: Console
+    preset: str,
+    experiment: ImageWalkExperiment | RoomsExperiment,
+    folder: Path | None,
+    fabric: Fabric,
+    console: Console,
 ) -> tuple[Run, Outcome]:
     """A new run, trained; in a fresh folder under runs/ where none is given."""
     # Whatever may be refused comes first: before a folder is made, and before other processes start.
@@ -215,7 +219,9 @@ def _note_on_schedule(experiment: Experiment) -> str:
     return f'note: {settings.updates} updates end in stage "{last.name}", {missed}; shorten --warm-up and --grow\n'
 
 
-def resume(run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
+def resume(
+    run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: Fabric, console: Console
+) -> tuple[Run, Outcome]:
     """A run, continued; only its number of updates may change, and where its images are."""
     training = replace(run.experiment.training, updates=experiment.training.updates)
     same = replace(run.experiment, training=training)
@@ -223,7 +229,7 @@ def resume(run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: 
         same = replace(same, images=experiment.images)
     require(
         as_plain(same) == as_plain(experiment),
-        "a resumed run keeps its settings: only --updates and --images may be given anew",
+        "a resumed run keeps its settings: only --updates may be given anew, and --images where it has any",
     )
     done = updates_behind(run.folder / CHECKPOINT)
     require(training.updates >= done, f"{run.folder} has {done} updates behind it; give {done} or more --updates")
@@ -231,7 +237,7 @@ def resume(run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: 
     setting = run.set_up(fabric.device)
     require(
         setting.places.sha256 == run.places.sha256,
-        f"{setting.places.name} is not what {run.folder} was trained on, which is {run.places.name} with other contents",
+        f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
     )
     fabric.launch()
     if fabric.is_global_zero:

@@ -21,7 +21,12 @@ def as_clip(world: World, actions: Int64[Tensor, "n steps"]) -> Clip:
     start = world.pose
     walk = world.walk(actions)
     before = torch.cat([start[:, None], walk.poses[:, :-1]], dim=1)
-    return Clip(x=walk.frames, a=one_hot(actions, len(world.action_names)), true_pose=walk.poses, true_step=felt(before, walk.poses))
+    return Clip(
+        x=walk.frames,
+        a=one_hot(actions, len(world.action_names)),
+        true_pose=walk.poses,
+        true_step=felt(before, walk.poses),
+    )
 
 
 def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count"]:

@@ -14,8 +14,7 @@ from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import Guess, controls
-from gtmsm.evaluation.examine_image_walk import ImageWalkExaminer
-from gtmsm.evaluation.examine_rooms import RoomsExaminer
+from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer
 from gtmsm.evaluation.gallery import Gallery, RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.worlds.image_walk import ImageWalk
@@ -41,7 +40,7 @@ class EvaluationConfig:
     """Of the clips: the same seed gives the same walks in the same places."""
     metric_poses: bool = False
     """Whether poses are in the world's own units, since displacements were learned from: they are then scored as they
-    are. Otherwise up to a scale, a turn and a mirror image, which nothing seen could tell."""
+    are. Otherwise up to a linear map of positions and the sign of headings, which nothing seen could tell."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be scored."""

@@ -35,7 +35,9 @@ def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         if path.suffix.lower() == ".gif":
-            imageio.mimwrite(draft, list(frames), format="GIF", duration=1000 / fps, loop=0)
+            # By coverage, not by area: a small arrow on a large map keeps its colour.
+            first, *rest = (Image.fromarray(f).quantize(256, Image.Quantize.MAXCOVERAGE) for f in frames)
+            first.save(draft, "GIF", save_all=True, append_images=rest, duration=1000 / fps, loop=0)
         else:
             _write_mp4(draft, frames, fps)
 

@@ -186,7 +186,7 @@ class WorldModel(nn.Module):
         reading: RecallConfig,
         objective: ObjectiveConfig,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss to train on, and what to log: the negative bound, averaged over predicted frames, and extra terms."""
+        """The loss to train on, and what to log: the negative bound, averaged over frames, and the extra terms."""
         self._check(frames, actions)
         with torch.autocast(frames.device.type, enabled=False):
             mean, sample = self._walk_twice(actions, generator)
@@ -344,9 +344,7 @@ class WorldModel(nn.Module):
         self.load_state_dict(tensors)
 
 
-def _draw_steps(
-    batch: int, first: int, end: int, count: int, generator: torch.Generator
-) -> Int[Tensor, "batch count"]:
+def _draw_steps(batch: int, first: int, end: int, count: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:
     """`count` different steps from `first` to `end` for each clip, at random; 0: all of them, in order."""
     if not count or count >= end - first:
         return torch.arange(first, end, device=generator.device).repeat(batch, 1)

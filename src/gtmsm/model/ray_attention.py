@@ -144,9 +144,7 @@ class _SelfBlock(nn.Module):
         super().__init__()
         self.norm = _Norm(width)
         self.attention = _Attention(width)
-        self.think = nn.Sequential(
-            _Norm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
-        )
+        self.think = nn.Sequential(_Norm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
     def forward(self, x: Float[Tensor, "n tokens width"]) -> Float[Tensor, "n tokens width"]:
         normed = self.norm(x)

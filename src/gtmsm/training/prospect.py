@@ -7,6 +7,7 @@ once how well nearest reads at *their* poses explain the next codes, and keeps a
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal, TypeAlias
 
 import torch
@@ -120,24 +121,32 @@ def scan_angles(
     used: Bool[Tensor, "size"],
     settings: ProspectConfig,
 ) -> Find:
-    """The angles with the highest score, one after the other over a full turn, then ever more finely.
+    """The angles with the highest score: one after the other, or as an opposite pair, over a full turn; then more finely.
 
     The score of a turn rate is that of a frequency: many narrow peaks, between which nothing points to the best.
+    Pairs are tried as well, since a clip that turns both ways says nothing about one of its turns without the other.
     Angles that no action uses stay 0. A turn and its mirror image score the same as long as clips do not mix them, so
     ties go to turns that cancel: actions come in opposite pairs.
     """
-    best, reached = torch.zeros(len(used), device=used.device), -torch.inf
+
+    def best(vectors: Float[Tensor, "n size"]) -> Find:
+        scores = score(vectors).nan_to_num(-torch.inf)
+        top = (scores - 1e-3 * vectors.sum(1).abs()).argmax()
+        return Find(vectors[top], float(scores[top]))
+
+    each = torch.eye(len(used), device=used.device)[used]
+    circle = torch.linspace(-math.pi, math.pi, settings.angles, device=used.device)[:, None]
+    singly = Find(torch.zeros(len(used), device=used.device), -math.inf)
+    for _ in range(2):
+        for one in each:
+            singly = best(singly.vector * (1 - one) + circle * one)
+    pairs = [best(circle * (one - other)) for one, other in combinations(each, 2)]
+    find = best(torch.stack([singly.vector, *(pair.vector for pair in pairs)]))  # on the same clips: a fair choice
     step = 2 * math.pi / settings.angles
-    spans = (math.pi, math.pi, 8 * step, 2 * step, step / 4, step / 16)
-    for span in spans:
-        grid = torch.linspace(-span, span, settings.angles if span == math.pi else 65, device=used.device)
-        for which in used.nonzero().flatten().tolist():
-            vectors = best.repeat(len(grid), 1)
-            vectors[:, which] = grid if span == math.pi else best[which] + grid
-            scores = score(vectors).nan_to_num(-torch.inf)
-            top = (scores - 1e-3 * vectors.sum(1).abs()).argmax()
-            best, reached = vectors[top], float(scores[top])
-    return Find(best, reached)
+    for span in (2 * step, step / 4, step / 16):
+        for one in each:
+            find = best(find.vector + torch.linspace(-span, span, 65, device=used.device)[:, None] * one)
+    return find
 
 
 def match_codes(
@@ -146,9 +155,9 @@ def match_codes(
     """How well every memorised code would do for every later one, in nats; 0 is as well as can be.
 
     By their variances a pair counts for log N(mu_t; z_k) - log N(mu_t; z_t), at worst -30: how far off a retrieved code
-    is stops mattering once it is wrong, so that the score counts right retrievals. But then a turn rate and its multiples
-    score the same, as long as every view comes back exactly. By their spread a pair counts for its squared distance,
-    -10 for two codes at random: what lies next to a view then matters, too.
+    is stops mattering once it is wrong, so that the score counts right retrievals. But then a turn rate and its
+    multiples score the same, as long as every view comes back exactly. By their spread a pair counts for its squared
+    distance, -10 for two codes at random: what lies next to a view then matters, too.
     """
     past, future = code[:, None, :tau], code[:, tau:, None]
     if yardstick == "variance":
@@ -199,7 +208,7 @@ def prospect(
         )
 
     if scout.angles:
-        used = source(settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
+        used = source(4 * settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
         find = scan_angles(score, used, settings)
     else:
         find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread)

@@ -104,9 +104,7 @@ class Motion(nn.Module, ABC):
         self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
     ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
         """The mean path and one sampled path from the start, side by side in one scan."""
-        both = self.unroll(
-            self.start(2 * len(a)), a.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise])
-        )
+        both = self.unroll(self.start(2 * len(a)), a.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise]))
         mean, sample = both.chunk(2)
         return mean, sample
 

@@ -31,7 +31,7 @@ class Turning(Motion):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) M a."""
-        return advance(s, a @ self.M.T)
+        return advance(s, apply(self.M, a))
 
     def unroll(
         self,
@@ -40,7 +40,7 @@ class Turning(Motion):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """Running sums: of turns, then of moves along the headings they lead to."""
-        return compose(start, a @ self.M.T, noise)
+        return compose(start, apply(self.M, a), noise)
 
     def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
         """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
@@ -80,7 +80,7 @@ class Drifting(Turning):
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
         limit = self.log_limit.exp()
-        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + a @ self.M.T)
+        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + apply(self.M, a))
         return torch.cat([advance(s[..., :3], d), d], dim=-1)
 
     def unroll(
@@ -118,7 +118,7 @@ class Drifting(Turning):
     def _drift(self, d: Float[Tensor, "batch 3"], a: Float[Tensor, "batch time A"]) -> Float[Tensor, "batch time 3"]:
         """Displacements after each action."""
         limit = self.log_limit.exp()
-        return limit * drift_scan(d / limit, a @ self.M.T, torch.sigmoid(self.friction))
+        return limit * drift_scan(d / limit, apply(self.M, a), torch.sigmoid(self.friction))
 
 
 class Gliding(Turning):
@@ -142,7 +142,7 @@ class Gliding(Turning):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) d(v, a); v is what is left of the velocity after the step, seen from the new heading."""
-        u, turn = a @ self.move.T, a @ self.turn
+        u, turn = apply(self.move, a), apply(self.turn[None], a)[..., 0]
         d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
         return torch.cat([advance(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
@@ -182,17 +182,25 @@ class Gliding(Turning):
         self, v: Float[Tensor, "batch 2"], a: Float[Tensor, "batch time A"]
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time 2"]]:
         """Displacements and velocities after each action."""
-        turn = a @ self.turn
-        d, v = glide_scan(v, a @ self.move.T, turn.cos(), turn.sin(), a @ self.W_a.T + self.b, self._network())
+        turn = apply(self.turn[None], a)[..., 0]
+        d, v = glide_scan(v, apply(self.move, a), turn.cos(), turn.sin(), a @ self.W_a.T + self.b, self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
 
 
 def _scout_for_moves(motion: Turning) -> Scout:
-    """A motion without momentum. An agent that walks turns by some tenths of a radian and moves by some tenths of a unit
-    a step: with headings in the distance, neither scale is free."""
+    """A motion without momentum.
+
+    An agent that walks turns by some tenths of a radian and moves by some tenths of a unit a step: with headings in
+    the distance, neither scale is free.
+    """
     actions = len(motion.turn)
     scout = Turning(motion.settings, actions).to(motion.turn)
     return Scout(scout, ("turn", "move"), spread=(0.2,) * actions + (0.1,) * 2 * actions)
+
+
+def apply(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
+    """M a in full precision: a GPU's fast products round M to three digits, and turns add up over hundreds of steps."""
+    return (a[..., None, :] * M).sum(-1)
 
 
 def advance(s: Float[Tensor, "*batch 3"], d: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:

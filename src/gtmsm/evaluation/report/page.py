@@ -13,7 +13,7 @@ import imageio.v2 as imageio
 import numpy as np
 from jaxtyping import UInt8
 
-from gtmsm.evaluation.page_style import CSS
+from gtmsm.evaluation.report.page_style import CSS
 from gtmsm.evaluation.table import Column, shown
 from gtmsm.evaluation.video import write_video
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from gtmsm.evaluation.figure_style import INK, LINES, RED, SKY, STYLE, new_figure, spread
+from gtmsm.evaluation.report.figure_style import INK, LINES, RED, SKY, STYLE, new_figure, spread
 from gtmsm.evaluation.table import rows
 
 

@@ -79,7 +79,7 @@ class RoomsExaminer:
         }
 
     def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
-        """Where there are several rooms: steps in a room that was walked in while memorising; those of them after 400."""
+        """Where there are several rooms: steps in one that was walked in while memorising; those of them after 400."""
         if not self._several_rooms:
             return {}
         batch, time = clip.true_pose.shape[:2]

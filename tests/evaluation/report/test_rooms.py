@@ -13,10 +13,9 @@ from imageio_ffmpeg import count_frames_and_secs
 from jaxtyping import TypeCheckError
 
 from gtmsm.errors import InputError
-from gtmsm.evaluation import plots_rooms
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.map_film import film_map, tensor_of
-from gtmsm.evaluation.report import write_report
+from gtmsm.evaluation.report import rooms_plots, write_report
+from gtmsm.evaluation.report.map_film import film_map, tensor_of
 from gtmsm.evaluation.table import CONTROLS, COPY
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
@@ -114,8 +113,8 @@ def test_a_walking_agent_has_a_map_of_its_way_and_a_position(walking_page: str):
 
 
 def test_the_paper_s_step_is_shown_where_it_is_predicted(turning: RoomsGallery, walking: RoomsGallery):
-    assert plots_rooms.shown_step(turning) == 38
-    assert plots_rooms.shown_step(walking) == TAU + FUTURE
+    assert rooms_plots.shown_step(turning) == 38
+    assert rooms_plots.shown_step(walking) == TAU + FUTURE
 
 
 def test_the_dial_says_true_and_inferred_orientation(turning_page: str, turning: RoomsGallery):
@@ -195,7 +194,7 @@ def test_scores_may_be_few(walking: RoomsGallery, tmp_path: Path):
 
 
 def test_stretches_share_a_line_until_it_holds_sixteen_frames():
-    lines = plots_rooms.strip_lines(((34, 41), (70, 77), (284, 299), (396, 415)))
+    lines = rooms_plots.strip_lines(((34, 41), (70, 77), (284, 299), (396, 415)))
     assert [[(piece[0], piece[-1]) for piece in line] for line in lines] == [
         [(34, 41), (70, 77)], [(284, 299)], [(396, 411)], [(412, 415)],
     ]  # fmt: skip
@@ -204,7 +203,7 @@ def test_stretches_share_a_line_until_it_holds_sixteen_frames():
 def test_inferred_headings_are_compared_within_the_same_full_turn():
     true = np.linspace(0, 9, 50)
     wrapped = (true + 0.1 + np.pi) % (2 * np.pi) - np.pi - 4 * np.pi
-    unwrapped_true, inferred = plots_rooms._unwrapped(true, wrapped)
+    unwrapped_true, inferred = rooms_plots._unwrapped(true, wrapped)
     np.testing.assert_allclose(unwrapped_true, true)
     np.testing.assert_allclose(inferred, true + 0.1)
 

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Float, Int
 
-from gtmsm.worlds.shells import FAR, Shells
+from gtmsm.worlds.floorplan.shells import FAR, Shells
 from gtmsm.worlds.textures import Textures
 
 SIDES = (3.0, 6.4)

@@ -9,7 +9,7 @@ import torch
 
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
-from gtmsm.evaluation.examine_rooms import RoomsExaminer, wrapped
+from gtmsm.evaluation.examine.rooms import RoomsExaminer, wrapped
 from gtmsm.evaluation.metrics import PSNR_CAP
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
 from gtmsm.model.frame_vae import FrameVAEConfig

@@ -10,10 +10,10 @@ import torch
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.raycast import BOX, SPHERE
-from gtmsm.worlds import grid_plans
-from gtmsm.worlds.floorplan import MOST_OBJECTS, draw_floorplans
+from gtmsm.worlds.floorplan import draw_floorplans, grid_plans
+from gtmsm.worlds.floorplan.plans import MOST_OBJECTS
+from gtmsm.worlds.floorplan.regions import split_into_regions
 from gtmsm.worlds.physics import Obstacles
-from gtmsm.worlds.regions import split_into_regions
 from gtmsm.worlds.textures import load_textures
 
 KINDS = [

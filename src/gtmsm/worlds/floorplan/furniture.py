@@ -7,7 +7,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gtmsm.kernels.raycast import BOX, COLUMN, CONE, SPHERE
-from gtmsm.worlds.shells import Shells
+from gtmsm.worlds.floorplan.shells import Shells
 
 GAP = 0.5
 """At least between an object and a wall or another object: a body of radius 0.15 walks through with ease."""

@@ -5,12 +5,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gtmsm.evaluation import page, report_image_walk, report_rooms
 from gtmsm.evaluation.gallery import Gallery, RoomsGallery
+from gtmsm.evaluation.report import image_walk, page, rooms
 from gtmsm.evaluation.table import Column, columns_of, rows, shown
 from gtmsm.files import write_atomically
-
-__all__ = ["Gallery", "RoomsGallery", "write_report"]
 
 
 def write_report(
@@ -29,9 +27,9 @@ def _page(scores: Mapping[str, Any], gallery: Gallery | RoomsGallery, title: str
     own: tuple[str, ...]
     reading: tuple[str, ...]
     if isinstance(gallery, RoomsGallery):
-        own, reading = report_rooms.sections(scores, gallery), report_rooms.reading(scores)
+        own, reading = rooms.sections(scores, gallery), rooms.reading(scores)
     else:
-        own, reading = report_image_walk.sections(scores, gallery), report_image_walk.READING
+        own, reading = image_walk.sections(scores, gallery), image_walk.READING
     common = (
         _table(scores),
         page.points("How to read this", (*reading, *READING)),

@@ -11,10 +11,10 @@ from torch import Tensor
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.kernels.raycast import Scene
-from gtmsm.worlds.furniture import furnish
-from gtmsm.worlds.grid_plans import draw_mazes, draw_several_rooms
-from gtmsm.worlds.shells import Shells
-from gtmsm.worlds.single_rooms import draw_single_rooms
+from gtmsm.worlds.floorplan.furniture import furnish
+from gtmsm.worlds.floorplan.grid_plans import draw_mazes, draw_several_rooms
+from gtmsm.worlds.floorplan.shells import Shells
+from gtmsm.worlds.floorplan.single_rooms import draw_single_rooms
 from gtmsm.worlds.textures import Textures
 
 Plan = Literal["room", "rooms", "maze"]

@@ -11,8 +11,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 
 from gtmsm.errors import InputError
-from gtmsm.worlds.regions import Regions, split_into_regions
-from gtmsm.worlds.shells import PADDING, Shells, stacked
+from gtmsm.worlds.floorplan.regions import Regions, split_into_regions
+from gtmsm.worlds.floorplan.shells import PADDING, Shells, stacked
 from gtmsm.worlds.textures import Textures
 
 SOLID, CORRIDOR = -1, 0

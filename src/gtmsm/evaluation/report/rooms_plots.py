@@ -12,10 +12,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 from matplotlib.ticker import MaxNLocator
 
-from gtmsm.evaluation.figure_style import BLUE, INK, RED, STYLE, WIDTH, new_figure
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.map_film import bounds_of, extent_of
-from gtmsm.evaluation.plots import draw_strip, pixels
+from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, WIDTH, new_figure
+from gtmsm.evaluation.report.map_film import bounds_of, extent_of
+from gtmsm.evaluation.report.plots import draw_strip, pixels
 from gtmsm.worlds.floor_map import FloorMap
 
 SHOWN_TURNING, SHOWN_WALKING = 38, 297

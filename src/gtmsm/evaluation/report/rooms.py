@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from gtmsm.evaluation import page, plots, plots_rooms
-from gtmsm.evaluation.figure_style import svg
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.map_film import film_map, tensor_of
-from gtmsm.evaluation.page import Card
-from gtmsm.evaluation.plots_rooms import shown_step, stands_still
+from gtmsm.evaluation.report import page, plots, rooms_plots
+from gtmsm.evaluation.report.figure_style import svg
+from gtmsm.evaluation.report.map_film import film_map, tensor_of
+from gtmsm.evaluation.report.page import Card
+from gtmsm.evaluation.report.rooms_plots import shown_step, stands_still
 from gtmsm.evaluation.table import COPY, Column, gap
 from gtmsm.evaluation.video import comparison
 
@@ -131,10 +131,10 @@ def _pose(gallery: RoomsGallery) -> str:
     """The paper's panels: memorised and present poses at one step, and what is seen there."""
     step = shown_step(gallery)
     if stands_still(gallery):
-        figure = svg(plots_rooms.turning(gallery, 0), "orientation")
+        figure = svg(rooms_plots.turning(gallery, 0), "orientation")
         caption = "Points are orientations memorised. Red: the true one; dashed blue: the inferred one."
     else:
-        figure = svg(plots_rooms.walking(gallery, 0), "walk")
+        figure = svg(rooms_plots.walking(gallery, 0), "walk")
         caption = (
             "Dark dots are places memorised. The lines are the way since then, the circles and the lines from them "
             "the pose now: red the true ones, dashed blue as the model infers them from actions alone."
@@ -148,7 +148,7 @@ def _poses_over_time(gallery: RoomsGallery) -> str:
     where = "Heading" if stands_still(gallery) else "Position in wall heights, and heading"
     return page.section(
         "The way it went, and the way it thinks it went",
-        svg(plots_rooms.over_time(gallery, 0), "poses over time"),
+        svg(rooms_plots.over_time(gallery, 0), "poses over time"),
         f"{where}, of the same clip. Headings are not wrapped: a full turn is 360°. While memorising, too, poses "
         "come from the actions alone; frames never correct them.",
     )
@@ -157,7 +157,7 @@ def _poses_over_time(gallery: RoomsGallery) -> str:
 def _frames(gallery: RoomsGallery) -> str:
     """True above imagined frames."""
     clips = range(min(CLIPS_IN_STRIPS, len(gallery.truth)))
-    figures = "".join(svg(plots_rooms.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
+    figures = "".join(svg(rooms_plots.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
     return page.section(
         "Frame by frame",
         figures,
@@ -173,7 +173,7 @@ def _errors(scores: Mapping[str, Any], gallery: RoomsGallery) -> str:
         scores = {"heading_error_by_step": scores["heading_error_by_step"]}
     return page.section(
         "How far off the poses are",
-        svg(plots_rooms.errors(scores, gallery.tau), "pose errors"),
+        svg(rooms_plots.errors(scores, gallery.tau), "pose errors"),
         "Means over all clips, of absolute differences. Nothing corrects a pose, so small errors add up: "
         "what matters is how steeply the lines rise.",
     )
@@ -233,6 +233,6 @@ def _maps(gallery: RoomsGallery) -> str:
     )
     return page.section(
         "The places",
-        f'<div class="smooth">{svg(plots_rooms.maps(gallery), "maps")}</div>',
+        f'<div class="smooth">{svg(rooms_plots.maps(gallery), "maps")}</div>',
         f"The places of the example clips from above, north up, none of them learned from. {way}",
     )

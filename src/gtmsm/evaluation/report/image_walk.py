@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gtmsm.evaluation import page, plots, plots_image_walk
-from gtmsm.evaluation.figure_style import svg
 from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.report import image_walk_plots, page, plots
+from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.table import Column
 from gtmsm.evaluation.video import comparison
 
@@ -74,7 +74,7 @@ def _places(gallery: Gallery) -> str:
     """True beside inferred positions."""
     return page.section(
         "Where it was, and where it thinks it was",
-        svg(plots_image_walk.positions(gallery, 0), "positions"),
+        svg(image_walk_plots.positions(gallery, 0), "positions"),
         "A dot is a position visited, coloured by the true place, so one colour is one place in every panel. "
         "The yellow square is the view and the blue squares the position at the end of the phase. The inferred space "
         "is learned from frames and actions: turned, stretched and mirrored is as good as upright, "
@@ -85,7 +85,7 @@ def _places(gallery: Gallery) -> str:
 def _frames(gallery: Gallery) -> str:
     """True above imagined frames, early and late."""
     clips = range(min(CLIPS_IN_STRIPS, len(gallery.truth)))
-    figures = "".join(svg(plots_image_walk.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
+    figures = "".join(svg(image_walk_plots.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
     return page.section(
         "Frame by frame",
         figures,
@@ -107,10 +107,10 @@ def _over_time(scores: Mapping[str, Any]) -> str:
 
 def _motion(gallery: Gallery) -> str:
     """What the motion model has learned."""
-    arrows = svg(plots_image_walk.displacements(gallery), "displacements")
+    arrows = svg(image_walk_plots.displacements(gallery), "displacements")
     halves = f"<div><h3>Displacement of each action</h3>{arrows}</div>"
     if gallery.wall_values.size:
-        heat = svg(plots_image_walk.walls(gallery), "walls")
+        heat = svg(image_walk_plots.walls(gallery), "walls")
         halves += f"<div><h3>Walls: σ<sub>d</sub> where a move would end</h3>{heat}</div>"
     return page.section(
         "What it learned about moving",

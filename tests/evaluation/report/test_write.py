@@ -14,10 +14,10 @@ from jaxtyping import TypeCheckError
 
 from gtmsm.errors import InputError
 from gtmsm.evaluation import report
-from gtmsm.evaluation.figure_style import spread
 from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.plots_image_walk import strip_steps
 from gtmsm.evaluation.report import write_report
+from gtmsm.evaluation.report.figure_style import spread
+from gtmsm.evaluation.report.image_walk_plots import strip_steps
 from gtmsm.evaluation.table import CONTROLS
 
 HOSTILE = '<script>alert("x")</script> & $\\alpha$'

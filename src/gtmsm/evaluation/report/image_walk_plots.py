@@ -7,7 +7,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
-from gtmsm.evaluation.figure_style import (
+from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.report.figure_style import (
     ACTIONS,
     BLUE,
     GREEN,
@@ -18,8 +19,7 @@ from gtmsm.evaluation.figure_style import (
     WIDTH,
     new_figure,
 )
-from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.plots import draw_strip, pixels
+from gtmsm.evaluation.report.plots import draw_strip, pixels
 
 
 @mpl.rc_context(STYLE)

@@ -1,0 +1,6 @@
+"""What is particular to scoring each kind of world."""
+
+from gtmsm.evaluation.examine.image_walk import ImageWalkExaminer
+from gtmsm.evaluation.examine.rooms import RoomsExaminer
+
+__all__ = ["ImageWalkExaminer", "RoomsExaminer"]

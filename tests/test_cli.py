@@ -19,8 +19,8 @@ from PIL import Image
 
 from gtmsm import cli
 from gtmsm.errors import InputError
-from gtmsm.experiments import PRESETS
 from gtmsm.film import MOST_STEPS, parse_actions
+from gtmsm.presets import PRESETS
 from gtmsm.worlds.image_walk import ACTIONS
 
 TRAIN = ("train", "image-walk-small")

@@ -7,7 +7,8 @@ import pytest
 
 from gtmsm.config import as_plain, config, read_config, require, require_seed
 from gtmsm.errors import InputError
-from gtmsm.experiments import PRESETS, Experiment
+from gtmsm.experiments import Experiment
+from gtmsm.presets import PRESETS
 
 
 @config

@@ -10,11 +10,12 @@ from imageio_ffmpeg import count_frames_and_secs
 
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
-from gtmsm.experiments import PRESETS, RoomsExperiment, set_up
+from gtmsm.experiments import RoomsExperiment, set_up
 from gtmsm.film import BLANK, film_imagination, paint, parse_actions
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS
 from gtmsm.model.recall import RecallConfig
+from gtmsm.presets import PRESETS
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalk
 from gtmsm.worlds.physics import IDLE

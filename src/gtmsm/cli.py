@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
-    "demo": "train a small model, score it, and write a report: gtmsm demo [rotate] (two minutes on two cores)",
+    "demo": "train a small model, score it, and write a report: gtmsm demo [rotate] (minutes on two cores)",
     "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
@@ -110,7 +110,7 @@ def _demo(words: list[str]) -> int:
     preset, about = DEMOS[flags.name]
     console = Console()
     console.print(about, soft_wrap=True)
-    from gtmsm.experiments import PRESETS
+    from gtmsm.presets import PRESETS
     from gtmsm.run import begin
     from gtmsm.training.engine import build_fabric
 
@@ -120,7 +120,7 @@ def _demo(words: list[str]) -> int:
 
 
 def _train(words: list[str]) -> int:
-    from gtmsm.experiments import PRESETS
+    from gtmsm.presets import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
     from gtmsm.training.engine import build_fabric
 
@@ -179,15 +179,15 @@ class EvaluateFlags:
     clips: int | None = None
     """Held-out walks; default: as the run's config says."""
     tau: int | None = None
-    """Steps to memorise; default: as the run's config says (256, section 4.1)."""
+    """Steps to memorise; default: as the run's config says."""
     horizon: int | None = None
-    """Steps to predict; default: as the run's config says (256, section 4.1)."""
+    """Steps to predict; default: as the run's config says."""
     seed: int | None = None
     """Of the walks; default: as the run's config says."""
     places: Literal["room", "rooms", "maze"] | None = None
     """Score in places of another kind than it was trained in: "rooms" is App. C (300 steps predicted)."""
     out: Path | None = None
-    """Where to write; default: the run folder."""
+    """Where to write; default: the run folder, or a folder in it named after other --places."""
     device: Device = "auto"
     """Where to compute."""
 
@@ -203,8 +203,10 @@ def _evaluate(words: list[str]) -> int:
     if flags.places == "rooms":
         given = {"horizon": 300} | given
     settings = replace(run.experiment.evaluation, **given)
-    scores = run.evaluate(settings, choose_device(flags.device), flags.images, flags.out, flags.places)
-    _show(scores, flags.out or run.folder, Console())
+    out = flags.out or (run.folder / flags.places if flags.places else run.folder)
+    console = Console()
+    scores = run.evaluate(settings, choose_device(flags.device), flags.images, out, flags.places)
+    _show(scores, out, console)
     return 0
 
 

@@ -1,5 +1,7 @@
-"""The paper's experiments with the paper's numbers, as presets whose every number a flag can override."""
+"""An experiment: a world, who walks in it, a model, and how it is trained and scored."""
 
+import math
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -15,15 +17,9 @@ from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
-from gtmsm.model.elbo import ObjectiveConfig
-from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.motion import MotionConfig
-from gtmsm.model.recall import RecallConfig
-from gtmsm.training.curriculum import CurriculumConfig, plan_stages
-from gtmsm.training.prospect import ProspectConfig
+from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.train import TrainingConfig
-from gtmsm.training.update import OptimiserConfig
 from gtmsm.worlds.floorplan import Plan, draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, ImageSet, load_images
@@ -39,7 +35,7 @@ class Experiment:
     """A model, and how it is trained and scored; the world and who walks in it are particular."""
 
     seed: int = 0
-    """Of weights, walks and noise: the same seed on the same machine gives the same run."""
+    """Of weights, walks and noise: the same seed on the same CPU gives the same run, on a GPU up to rounding."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -79,6 +75,8 @@ class ImageWalkExperiment(Experiment):
         motion = self.model.motion
         require(not motion.has_heading, f"kind is {motion.kind}; who walks over an image has no heading: use walled")
         require(motion.state_size == 2, f"state_size is {motion.state_size}; an image is walked in 2 dimensions")
+        weight = self.training.objective.displacement
+        require(weight == 0, f"displacement is {weight}; walls make true displacements no target on images: leave it 0")
 
 
 @config
@@ -138,8 +136,12 @@ class RoomsExperiment(Experiment):
         metric = training.objective.displacement > 0
         require(
             metric == self.evaluation.metric_poses,
-            "evaluation.metric_poses says that poses are in the world's units, which only the displacement loss can "
-            "teach: set both or neither",
+            "only the displacement loss teaches poses in the world's units: give --displacement 0 with "
+            "--evaluation.no-metric-poses, or a weight with --evaluation.metric-poses",
+        )
+        require(
+            metric or self.model.recall.choice == "nearest",
+            "choice is visible, which asks for poses in units of a wall's height: that needs --displacement above 0",
         )
         view = self.model.recall.field_of_view
         require(
@@ -148,172 +150,10 @@ class RoomsExperiment(Experiment):
         )
 
 
-def _rotate() -> RoomsExperiment:
-    """Section 4.2.1 and App. A.2."""
-    return RoomsExperiment(
-        walker=RoomsWalkerConfig(kind="spin"),
-        pool=PoolConfig(clips=8_192, steps=80),
-        training=TrainingConfig(
-            updates=3_000,
-            optimiser=OptimiserConfig(batch=64, anneal_updates=3_000, precision="bfloat16"),
-            objective=ObjectiveConfig(foresight=10.0),
-            curriculum=CurriculumConfig(
-                tau=33, horizon=16, warm_up=600, warm_up_tau=16, grow=(), read_all_stages=0, motion_rate=0.0
-            ),
-            prospect=ProspectConfig(tau=33, horizon=45, neighbours=4, yardstick="spread"),
-        ),
-        model=WorldModelConfig(
-            vae=FrameVAEConfig(coder="conv", width=256, code_size=64),
-            motion=MotionConfig(kind="turning", noise=1e-3),
-            recall=RecallConfig(prior="query", neighbours=4, delta=1e-4),
-        ),
-        evaluation=EvaluationConfig(tau=33, horizon=45, clips=500),
-    )
-
-
-def _rotate_small() -> RoomsExperiment:
-    """The rotating agent on two CPU cores: dense layers, which a CPU is good at, and fewer of everything."""
-    rotate = _rotate()
-    return replace(
-        rotate,
-        world=replace(rotate.world, train_places=1_024, test_places=64, antialias=1),
-        pool=PoolConfig(clips=2_048, steps=80),
-        training=replace(
-            rotate.training,
-            optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
-            curriculum=replace(rotate.training.curriculum, warm_up=300),
-            prospect=replace(rotate.training.prospect, clips=16, angles=2_048),
-            watch_every=250,
-            save_every=500,
-        ),
-        model=replace(
-            rotate.model,
-            vae=FrameVAEConfig(coder="dense", width=256, code_size=64),
-            recall=replace(rotate.model.recall, width=256),
-        ),
-        evaluation=replace(rotate.evaluation, clips=100),
-    )
-
-
-def _rotate_strong() -> RoomsExperiment:
-    """Better pictures of the arc that was never seen: spatial codes, and a prior in which rays attend to rays."""
-    rotate = _rotate()
-    return replace(
-        rotate,
-        training=replace(
-            rotate.training,
-            optimiser=replace(rotate.training.optimiser, batch=32, ramp_updates=300, clip_norm=1_000.0),
-            objective=ObjectiveConfig(foresight=30.0, targets=10),
-        ),
-        model=replace(
-            rotate.model,
-            vae=FrameVAEConfig(coder="spatial", width=256, code_size=256),
-            recall=RecallConfig(prior="rays", neighbours=6, width=128, layers=4),
-        ),
-    )
-
-
-def _walk() -> RoomsExperiment:
-    """Section 4.2.2 and App. A.2."""
-    return RoomsExperiment(
-        training=TrainingConfig(
-            updates=5_000,
-            optimiser=OptimiserConfig(batch=32, anneal_updates=5_000, precision="bfloat16"),
-            curriculum=CurriculumConfig(
-                tau=150, horizon=32, warm_up=0, grow=(), read_all_stages=0, prospect=False, motion_rate=3.0
-            ),
-            objective=ObjectiveConfig(displacement=1e5, displacement_after=16, poses_from_bound=False),
-            watch_every=2_000,
-            save_every=2_000,
-        ),
-        model=WorldModelConfig(
-            vae=FrameVAEConfig(coder="conv", width=256, code_size=64),
-            motion=MotionConfig(kind="gliding", noise=1e-3),
-            recall=RecallConfig(prior="query", neighbours=4, delta=1e-4),
-        ),
-        evaluation=EvaluationConfig(tau=150, horizon=150, clips=200, metric_poses=True),
-    )
-
-
-def _walk_free() -> RoomsExperiment:
-    """The walking agent without the displacement loss."""
-    walk = _walk()
-    return replace(
-        walk,
-        training=replace(
-            walk.training,
-            objective=ObjectiveConfig(),
-            curriculum=replace(walk.training.curriculum, prospect=True, warm_up=1_000, warm_up_tau=32),
-            prospect=ProspectConfig(
-                candidates=2_048, rounds=60, clips=64, tau=64, horizon=32, neighbours=4, yardstick="spread"
-            ),
-        ),
-        evaluation=replace(walk.evaluation, metric_poses=False),
-    )
-
-
-def _walk_strong() -> RoomsExperiment:
-    """Better pictures: spatial codes, and a prior in which rays attend to rays."""
-    walk = _walk()
-    return replace(
-        walk,
-        pool=PoolConfig(clips=16_384, steps=300),
-        training=replace(
-            walk.training,
-            updates=9_000,
-            optimiser=OptimiserConfig(
-                batch=12,
-                learning_rate=1e-3,
-                final_learning_rate=1e-5,
-                anneal_updates=9_000,
-                ramp_updates=500,
-                clip_norm=1_000.0,
-                precision="bfloat16",
-            ),
-            curriculum=replace(walk.training.curriculum, horizon=150),
-            objective=replace(walk.training.objective, displacement_after=0, foresight=30.0, targets=28),
-        ),
-        model=WorldModelConfig(
-            vae=FrameVAEConfig(coder="spatial", width=256, code_size=256),
-            motion=walk.model.motion,
-            recall=RecallConfig(prior="rays", neighbours=10, choice="visible", width=256, layers=6),
-        ),
-    )
-
-
-PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
-    "image-walk": ("section 4.1 and App. A.1 at the paper's sizes; for a GPU", ImageWalkExperiment()),
-    "image-walk-small": (
-        "the same, small enough for two CPU cores and two minutes; what `gtmsm demo` trains",
-        ImageWalkExperiment(
-            training=TrainingConfig(
-                updates=3_000,
-                optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
-                curriculum=CurriculumConfig(warm_up=600, grow=(800, 600, 400)),
-                prospect=ProspectConfig(candidates=256, restarts=2),
-                watch_every=200,
-                save_every=500,
-            ),
-            evaluation=EvaluationConfig(clips=100),
-        ),
-    ),
-    "rotate-small": (
-        "section 4.2.1, small enough for two CPU cores and ten minutes; what `gtmsm demo rotate` trains",
-        _rotate_small(),
-    ),
-    "rotate": ("section 4.2.1: an agent that turns on the spot; for a GPU", _rotate()),
-    "rotate-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _rotate_strong()),
-    "walk": ("section 4.2.2: an agent that walks through a room, with the displacement loss; for a GPU", _walk()),
-    "walk-free": ("the same without the displacement loss", _walk_free()),
-    "walk-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _walk_strong()),
-}
-"""Name: what it is, and its numbers."""
-
-
 def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
     """The same in places of another plan: App. C tests the walk's weights in several rooms, T = 450."""
     if not isinstance(experiment, RoomsExperiment):
-        raise InputError(f"rooms are for models trained in rooms, not for a {type(experiment).__name__}")
+        raise InputError("this run walks over images, and no rooms can be walked with it; leave out --places")
     return replace(experiment, world=replace(experiment.world, plan=plan))
 
 
@@ -406,9 +246,10 @@ class RoomsSetting(Setting):
     def pool(self) -> Windows:
         """Clips to train on, the same for every process and after a resume."""
         seed = seeds_of(self.experiment.seed)[0]
+        settings = self.experiment.pool
+        _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
         world = self._draw(self.world.train_places, seed)
         generator = torch.Generator(self.device).manual_seed(seed)
-        settings = self.experiment.pool
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
@@ -418,6 +259,18 @@ class RoomsSetting(Setting):
     def _draw(self, count: int, seed: int) -> Rooms:
         plans = draw_floorplans(self.world.plan, count, self.world.objects, self.textures, seed)
         return Rooms(plans.to(self.device), self.world)
+
+
+def _require_memory(needed: int, device: torch.device) -> None:
+    """Refuse a pool that the device has no room for, before minutes are spent on filling it."""
+    if device.type == "cuda":
+        free = torch.cuda.mem_get_info(device)[0]
+    else:
+        free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    require(
+        needed < free,
+        f"the pool of clips needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free; give fewer --pool.clips",
+    )
 
 
 def set_up(experiment: Experiment, device: torch.device, images: str | None = None) -> ImageWalkSetting | RoomsSetting:

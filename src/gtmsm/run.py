@@ -15,7 +15,6 @@ from gtmsm.config import as_plain, read_config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import (
-    PRESETS,
     Experiment,
     ImageWalkExperiment,
     Places,
@@ -26,6 +25,7 @@ from gtmsm.experiments import (
 )
 from gtmsm.files import require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.presets import PRESETS
 from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process

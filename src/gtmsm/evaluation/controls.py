@@ -39,13 +39,14 @@ def controls(
     keys, queries = Belief(known_places[:, :tau]), Belief(known_places[:, tau:])
     knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
     closest = nearest(Belief(true_places[:, :tau]), Belief(true_places[:, tau:]), 1).index[..., 0]
+    believed = nearest(Belief(memory.place.mean), Belief(model.motion.place(dream.poses)), 1).index[..., 0]
     guessed = torch.randint(tau, closest.shape, device=closest.device, generator=generator)
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),
         "true_pose_memory": Guess(model.vae.decode(knowing.peak()), closest),
         "copy_nearest_true_pose": Guess(gather(past.x, closest), closest),
-        "copy_nearest_predicted_pose": Guess(gather(past.x, dream.retrieved), dream.retrieved),
+        "copy_nearest_predicted_pose": Guess(gather(past.x, believed), believed),
         "last_frame": Guess(still, None),
         "mean_frame": Guess(blend, None),
         "random_retrieval": Guess(model.vae.decode(gather(memory.code.mean, guessed)), guessed),

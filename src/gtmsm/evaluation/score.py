@@ -83,7 +83,7 @@ class Examiner(Protocol):
         """More errors of predicted frames, by name."""
 
     def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
-        """Steps of special interest, by name; those further errors are averaged over the first of them."""
+        """Steps of special interest, by name; what `judge` finds is averaged over the first of them."""
 
     def note(self, clip: Clip, walk: Float[Tensor, "batch time S"], imagined: Tensor) -> None:
         """Take a batch of walks to heart, for `scores` and `gallery`."""
@@ -141,8 +141,8 @@ class _Tally:
             "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
         }
         scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
-        for name, errors in self.more.items():
-            scores[name] = _share(torch.cat(errors), next(iter(masks.values())))
+        judged_on = next(iter(masks.values()), torch.ones_like(seen))
+        scores |= {name: _share(torch.cat(errors), judged_on) for name, errors in self.more.items()}
         return scores
 
 

@@ -5,9 +5,12 @@ Worlds have different scores: a column is shown where there is something in it.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -85,18 +88,39 @@ OF_THE_MODEL = (
 """Of the model itself, not of its controls."""
 
 LEFT_TO_THE_REPORT = {"psnr_frames", "retrieval_revisited_last16"}
-"""Columns that a terminal has no room for."""
+"""Columns that a terminal of 80 characters has no room for."""
+LEFT_OUT_FOR_COLOURS = {"ssim"}
+"""Columns that give way in a terminal to those of several rooms."""
 
-IN_COMPARISONS = {
-    "psnr_revisited",
-    "psnr_unseen",
-    "retrieval_revisited",
-    "retrieval_revisited_last16",
-    "floor_colour_error",
-    "wall_colour_error",
-    *(column.key for column in OF_THE_MODEL),
-}
-"""Columns by which runs are compared; in rooms also by all frames, since few of them can be known exactly."""
+STANDS_STILL = 5e-4
+"""Nobody who moved is that sure of where it is, in widths of a room: whoever is stood still."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The columns by which runs of one kind of world are compared, few enough for 80 characters, and the ceiling of them."""
+
+    columns: tuple[str, ...]
+    ceiling: Column
+
+
+OVER_IMAGES = Comparison(
+    ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16", "pose_r2"),
+    Column("psnr_revisited", "VAE ceiling, revisited", "dB", 2),
+)
+IN_A_ROOM = Comparison(
+    ("psnr_pooled", "psnr_revisited", "psnr_unseen", "heading_error", "position_error_relative"),
+    Column("psnr_pooled", "VAE ceiling, pooled", "dB", 2),
+)
+"""Also by all frames, since few of them can be known exactly."""
+IN_SEVERAL_ROOMS = Comparison(
+    (
+        "psnr_pooled", "psnr_unseen", "heading_error", "position_error_relative", "floor_colour_error",
+        "wall_colour_error",
+    ),
+    IN_A_ROOM.ceiling,
+)  # fmt: skip
+"""Where any run has colours: there is no room for them and for revisited poses."""
 
 
 def columns_of(scores: Mapping[str, Any]) -> list[Column]:
@@ -108,6 +132,11 @@ def columns_of(scores: Mapping[str, Any]) -> list[Column]:
 def has_heading(scores: Mapping[str, Any]) -> bool:
     """Whether these are scores of an agent that looks somewhere, in rooms."""
     return _has(scores, "heading_error")
+
+
+def has_colours(scores: Mapping[str, Any]) -> bool:
+    """Whether these are scores among several rooms, which are told apart by their colours."""
+    return any(_has(each, "floor_colour_error") for _, _, each in rows(scores))
 
 
 def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:
@@ -137,11 +166,9 @@ def shown(value: float | None, column: Column) -> str:
 
 def scores_table(scores: Mapping[str, Any]) -> Table:
     """The scores of a model above those of its controls."""
-    columns = [column for column in columns_of(scores) if column.key not in LEFT_TO_THE_REPORT]
-    table = Table(box=box.SIMPLE_HEAD, caption=_caption(scores, columns))
-    table.add_column("")
-    for column in columns:
-        table.add_column(_narrow(column.label), justify="right", no_wrap=True)
+    left_out = LEFT_TO_THE_REPORT | (LEFT_OUT_FOR_COLOURS if has_colours(scores) else set())
+    columns = [column for column in columns_of(scores) if column.key not in left_out]
+    table = _table("", columns, _caption(scores, columns))
     for name, row, values in rows(scores):
         cells = [shown(values.get(column.key), column) for column in columns]
         table.add_row(
@@ -162,30 +189,68 @@ def headline(scores: Mapping[str, Any]) -> str:
     )
 
 
-def gap(scores: Mapping[str, Any], control: str) -> float | None:
-    """How many dB the model is above a control, over all frames; None where either is missing."""
-    mine = scores.get("psnr_pooled")
-    theirs = ((scores.get("controls") or {}).get(control) or {}).get("psnr_pooled")
+def gap(scores: Mapping[str, Any], control: str, key: str = "psnr_pooled") -> float | None:
+    """How many dB the model is above a control, over all frames unless told; None where either is missing."""
+    mine, theirs = scores.get(key), _of_control(scores, control, key)
     return None if mine is None or theirs is None else mine - theirs
 
 
-def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Table:
-    """Several runs of any worlds, a row each, and how many of them converged where that is defined."""
-    candidates = (*COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)
-    keys = IN_COMPARISONS | ({"psnr_pooled"} if any(map(has_heading, runs.values())) else set())
-    columns = [
-        column
-        for column in candidates
-        if column.key in keys and any(_has(scores, column.key) for scores in runs.values())
-    ]
-    table = Table(box=box.SIMPLE_HEAD, caption=_how_many_converged(runs))
-    table.add_column("run", overflow="fold", min_width=12)
-    for label in [*(column.label for column in columns), "VAE ceiling"]:
-        table.add_column(_narrow(label), justify="right", no_wrap=True)
+def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
+    """Several runs, a row each, in a table for each kind of world: they have few scores in common."""
+    over_images = {name: scores for name, scores in runs.items() if not has_heading(scores)}
+    in_rooms = {name: scores for name, scores in runs.items() if has_heading(scores)}
+    of_rooms = IN_SEVERAL_ROOMS if any(map(has_colours, in_rooms.values())) else IN_A_ROOM
+    kinds = ((over_images, OVER_IMAGES), (in_rooms, of_rooms))
+    return Group(*(_compared(alike, comparison) for alike, comparison in kinds if alike))
+
+
+def _compared(runs: Mapping[str, Mapping[str, Any]], comparison: Comparison) -> Table:
+    """Runs of one kind of world, and how many of them converged where that is defined."""
+    known = {column.key: column for column in (*COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)}
+    columns, ceiling = [known[key] for key in comparison.columns], comparison.ceiling
+    table = _table("run", [*columns, ceiling], _how_many_converged(runs))
     for name, scores in runs.items():
         cells = [shown(scores.get(column.key), column) for column in columns]
-        table.add_row(Text(name), *cells, shown(scores["controls"]["vae_ceiling"].get("psnr_revisited"), COLUMNS[0]))
+        table.add_row(_RunName(name), *cells, shown(_of_control(scores, "vae_ceiling", ceiling.key), ceiling))
     return table
+
+
+@dataclass(frozen=True)
+class _RunName:
+    """A path that loses its first folders where it is too long; what tells runs apart is at its end."""
+
+    path: str
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(len(self.shortened(1)), len(self.path))
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(self.shortened(options.max_width), overflow="fold")
+
+    def shortened(self, width: int) -> str:
+        """As many of its last folders as fit, but at least the last.
+
+        >>> _RunName("runs/may/walk/rooms").shortened(14)
+        '…/walk/rooms'
+        """
+        folders = PurePath(self.path).parts
+        endings = ("…/" + "/".join(folders[start:]) for start in range(1, len(folders)))
+        fitting = (ending for ending in (self.path, *endings) if len(ending) <= width)
+        return next(fitting, folders[-1] if folders else self.path)
+
+
+def _table(names: str, columns: Sequence[Column], caption: str | None) -> Table:
+    """A name and numbers in each row, as close together as can be read: a terminal is narrow."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption=caption)
+    table.add_column(names, overflow="fold")
+    for column in columns:
+        table.add_column(_narrow(column.label), justify="right", no_wrap=True)
+    return table
+
+
+def _of_control(scores: Mapping[str, Any], control: str, key: str) -> float | None:
+    """A score of a control; None where it is missing."""
+    return ((scores.get("controls") or {}).get(control) or {}).get(key)
 
 
 def _has(scores: Mapping[str, Any], key: str) -> bool:
@@ -206,8 +271,13 @@ def _caption(scores: Mapping[str, Any], columns: Sequence[Column]) -> str:
     if has_heading(scores):
         parts.append("unseen: far from every memorised pose")
     if any(column.unit == "1/255" for column in columns):
-        parts.append("rooms seen: while memorising; late: after step 400; colours: mean error there, of 255")
+        parts.append("rooms seen: while memorising; late: after step 400; colours: mean error in rooms entered again, of 255")
     return "; ".join(parts)
+
+
+def _only_turns(scores: Mapping[str, Any]) -> bool:
+    """Whether the agent stood still all the time."""
+    return (scores.get("position_error_relative") or 0.0) < STANDS_STILL
 
 
 def _way_found(scores: Mapping[str, Any]) -> str:
@@ -215,19 +285,32 @@ def _way_found(scores: Mapping[str, Any]) -> str:
     steps = len(scores.get("heading_error_by_step") or ())
     after = f" after {steps} steps" if steps else ""
     heading = f"heading {scores['heading_error']:.1f}° off{after}"
-    position = scores.get("position_error_relative") or 0.0
-    # Nobody who moved is that sure of where it is: this one stood still.
-    return heading if position < 5e-4 else f"{heading}, position {100 * position:.1f}% of the room's width"
+    if _only_turns(scores):
+        return heading
+    return f"{heading}, position {100 * scores['position_error_relative']:.1f}% of the room's width"
 
 
 def _quality(scores: Mapping[str, Any]) -> str:
     """PSNR, and how far it is from what would bound it."""
     parts = [f"{scores['psnr_pooled']:.1f} dB"]
-    for control, name in (("true_pose_memory", "the memory at true poses"), (COPY, "copying the nearest frame")):
-        distance = gap(scores, control)
-        if distance is not None:
-            parts.append(f"{abs(distance):.1f} {'above' if distance >= 0 else 'below'} {name}")
+    to_memory = gap(scores, "true_pose_memory")
+    if to_memory is not None:
+        parts.append(f"{_above_or_below(to_memory)} the memory at true poses")
+    # A heading comes back exactly, and its frame with it: only frames that were never seen are a contest.
+    key, where = ("psnr_unseen", " at unseen headings") if _only_turns(scores) else ("psnr_pooled", "")
+    if gap(scores, COPY, key) is None:
+        key, where = "psnr_pooled", ""
+    to_copy = gap(scores, COPY, key)
+    if to_copy is not None:
+        is_exact = (_of_control(scores, COPY, key) or 0.0) >= PSNR_CAP
+        told = "copying is exact" if is_exact else f"{_above_or_below(to_copy)} copying the nearest frame"
+        parts.append(told + where)
     return ", ".join(parts)
+
+
+def _above_or_below(distance: float) -> str:
+    """A distance in dB, in words."""
+    return f"{abs(distance):.1f} {'above' if distance >= 0 else 'below'}"
 
 
 def _how_many_converged(runs: Mapping[str, Mapping[str, Any]]) -> str | None:

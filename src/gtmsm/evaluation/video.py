@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-import imageio.v2 as imageio
 import numpy as np
 from imageio_ffmpeg import get_ffmpeg_exe
 from jaxtyping import Bool, Float, Shaped, UInt8

@@ -11,6 +11,9 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
+AT_ONCE = 4_096
+"""Frames coded at once where no gradients are wanted: at most some 2 GB between layers."""
+
 
 @config
 class FrameVAEConfig:
@@ -52,7 +55,7 @@ class FrameVAE(nn.Module):
         flat = x.reshape(-1, *self.frame_shape)
         if self.settings.coder != "dense":
             flat = flat.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
-        both = self.encoder(flat).to(x.dtype)
+        both = _in_portions(self.encoder, flat).to(x.dtype)
         mean, log_var = both.reshape(*lead, both.shape[-1]).chunk(2, dim=-1)
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
         return Gaussian(mean, log_var.clamp(-10, 4))
@@ -74,7 +77,15 @@ class FrameVAE(nn.Module):
 
     def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
-        return self.decoder(z.reshape(-1, z.shape[-1])).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
+        flat = z.reshape(-1, z.shape[-1])
+        return _in_portions(self.decoder, flat).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
+
+
+def _in_portions(coder: nn.Module, x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
+    """A bounded number of frames at a time where nobody learns from it: what lies between layers is large."""
+    if torch.is_grad_enabled() or len(x) <= AT_ONCE:
+        return coder(x)
+    return torch.cat([coder(some) for some in x.split(AT_ONCE)])
 
 
 def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
@@ -126,6 +137,10 @@ def patch_grid(frame: tuple[int, int, int]) -> tuple[int, int]:
     return frame[1] // 4, frame[2] // 4
 
 
+def _next_multiple_of_4(side: int) -> int:
+    return -(-side // 4) * 4
+
+
 def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
     """Residual convolutions down to patches of 4x4 pixels and up again; no layer sees the whole frame."""
     channels, height, width_px = frame
@@ -133,7 +148,8 @@ def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[n
     patches = math.prod(grid)
     require(
         height % 4 == 0 and width_px % 4 == 0,
-        f"the spatial coder halves a frame twice, and {height}x{width_px} does not divide by 4; use coder dense",
+        f"the spatial coder halves a frame twice, and {height}x{width_px} does not divide by 4; "
+        f"use frames of {_next_multiple_of_4(height)}x{_next_multiple_of_4(width_px)}",
     )
     require(
         code_size % patches == 0,

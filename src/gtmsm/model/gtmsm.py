@@ -318,7 +318,7 @@ class WorldModel(nn.Module):
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
-        """From a run folder, or a weights file of one."""
+        """From a run folder, or a weights file of one; to look with, not to learn: its weights ask for no gradients."""
         file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
         if not file.is_file():
             raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
@@ -329,7 +329,7 @@ class WorldModel(nn.Module):
             read_config(WorldModelConfig, about["model"], str(file)), tuple(about["frame_shape"]), about["action_size"]
         )
         model.load_weights(tensors, file)
-        return model.to(device).eval()
+        return model.to(device).eval().requires_grad_(False)
 
     def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
         """Take the weights of `source`, which must be those of a model like this one."""

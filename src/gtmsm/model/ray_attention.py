@@ -58,7 +58,7 @@ class RayAttention(Prior):
         """Ask the retrieved views, ray by ray; in portions where nobody learns from it, since tokens are large."""
         assert retrieved.digest is not None and retrieved.row is not None
         relative, row = retrieved.relative.flatten(0, 1), retrieved.row.flatten(0, 1)
-        at_once = len(row) if torch.is_grad_enabled() else AT_ONCE
+        at_once = len(row) if retrieved.digest.requires_grad else AT_ONCE
         views = [
             self._ask(retrieved.digest, *some) for some in zip(row.split(at_once), relative.split(at_once), strict=True)
         ]

@@ -51,6 +51,10 @@ class RecallConfig:
             "the KL distance is between poses themselves: use it without map_size and with choice nearest",
         )
         require(
+            self.map_size == 0 or self.prior != "rays",
+            f"map_size is {self.map_size}, but prior rays weighs nothing by distance and cannot teach it; leave it 0",
+        )
+        require(
             self.prior != "rays" or self.width % 64 == 0, f"width is {self.width}; tokens of rays need a multiple of 64"
         )
 

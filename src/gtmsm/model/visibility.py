@@ -11,6 +11,8 @@ from gtmsm.errors import InputError
 
 DEPTHS = (0.4, 0.8, 1.4, 2.2, 3.2, 4.5)
 """How far along the rays of the view asked for there may be something to see, in units of a wall's height."""
+PAIRS_AT_ONCE = 2**20
+"""Views times queries looked at together: some hundred MB at work."""
 COLUMNS = 6
 """Rays across the view asked for."""
 
@@ -28,6 +30,10 @@ def most_visible(
     n = place.shape[1]
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
+    pairs = query.shape[0] * query.shape[1] * place.shape[1]
+    if pairs > PAIRS_AT_ONCE and query.shape[1] > 1:
+        portions = query.split(max(1, query.shape[1] * PAIRS_AT_ONCE // pairs), dim=1)
+        return torch.cat([most_visible(place, some, k, field_of_view) for some in portions], dim=1)
     score = _how_well_seen(place, query, field_of_view)
     best = torch.zeros_like(score[:, :, 0])
     taken = torch.zeros(score.shape[:3], dtype=torch.bool, device=score.device)

@@ -86,7 +86,11 @@ def cross_entropy_search(
     `spread` says how far from 0 its elements may be; without it, scale and sign of the vector are taken to be free.
     """
     finds = [_search_once(score, size, settings, generator, spread) for _ in range(settings.restarts)]
-    return max(finds, key=lambda find: find.score)
+    if len(finds) == 1:
+        return finds[0]
+    vectors = torch.stack([find.vector for find in finds])
+    scores = score(vectors).nan_to_num(-torch.inf)  # all on the same clips: the luckiest draw must not win
+    return Find(vectors[scores.argmax()], float(scores.max()))
 
 
 def _search_once(
@@ -121,7 +125,7 @@ def scan_angles(
     used: Bool[Tensor, "size"],
     settings: ProspectConfig,
 ) -> Find:
-    """The angles with the highest score: one after the other, or as an opposite pair, over a full turn; then more finely.
+    """The angles with the highest score: one by one, or as an opposite pair, over a full turn; then more finely.
 
     The score of a turn rate is that of a frequency: many narrow peaks, between which nothing points to the best.
     Pairs are tried as well, since a clip that turns both ways says nothing about one of its turns without the other.

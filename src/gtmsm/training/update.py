@@ -160,6 +160,8 @@ class Updater:
         """Shorten long gradients; the motion's apart where it learns from displacements, a loss of another scale."""
         together: dict[bool, list[Tensor]] = {}
         for group in self.optimiser.param_groups:
+            if group["name"] == "motion" and self.stage.motion_rate == 0:
+                continue  # what is held must not shorten the steps of what learns
             alone = self.objective.displacement > 0 and group["name"] != "rest"
             together.setdefault(alone, []).extend(group["params"])
         lengths = [torch.nn.utils.clip_grad_norm_(params, self.settings.clip_norm) for params in together.values()]

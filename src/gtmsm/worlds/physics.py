@@ -58,7 +58,7 @@ class PhysicsConfig:
     stop_speed: float = 0.625
     """Below this speed friction no longer fades (100 of Quake's 320)."""
     ticks: int = 4
-    """Ticks of the engine per step (section 4.2 repeats each action four times)."""
+    """Ticks of the engine per step: the usual action repeat of agents in DeepMind Lab; the paper names none."""
     tick_rate: int = 60
     """Ticks per second."""
     turn_steps: int = 41

@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Literal, get_args
 
 import numpy as np
@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from gtmsm.errors import InputError, did_you_mean
+from gtmsm.worlds.lab import import_labmaze
 
 Source = Literal["auto", "lab", "procedural"]
 
@@ -56,21 +57,21 @@ def load_textures(source: Source = "auto") -> Textures:
         raise InputError(f'textures "{source}": {did_you_mean(str(source), get_args(Source))}')
     if source == "procedural":
         return _procedural()
-    if find_spec("labmaze") is not None:
-        return _lab()
-    if source == "lab":
-        raise InputError(
-            'textures "lab": the package labmaze is not installed; pip install "gtmsm[lab]", or choose "procedural"'
-        )
-    _say_once()
-    return _procedural()
+    try:
+        labmaze = import_labmaze(f'textures "{source}"')
+    except InputError as problem:
+        if source == "lab":
+            raise InputError(f'{problem}, or choose "procedural"') from None
+        _say_once()
+        return _procedural()
+    return _lab(labmaze)
 
 
 @lru_cache(maxsize=1)
 def _say_once() -> None:
     """Once in the life of a process, to whoever reads the terminal."""
     print(
-        'gtmsm: drawing textures, since DeepMind Lab\'s are not installed; for those: pip install "gtmsm[lab]"',
+        "gtmsm: drawing textures, since DeepMind Lab's cannot be loaded; for those: pip install \"gtmsm[lab]\"",
         file=sys.stderr,
     )
 
@@ -97,10 +98,9 @@ def _tinted(textures: Float[Tensor, "n 32 32 3"], generator: torch.Generator) ->
 
 
 @lru_cache(maxsize=1)
-def _lab() -> Textures:
+def _lab(labmaze: ModuleType) -> Textures:
     """Every wall and floor of every style, averaged down."""
-    from labmaze import assets  # type: ignore[import-untyped, import-not-found, unused-ignore]
-
+    assets = labmaze.assets
     walls, floors = (
         torch.stack([_averaged(Path(path)) for style in assets.MAZE_STYLES for path in paths_of(style).values()])
         for paths_of in (assets.get_wall_texture_paths, assets.get_floor_texture_paths)

@@ -233,12 +233,30 @@ def test_only_the_part_that_is_wrong_counts(rooms):
 def test_rooms_walked_in_are_told_from_those_never_entered(rooms):
     world, clip = rooms
     masks = RoomsExaminer(world, TAU, 27, True).masks(clip)
-    assert masks.keys() == {"seen_rooms", "seen_rooms_late"}
+    assert masks.keys() == {"reentered_rooms", "seen_rooms", "seen_rooms_late"}
     for i, place in enumerate(world.where.tolist()):
         region = world.plans.region_at(torch.full((60,), place), clip.true_pose[i, :, :2]).tolist()
-        expected = [now in region[:TAU] for now in region[TAU:]]
+        is_room = world.plans.is_room[place].tolist()
+        expected = [now >= 0 and is_room[now] and now in region[:TAU] for now in region[TAU:]]
         assert masks["seen_rooms"][i].tolist() == expected
     assert not masks["seen_rooms_late"].any(), "none of these steps is after the 400th"
+
+
+def test_a_room_is_entered_again_only_after_it_was_left():
+    world = world_of("rooms")
+    clip = record(world, ScavengerWalker(), 6, 400, seeded(2))
+    masks = RoomsExaminer(world, 150, 250, True).masks(clip)
+    again, corridors = 0, 0
+    for i, place in enumerate(world.where.tolist()):
+        region = world.plans.region_at(torch.full((400,), place), clip.true_pose[i, :, :2]).tolist()
+        is_room = world.plans.is_room[place].tolist()
+        for t in range(150, 400):
+            left = any(region[then] != region[t] for then in range(149, t))
+            expected = is_room[region[t]] and region[t] in region[:150] and left
+            assert masks["reentered_rooms"][i, t - 150] == expected
+            again += expected
+            corridors += not is_room[region[t]]
+    assert again > 50 and corridors > 0, "these walks do go to and fro"
 
 
 def test_a_single_room_has_no_rooms_to_mix_up(spin):
@@ -320,9 +338,9 @@ def test_a_glance_agrees_with_the_scores(scored):
 
 
 def test_several_rooms_are_scored_room_by_room():
-    settings = EvaluationConfig(tau=20, horizon=12, clips=2, metric_poses=True)
+    settings = EvaluationConfig(tau=120, horizon=150, clips=2, metric_poses=True)
     scores = evaluate(spinner(), world_of("rooms"), ScavengerWalker(), settings, CPU).scores
-    assert scores["psnr_seen_rooms"] is not None
+    assert scores["psnr_seen_rooms"] is not None and scores["psnr_reentered_rooms"] is not None
     assert scores["psnr_seen_rooms_late"] is None
     assert scores["floor_colour_error"] > 0
     assert scores["controls"]["copy_nearest_true_pose"]["floor_colour_error"] >= 0

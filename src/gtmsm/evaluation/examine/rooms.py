@@ -64,7 +64,7 @@ class RoomsExaminer:
         return _as_places(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
 
     def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
-        """Where there are several rooms: how wrong the colours of floor and wall are, in steps of 255."""
+        """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
         if not self._several_rooms:
             return {}
         truth, height = clip.x[:, self.tau :], frames.shape[-2]
@@ -79,17 +79,25 @@ class RoomsExaminer:
         }
 
     def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
-        """Where there are several rooms: steps in one that was walked in while memorising; those of them after 400."""
+        """Where there are several rooms: steps in one that was left after it was memorised, and entered again; steps in
+        any that was walked in while memorising; those of them after 400."""
         if not self._several_rooms:
             return {}
         batch, time = clip.true_pose.shape[:2]
-        region = self.world.plans.region_at(
-            self.world.where[:, None].expand(batch, time).flatten(), clip.true_pose[..., :2].flatten(0, 1)
-        ).view(batch, time)
+        place = self.world.where[:, None].expand(batch, time)
+        region = self.world.plans.region_at(place.flatten(), clip.true_pose[..., :2].flatten(0, 1)).view(batch, time)
+        in_a_room = (region >= 0) & self.world.plans.is_room[place, region.clamp_min(0)]
         past, future = region[:, None, : self.tau], region[:, self.tau :, None]
-        seen = (past == future).any(-1)
+        seen = (past == future).any(-1) & in_a_room[:, self.tau :]
+        # Left since: some step from the last memorised one to this one was elsewhere.
+        elsewhere = region[:, None, self.tau - 1 :] != future
+        so_far = torch.ones(elsewhere.shape[1:], dtype=torch.bool, device=seen.device).tril()
         late = torch.arange(self.tau, time, device=seen.device) >= LATE
-        return {"seen_rooms": seen, "seen_rooms_late": seen & late}
+        return {
+            "reentered_rooms": seen & (elsewhere & so_far).any(-1),
+            "seen_rooms": seen,
+            "seen_rooms_late": seen & late,
+        }
 
     def note(self, clip: Clip, walk: Float[Tensor, "batch time S"], imagined: Tensor) -> None:
         """Compare poses with the truth; keep the first few clips to show."""

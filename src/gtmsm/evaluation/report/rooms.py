@@ -25,8 +25,8 @@ VIEW = 192
 IN_SEVERAL_ROOMS = (
     (Column("psnr_seen_rooms", "PSNR in rooms seen", "dB", 2), "while memorising"),
     (Column("psnr_seen_rooms_late", "PSNR there, late", "dB", 2), "after step 400"),
-    (Column("floor_colour_error", "Floor colour off", "1/255", 1), "in rooms seen while memorising"),
-    (Column("wall_colour_error", "Wall colour off", "1/255", 1), "in rooms seen while memorising"),
+    (Column("floor_colour_error", "Floor colour off", "1/255", 1), "in rooms entered again"),
+    (Column("wall_colour_error", "Wall colour off", "1/255", 1), "in rooms entered again"),
 )
 
 HOW_TO_READ = (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.prefix import prefix_scan
-from gtmsm.tensors import Belief, felt
+from gtmsm.tensors import Belief
 
 
 @config
@@ -137,8 +137,7 @@ class Motion(nn.Module, ABC):
 
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
         """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""
-        before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
-        return felt(before[..., : self.noisy], poses[..., : self.noisy])
+        return poses - torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
 
     def believe(self, here: Belief, a: Float[Tensor, "batch time A"]) -> Belief:
         """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.

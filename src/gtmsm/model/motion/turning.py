@@ -1,5 +1,6 @@
 """Motions of an agent with a heading: its actions act in its own frame (sections 4.2, 4.2.1 and 4.2.2)."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from gtmsm.kernels.drift_scan import drift_scan
 from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+from gtmsm.tensors import felt
 
 
 class Turning(Motion):
@@ -42,6 +44,11 @@ class Turning(Motion):
         """Running sums: of turns, then of moves along the headings they lead to."""
         return compose(start, apply(self.M, a), noise)
 
+    def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 3"]:
+        """In the agent's own frame."""
+        before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
+        return felt(before[..., :3], poses[..., :3])
+
     def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
         """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
         return torch.cat([s[..., :2], s[..., 2:3].cos(), s[..., 2:3].sin()], dim=-1)
@@ -61,11 +68,50 @@ class Turning(Motion):
         return Scout(scout, ("turn",), angles=True)
 
 
-class Drifting(Turning):
+class _WithMomentum(Turning, ABC):
+    """The state is (x, y, heading, momentum): where the agent goes depends on how it moves."""
+
+    @abstractmethod
+    def _carry(
+        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+        """Displacements in the agent's frame, and the momentum after each action."""
+
+    def unroll(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        noise: Float[Tensor, "batch time S"] | None = None,
+    ) -> Float[Tensor, "batch time S"]:
+        """A scan for displacements, then running sums."""
+        d, momentum = self._carry(start[:, 3:], a)
+        shaken = None if noise is None else noise[..., :3]
+        return torch.cat([compose(start[:, :3], d, shaken), momentum], dim=-1)
+
+    def unroll_twice(
+        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+        """Noise moves the agent but not its momentum: one scan serves both paths."""
+        start = self.start(len(a))
+        d, momentum = self._carry(start[:, 3:], a)
+        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
+        return torch.cat([mean, momentum], dim=-1), torch.cat([sample, momentum], dim=-1)
+
+    def scout(self) -> Scout:
+        """Search for what every action does, as if there were no momentum.
+
+        An agent that walks turns by some tenths of a radian and moves by some tenths of a unit a step: with headings
+        in the distance, neither scale is free.
+        """
+        actions = len(self.turn)
+        scout = Turning(self.settings, actions).to(self.turn)
+        return Scout(scout, ("turn", "move"), spread=(0.2,) * actions + (0.1,) * 2 * actions)
+
+
+class Drifting(_WithMomentum):
     """Momentum, friction and saturation in the agent's frame: section 4.2.2.
 
-    The state is (x, y, heading, d), since where the agent goes depends on how it moves. The displacement d is
-    damped in units of its own limit c_s (docs/deviations.md says why).
+    Momentum is the displacement d itself, damped in units of its own limit c_s (docs/deviations.md says why).
     """
 
     state_size = 6
@@ -83,29 +129,6 @@ class Drifting(Turning):
         d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + apply(self.M, a))
         return torch.cat([advance(s[..., :3], d), d], dim=-1)
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
-        """The drift scan for displacements, then running sums."""
-        d = self._drift(start[:, 3:], a)
-        return torch.cat([compose(start[:, :3], d, None if noise is None else noise[..., :3]), d], dim=-1)
-
-    def unroll_twice(
-        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
-        """Noise moves the agent but not its momentum: one scan serves both paths."""
-        start = self.start(len(a))
-        d = self._drift(start[:, 3:], a)
-        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
-        return torch.cat([mean, d], dim=-1), torch.cat([sample, d], dim=-1)
-
-    def scout(self) -> Scout:
-        """Search for what every action does, as if there were no momentum."""
-        return _scout_for_moves(self)
-
     def adopt(self, found: Mapping[str, Tensor]) -> None:
         """What the scout does at once, here passes a tanh, which must leave room for the fastest, and adds up."""
         steps = torch.cat([found["move"], found["turn"][None]])
@@ -115,17 +138,20 @@ class Drifting(Turning):
         self.move.data.copy_(push[:2])
         self.turn.data.copy_(push[2])
 
-    def _drift(self, d: Float[Tensor, "batch 3"], a: Float[Tensor, "batch time A"]) -> Float[Tensor, "batch time 3"]:
-        """Displacements after each action."""
+    def _carry(
+        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+        """The drift scan."""
         limit = self.log_limit.exp()
-        return limit * drift_scan(d / limit, apply(self.M, a), torch.sigmoid(self.friction))
+        d = limit * drift_scan(momentum / limit, apply(self.M, a), torch.sigmoid(self.friction))
+        return d, d
 
 
-class Gliding(Turning):
+class Gliding(_WithMomentum):
     """Momentum as engines have it: it survives a turn, and what friction and keys do to it is a small network.
 
-    The state is (x, y, heading, v), v the velocity as the agent feels it, ahead and to its left. Not in the paper,
-    whose momentum turns with the agent: see docs/deviations.md.
+    Momentum is the velocity as the agent feels it, ahead and to its left. Not in the paper, whose momentum turns with
+    the agent: see docs/deviations.md.
     """
 
     state_size = 5
@@ -146,29 +172,6 @@ class Gliding(Turning):
         d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
         return torch.cat([advance(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
-        """The glide scan for displacements, then running sums."""
-        d, v = self._glide(start[:, 3:], a)
-        return torch.cat([compose(start[:, :3], d, None if noise is None else noise[..., :3]), v], dim=-1)
-
-    def unroll_twice(
-        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
-        """Noise moves the agent but not its momentum: one scan serves both paths."""
-        start = self.start(len(a))
-        d, v = self._glide(start[:, 3:], a)
-        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
-        return torch.cat([mean, v], dim=-1), torch.cat([sample, v], dim=-1)
-
-    def scout(self) -> Scout:
-        """Search for what every action does, as if there were no momentum."""
-        return _scout_for_moves(self)
-
     def adopt(self, found: Mapping[str, Tensor]) -> None:
         """What the scout moves at once, here adds up over several steps."""
         self.turn.data.copy_(found["turn"])
@@ -178,24 +181,14 @@ class Gliding(Turning):
         # Small corrections in large numbers: a step of the optimiser must not make the motion run away.
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
-    def _glide(
-        self, v: Float[Tensor, "batch 2"], a: Float[Tensor, "batch time A"]
-    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time 2"]]:
-        """Displacements and velocities after each action."""
+    def _carry(
+        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+        """The glide scan."""
         turn = apply(self.turn[None], a)[..., 0]
-        d, v = glide_scan(v, apply(self.move, a), turn.cos(), turn.sin(), a @ self.W_a.T + self.b, self._network())
+        pre = a @ self.W_a.T + self.b
+        d, v = glide_scan(momentum, apply(self.move, a), turn.cos(), turn.sin(), pre, self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
-
-
-def _scout_for_moves(motion: Turning) -> Scout:
-    """A motion without momentum.
-
-    An agent that walks turns by some tenths of a radian and moves by some tenths of a unit a step: with headings in
-    the distance, neither scale is free.
-    """
-    actions = len(motion.turn)
-    scout = Turning(motion.settings, actions).to(motion.turn)
-    return Scout(scout, ("turn", "move"), spread=(0.2,) * actions + (0.1,) * 2 * actions)
 
 
 def apply(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:

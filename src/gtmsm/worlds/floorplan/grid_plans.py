@@ -4,15 +4,14 @@ A grid holds a number for every cell: SOLID, CORRIDOR, or that of a room. Row 0 
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from itertools import pairwise
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gtmsm.errors import InputError
 from gtmsm.worlds.floorplan.regions import Regions, split_into_regions
 from gtmsm.worlds.floorplan.shells import PADDING, Shells, stacked
+from gtmsm.worlds.lab import import_labmaze
 from gtmsm.worlds.textures import Textures
 
 SOLID, CORRIDOR = -1, 0
@@ -23,6 +22,8 @@ SLOT = 5
 """Rooms lie somewhere in slots of this many cells, two by two, with a cell between them."""
 SLOTS = ((0, 0), (0, 1), (1, 1), (1, 0))
 """In a ring: any that follow each other there are neighbours."""
+DOOR_WIDTH = 1.0
+"""Doors and corridors are a cell wide."""
 LOOP = 0.5
 """How often four rooms are joined in a full circle, so that there are two ways to everywhere."""
 
@@ -38,10 +39,7 @@ def draw_several_rooms(count: int, textures: Textures, random: np.random.Generat
 
 def draw_mazes(count: int, textures: Textures, random: np.random.Generator) -> Shells:
     """Mazes of Labyrinth's own generator."""
-    if find_spec("labmaze") is None:
-        raise InputError('plan "maze" needs labmaze, which is not installed; run: pip install "gtmsm[lab]"')
-    import labmaze  # type: ignore[import-untyped]
-
+    labmaze = import_labmaze('plan "maze"')
     grids = []
     for seed in random.integers(1, 1 << 31, count):
         maze = labmaze.RandomMaze(

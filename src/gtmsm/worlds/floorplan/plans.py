@@ -11,10 +11,11 @@ from torch import Tensor
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.kernels.raycast import Scene
-from gtmsm.worlds.floorplan.furniture import furnish
-from gtmsm.worlds.floorplan.grid_plans import draw_mazes, draw_several_rooms
+from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, furnish
+from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells
 from gtmsm.worlds.floorplan.single_rooms import draw_single_rooms
+from gtmsm.worlds.lab import import_labmaze
 from gtmsm.worlds.textures import Textures
 
 Plan = Literal["room", "rooms", "maze"]
@@ -82,6 +83,26 @@ def require_objects(kind: str, objects: int) -> None:
     """Refuse a number of objects that no place has room for."""
     most = MOST_OBJECTS[kind]
     require(0 <= objects <= most, f'objects is {objects}; a place of plan "{kind}" holds 0 to {most}')
+
+
+def require_drawable(kind: str) -> None:
+    """Refuse a plan whose generator is missing, before anything is loaded for it."""
+    if kind == "maze":
+        import_labmaze('plan "maze"')
+
+
+def require_passable(kind: str, objects: int, radius: float) -> None:
+    """Refuse a body that starts in a wall, or that some way is too narrow for."""
+    ways = {"around a start": 2 * SPOT_GAP}
+    if objects:
+        ways["past an object"] = GAP
+    if kind != "room":
+        ways["through a door"] = DOOR_WIDTH
+    where, width = min(ways.items(), key=lambda way: way[1])
+    require(
+        2 * radius < width,
+        f"radius is {radius}; the narrowest way, {where}, is {width:g} wide: make it less than {width / 2:g}",
+    )
 
 
 def _as_plans(shells: Shells, furniture: dict[str, np.ndarray], textures: Textures) -> FloorPlans:

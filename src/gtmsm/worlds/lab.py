@@ -1,0 +1,21 @@
+"""DeepMind Lab's own package, which is optional: who lacks it, or has a broken one, is told so in a line."""
+
+from types import ModuleType
+
+from gtmsm.errors import InputError
+
+
+def import_labmaze(purpose: str) -> ModuleType:
+    """The package labmaze with its assets; `purpose` begins the complaint where it cannot be had."""
+    # Importing is the only test: a package can be found and still not load.
+    try:
+        import labmaze.assets
+    except ImportError as problem:
+        is_absent = isinstance(problem, ModuleNotFoundError) and problem.name == "labmaze"
+        trouble = "is not installed" if is_absent else f"cannot be imported ({_first_line(problem)})"
+        raise InputError(f'{purpose} needs labmaze, which {trouble}; run: pip install "gtmsm[lab]"') from None
+    return labmaze
+
+
+def _first_line(problem: Exception) -> str:
+    return (str(problem).splitlines() or [type(problem).__name__])[0]

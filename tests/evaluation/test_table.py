@@ -3,8 +3,7 @@
 import io
 
 import pytest
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, RenderableType
 
 from gtmsm.evaluation.table import (
     COLUMNS,
@@ -20,6 +19,7 @@ from gtmsm.evaluation.table import (
 
 SCORES = {
     "psnr_pooled": 21.333, "psnr_revisited": 25.5, "psnr_unseen": 14.0, "ssim": 0.8, "retrieval_revisited": 0.9876,
+    "retrieval_revisited_last16": 0.95,
     "controls": {name: {"psnr_pooled": 10.0 + i, "retrieval_revisited": None} for i, name in enumerate(CONTROLS)},
 }  # fmt: skip
 
@@ -41,11 +41,17 @@ ROOMS = {
 }  # fmt: skip
 
 
+SEVERAL_ROOMS = ROOMS | COLOURS | {
+    "controls": {name: COLOURS | {"psnr_pooled": 21.0, "psnr_revisited": 100.0} for name in CONTROLS},
+    "sampled": COLOURS,
+}  # fmt: skip
+
+
 def printed(scores: dict, width: int = 100) -> str:
     return text_of(scores_table(scores), width)
 
 
-def text_of(table: Table, width: int = 100) -> str:
+def text_of(table: RenderableType, width: int = 100) -> str:
     console = Console(file=io.StringIO(), width=width)
     console.print(table)
     return console.file.getvalue()  # type: ignore[attr-defined]
@@ -53,12 +59,12 @@ def text_of(table: Table, width: int = 100) -> str:
 
 def test_the_model_comes_first_and_every_control_after_it():
     text = printed(SCORES)
-    places = [text.index(f" {label} ") for label in ["imagined", *(row.label for row in CONTROLS.values())]]
+    places = [text.index(f"\n{label} ") for label in ["imagined", *(row.label for row in CONTROLS.values())]]
     assert places == sorted(places)
 
 
 def test_scores_are_rounded_and_shares_are_percent():
-    line = next(line for line in printed(SCORES).splitlines() if " imagined " in line)
+    line = next(line for line in printed(SCORES).splitlines() if line.startswith("imagined "))
     assert line.split() == ["imagined", "21.33", "25.50", "14.00", "0.800", "98.8%"]
 
 
@@ -67,9 +73,12 @@ def test_a_score_without_meaning_is_a_dash():
     assert line.split()[-1] == "–"
 
 
-def test_the_table_fits_a_terminal_of_100_columns():
-    scores = SCORES | {"sampled": SCORES}
-    assert max(map(len, printed(scores, width=300).splitlines())) <= 100
+@pytest.mark.parametrize("scores", [SCORES | {"sampled": SCORES}, ROOMS, SEVERAL_ROOMS])
+def test_a_terminal_of_80_columns_shows_every_name_and_number_in_one_piece(scores: dict):
+    narrow, wide = (printed(scores, width).splitlines() for width in (80, 300))
+    assert max(map(len, narrow)) <= 80
+    caption = next(i for i, line in enumerate(wide) if "PSNR in dB" in line)
+    assert [line.split() for line in narrow[:caption]] == [line.split() for line in wide[:caption]]
 
 
 def test_a_pipe_gets_no_colour_codes():
@@ -109,11 +118,10 @@ def test_a_column_that_only_a_control_fills_is_shown():
     assert "floor_colour_error" in {column.key for column in columns_of(scores)}
 
 
-def test_the_table_of_several_rooms_fits_a_terminal_of_100_columns():
-    controls = {name: COLOURS | {"psnr_revisited": 20.0} for name in CONTROLS}
-    lines = printed(ROOMS | COLOURS | {"controls": controls, "sampled": COLOURS}).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert sum(" copy nearest, predicted " in line for line in lines) == 1  # in one piece
+def test_among_several_rooms_a_terminal_shows_colours_in_place_of_ssim():
+    text = printed(SEVERAL_ROOMS)
+    assert "floor" in text and "SSIM" not in text
+    assert "SSIM" in printed(ROOMS)
 
 
 def test_in_rooms_the_headline_says_how_well_the_way_was_found_and_what_that_is_worth():
@@ -131,16 +139,76 @@ def test_the_headline_of_an_agent_that_stood_still_says_nothing_of_its_position(
     assert "position" not in headline(ROOMS | {"position_error_relative": 1e-7})
 
 
+def turning(copy: dict, **scores: float | None) -> dict:
+    """Scores of an agent that only turns, and of copying there."""
+    return ROOMS | {"position_error_relative": 0.0, "controls": {"copy_nearest_true_pose": copy}} | scores
+
+
+def test_an_agent_that_only_turns_is_held_against_copying_at_headings_it_has_not_seen():
+    scores = turning({"psnr_pooled": 40.0, "psnr_unseen": 19.5}, psnr_unseen=22.0)
+    assert headline(scores).endswith("23.4 dB, 2.5 above copying the nearest frame at unseen headings")
+
+
+def test_where_every_heading_was_seen_copying_is_exact():
+    scores = turning({"psnr_pooled": 100.0, "psnr_unseen": None}, psnr_unseen=None)
+    assert headline(scores).endswith("23.4 dB, copying is exact")
+
+
+def test_an_agent_that_walks_is_held_against_copying_at_all_poses():
+    controls = {"copy_nearest_true_pose": {"psnr_pooled": 21.5, "psnr_unseen": 10.0}}
+    assert headline(ROOMS | {"controls": controls}).endswith("1.9 above copying the nearest frame")
+
+
 def test_over_images_the_headline_speaks_of_retrieval():
     assert headline(IMAGE_WALK).startswith("right place retrieved at 98.76% of revisited steps, R² of position 0.9987")
 
 
-def test_runs_of_all_worlds_stand_in_one_comparison():
-    text = text_of(comparison_table({"images": IMAGE_WALK, "rooms": ROOMS}), width=120)
-    lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
-    assert lines["images"] == ["21.33", "25.50", "14.00", "98.8%", "–", "–", "0.9987", "–"]
-    assert lines["rooms"] == ["23.40", "25.00", "22.00", "–", "0.81°", "1.12%", "–", "28.00"]
-    assert "1 of 1 converged" in text
+def compared(runs: dict[str, dict], width: int = 80) -> dict[str, list[str]]:
+    """The numbers of each line by its name."""
+    lines = text_of(comparison_table(runs), width).splitlines()
+    return {line.split()[0]: line.split()[1:] for line in lines if line.strip()}
+
+
+def test_every_kind_of_world_has_a_table_of_its_own():
+    lines = compared({"images": IMAGE_WALK, "rooms": ROOMS})
+    assert lines["images"] == ["25.50", "14.00", "98.8%", "95.0%", "0.9987", "–"]
+    assert lines["rooms"] == ["23.40", "25.00", "22.00", "0.81°", "1.12%", "27.00"]
+
+
+def test_several_rooms_are_compared_by_their_colours():
+    lines = compared({"room": ROOMS, "rooms": SEVERAL_ROOMS})
+    assert lines["rooms"] == ["23.40", "22.00", "0.81°", "1.12%", "12.3", "15.0", "21.00"]
+    assert lines["room"] == ["23.40", "22.00", "0.81°", "1.12%", "–", "–", "27.00"]
+
+
+def test_the_ceiling_says_of_which_frames_it_is():
+    assert "pooled" in text_of(comparison_table({"a": ROOMS})).split("ceiling,")[1]
+    assert "revisited" in text_of(comparison_table({"a": IMAGE_WALK})).split("ceiling,")[1]
+
+
+def test_long_names_of_runs_lose_their_first_folders_and_no_number_is_cut():
+    runs = {f"experiments/of-all-of-last-may/{kind}/walk-7": scores for kind, scores in
+            {"images": IMAGE_WALK, "room": ROOMS, "rooms": SEVERAL_ROOMS}.items()}  # fmt: skip
+    narrow, wide = compared(runs), compared(runs, width=200)
+    for kind in ("images", "room", "rooms"):
+        assert narrow[f"…/{kind}/walk-7"] == wide[f"experiments/of-all-of-last-may/{kind}/walk-7"]
+    assert max(map(len, text_of(comparison_table(runs), 80).splitlines())) <= 80
+
+
+def test_a_name_too_long_for_its_column_goes_on_in_the_next_line():
+    name = "a-run-that-somebody-gave-a-long-name"
+    lines = text_of(comparison_table({f"runs/{name}": SEVERAL_ROOMS}), 80).splitlines()
+    assert name in "".join(line.split()[0] for line in lines if line.strip())
+    assert any("23.40" in line for line in lines)
+
+
+def test_a_blank_line_parts_the_tables():
+    text = text_of(comparison_table({"images": IMAGE_WALK, "rooms": ROOMS}))
+    assert sum(not line.strip() for line in text.splitlines()) == 1
+
+
+def test_runs_that_converged_are_counted():
+    assert "1 of 1 converged" in text_of(comparison_table({"images": IMAGE_WALK, "rooms": ROOMS}))
 
 
 def test_convergence_is_not_spoken_of_where_it_is_not_defined():

@@ -175,10 +175,10 @@ def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decode
 @pytest.mark.parametrize(
     ("frame", "size", "said"),
     [
-        ((3, 30, 32), 64, "30x32 does not divide by 4; use frames of 32x32"),
+        ((3, 30, 32), 64, "30x32 does not divide by 4; use frames whose sides do, such as 32x32"),
         ((3, 32, 32), 100, "code_size is 100; a spatial code of 8x8 patches needs a multiple of 64"),
         ((3, 32, 32), 16, "needs a multiple of 64"),
-        ((3, 2, 2), 16, "2x2 does not divide by 4; use frames of 4x4"),
+        ((3, 2, 2), 16, "2x2 does not divide by 4; use frames whose sides do"),
     ],
 )
 def test_the_spatial_coder_refuses_what_has_no_patches(frame, size, said):

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -14,7 +15,7 @@ from gtmsm.kernels.raycast import COLUMN
 from gtmsm.worlds import rooms as rooms_module
 from gtmsm.worlds.floor_map import WALL
 from gtmsm.worlds.floorplan import draw_floorplans
-from gtmsm.worlds.physics import ACTIONS, IDLE
+from gtmsm.worlds.physics import ACTIONS, IDLE, PhysicsConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig, open_rooms
 from gtmsm.worlds.textures import load_textures
 from gtmsm.worlds.world import World
@@ -230,6 +231,37 @@ def test_places_to_learn_from_and_to_be_tested_on_differ_but_their_textures_do_n
 def test_rooms_that_make_no_sense_are_refused(settings, complaint):
     with pytest.raises((InputError, TypeError), match=complaint):
         RoomsConfig(**settings)
+
+
+@pytest.mark.parametrize(
+    ("plan", "objects", "radius", "limit"),
+    [
+        ("room", 4, 0.25, "past an object, is 0.5 wide: make it less than 0.25"),
+        ("rooms", 1, 5.0, "past an object, is 0.5 wide: make it less than 0.25"),
+        ("room", 0, 1.4, "around a start, is 0.7 wide: make it less than 0.35"),
+        ("rooms", 0, 0.8, "around a start, is 0.7 wide: make it less than 0.35"),
+    ],
+)
+def test_a_body_too_wide_for_the_gaps_is_refused(plan, objects, radius, limit):
+    with pytest.raises(InputError, match=f"radius is {radius}; the narrowest way, {limit}"):
+        RoomsConfig(plan=plan, objects=objects, physics=PhysicsConfig(radius=radius))
+
+
+@pytest.mark.parametrize("objects", [0, 4])
+def test_a_body_that_just_fits_starts_in_the_free(objects):
+    radius = 0.24 if objects else 0.34
+    plans = draw_floorplans("rooms", 20, objects, load_textures("procedural"), 1)
+    world = Rooms(plans, RoomsConfig(plan="rooms", objects=objects, physics=PhysicsConfig(radius=radius)))
+    world.reset(50, seeded())
+    world.step(torch.full((50,), IDLE))
+    assert not world.body.touched.any()
+
+
+def test_without_labmaze_a_maze_is_refused_before_anything_is_said_of_textures(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "labmaze", None)
+    with pytest.raises(InputError, match='plan "maze" needs labmaze'):
+        open_rooms(RoomsConfig(plan="maze", train_places=1, test_places=1), torch.device("cpu"), 0)
+    assert capsys.readouterr() == ("", "")
 
 
 # ---- maps

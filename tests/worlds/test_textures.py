@@ -1,5 +1,6 @@
 """Textures: both banks are soft, seamless, and always the same; who lacks Lab's is told once."""
 
+import sys
 from importlib.util import find_spec
 
 import pytest
@@ -15,7 +16,18 @@ SOURCES = ["procedural", pytest.param("lab", marks=needs_labmaze)]
 
 @pytest.fixture
 def without_labmaze(monkeypatch):
-    monkeypatch.setattr(textures, "find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "labmaze", None)
+    textures._say_once.cache_clear()
+
+
+@pytest.fixture
+def with_broken_labmaze(monkeypatch, tmp_path):
+    """It is found, but what it needs of its own is not."""
+    (tmp_path / "labmaze").mkdir()
+    (tmp_path / "labmaze" / "__init__.py").write_text("raise ImportError('libmaze.so is missing\\nand more')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "labmaze"]:
+        monkeypatch.delitem(sys.modules, name)
     textures._say_once.cache_clear()
 
 
@@ -92,3 +104,17 @@ def test_without_labs_textures_one_is_told_once(without_labmaze, capsys):
 def test_asking_for_labs_textures_where_they_are_not_says_how_to_get_them(without_labmaze):
     with pytest.raises(InputError, match=r'pip install "gtmsm\[lab\]"'):
         load_textures("lab")
+
+
+def test_a_broken_labmaze_is_as_none(with_broken_labmaze, capsys):
+    assert load_textures("auto").name == "procedural"
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_asking_for_labs_textures_of_a_broken_labmaze_says_in_a_line_what_is_wrong(with_broken_labmaze):
+    with pytest.raises(InputError) as refusal:
+        load_textures("lab")
+    assert str(refusal.value) == (
+        'textures "lab" needs labmaze, which cannot be imported (libmaze.so is missing); '
+        'run: pip install "gtmsm[lab]", or choose "procedural"'
+    )

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rich import box
-from rich.console import Console, ConsoleOptions, Group, RenderResult
+from rich.console import Console, ConsoleOptions, Group
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -98,7 +98,7 @@ STANDS_STILL = 5e-4
 
 @dataclass(frozen=True)
 class Comparison:
-    """The columns by which runs of one kind of world are compared, few enough for 80 characters, and the ceiling of them."""
+    """By which columns runs of one kind of world are compared (few enough for 80 characters), and their ceiling."""
 
     columns: tuple[str, ...]
     ceiling: Column
@@ -201,7 +201,8 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
     in_rooms = {name: scores for name, scores in runs.items() if has_heading(scores)}
     of_rooms = IN_SEVERAL_ROOMS if any(map(has_colours, in_rooms.values())) else IN_A_ROOM
     kinds = ((over_images, OVER_IMAGES), (in_rooms, of_rooms))
-    return Group(*(_compared(alike, comparison) for alike, comparison in kinds if alike))
+    tables = [_compared(alike, comparison) for alike, comparison in kinds if alike]
+    return Group(*tables[:1], *(part for table in tables[1:] for part in ("", table)))
 
 
 def _compared(runs: Mapping[str, Mapping[str, Any]], comparison: Comparison) -> Table:
@@ -224,7 +225,7 @@ class _RunName:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(len(self.shortened(1)), len(self.path))
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
         yield Text(self.shortened(options.max_width), overflow="fold")
 
     def shortened(self, width: int) -> str:
@@ -271,7 +272,9 @@ def _caption(scores: Mapping[str, Any], columns: Sequence[Column]) -> str:
     if has_heading(scores):
         parts.append("unseen: far from every memorised pose")
     if any(column.unit == "1/255" for column in columns):
-        parts.append("rooms seen: while memorising; late: after step 400; colours: mean error in rooms entered again, of 255")
+        parts.append(
+            "rooms seen: while memorising; late: after step 400; colours: mean error in rooms entered again, of 255"
+        )
     return "; ".join(parts)
 
 

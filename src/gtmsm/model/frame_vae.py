@@ -137,10 +137,6 @@ def patch_grid(frame: tuple[int, int, int]) -> tuple[int, int]:
     return frame[1] // 4, frame[2] // 4
 
 
-def _next_multiple_of_4(side: int) -> int:
-    return -(-side // 4) * 4
-
-
 def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
     """Residual convolutions down to patches of 4x4 pixels and up again; no layer sees the whole frame."""
     channels, height, width_px = frame
@@ -149,7 +145,7 @@ def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[n
     require(
         height % 4 == 0 and width_px % 4 == 0,
         f"the spatial coder halves a frame twice, and {height}x{width_px} does not divide by 4; "
-        f"use frames of {_next_multiple_of_4(height)}x{_next_multiple_of_4(width_px)}",
+        "use frames whose sides do, such as 32x32",
     )
     require(
         code_size % patches == 0,

@@ -71,7 +71,7 @@ def load_textures(source: Source = "auto") -> Textures:
 def _say_once() -> None:
     """Once in the life of a process, to whoever reads the terminal."""
     print(
-        "gtmsm: drawing textures, since DeepMind Lab's cannot be loaded; for those: pip install \"gtmsm[lab]\"",
+        'gtmsm: drawing textures, since DeepMind Lab\'s cannot be loaded; for those: pip install "gtmsm[lab]"',
         file=sys.stderr,
     )
 

@@ -1,6 +1,7 @@
 """Places drawn from a seed."""
 
 import importlib.util
+import sys
 from dataclasses import fields
 from functools import cache
 
@@ -10,7 +11,7 @@ import torch
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.raycast import BOX, SPHERE
-from gtmsm.worlds.floorplan import draw_floorplans, grid_plans
+from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.floorplan.plans import MOST_OBJECTS
 from gtmsm.worlds.floorplan.regions import split_into_regions
 from gtmsm.worlds.physics import Obstacles
@@ -189,6 +190,6 @@ def test_rooms_may_be_empty():
 
 
 def test_without_labmaze_a_maze_says_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(grid_plans, "find_spec", lambda name: None)
-    with pytest.raises(InputError, match=r'pip install "gtmsm\[lab\]"'):
+    monkeypatch.setitem(sys.modules, "labmaze", None)
+    with pytest.raises(InputError, match=r'plan "maze" needs labmaze, which is not installed; run: pip install'):
         draw_floorplans("maze", 1, 0, load_textures("procedural"), 0)

@@ -11,7 +11,6 @@ import torch
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import (
-    PRESETS,
     Experiment,
     ImageWalkExperiment,
     PoolConfig,
@@ -25,6 +24,7 @@ from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
+from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.rooms import RoomsConfig
@@ -165,13 +165,23 @@ ALL_AT_ONCE = TrainingConfig(curriculum=CurriculumConfig(tau=33, horizon=16, gro
         (
             ROTATE,
             {"evaluation": EvaluationConfig(metric_poses=True)},
-            "evaluation.metric_poses says that poses are in the world's units, which only the displacement loss can",
+            "only the displacement loss teaches poses in the world's units",
         ),
-        (WALK, {"evaluation": EvaluationConfig(metric_poses=False)}, "set both or neither"),
+        (WALK, {"evaluation": EvaluationConfig(metric_poses=False)}, "or a weight with --evaluation.metric-poses"),
         (
             WALK,
             {"training": replace(WALK.training, objective=ObjectiveConfig())},
-            "only the displacement loss can teach: set both or neither",
+            "only the displacement loss teaches poses in the world's units",
+        ),
+        (
+            IMAGE_WALK,
+            {"training": TrainingConfig(objective=ObjectiveConfig(displacement=1.0))},
+            "displacement is 1.0; walls make true displacements no target on images: leave it 0",
+        ),
+        (
+            ROTATE,
+            {"model": replace(ROTATE.model, recall=replace(ROTATE.model.recall, choice="visible"))},
+            "choice is visible, which asks for poses in units of a wall's height: that needs --displacement above 0",
         ),
         (
             ROTATE,
@@ -223,12 +233,18 @@ def test_an_empty_pool_is_refused(wrong: dict[str, int], said: str):
     assert said in refusal(lambda: PoolConfig(**wrong))
 
 
+def test_a_pool_larger_than_memory_is_refused_before_it_is_filled():
+    setting = RoomsSetting(tiny("rotate", pool=PoolConfig(clips=10**9, steps=80)), torch.device("cpu"))
+    told = refusal(lambda: setting.pool)
+    assert told.startswith("the pool of clips needs ") and told.endswith(" free; give fewer --pool.clips")
+
+
 def test_rooms_have_no_images():
     assert refusal(lambda: set_up(tiny("rotate"), CPU, "builtin")) == "rooms have no images; leave out --images"
 
 
 def test_images_have_no_rooms():
-    assert "rooms are for models trained in rooms" in refusal(lambda: in_other_places(IMAGE_WALK, "rooms"))
+    assert "this run walks over images" in refusal(lambda: in_other_places(IMAGE_WALK, "rooms"))
 
 
 def test_an_experiment_without_a_world_is_refused():

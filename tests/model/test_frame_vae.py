@@ -196,3 +196,13 @@ def test_the_spatial_coder_refuses_what_has_no_patches(frame, size, said):
 def test_a_coder_nobody_can_build_is_refused(wrong, said):
     with pytest.raises(InputError, match=said):
         FrameVAEConfig(**wrong)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_coding_in_portions_changes_nothing(monkeypatch, kind):
+    vae, x = coder(coder=kind), frames(5, 3, 8, 8)
+    whole = vae.encode(x).mean, vae.decode(codes(5, 5))
+    monkeypatch.setattr("gtmsm.model.frame_vae.AT_ONCE", 2)
+    with torch.no_grad():
+        torch.testing.assert_close(vae.encode(x).mean, whole[0], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(vae.decode(codes(5, 5)), whole[1], rtol=1e-12, atol=1e-12)

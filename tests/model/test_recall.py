@@ -181,6 +181,7 @@ def test_recall_by_kl_divergence_weighs_by_it():
     [
         ({"neighbours": -1}, "neighbours is -1; give K > 0, or 0 for all of memory"),
         ({"delta": 0.0}, "delta is 0.0; an exact revisit would divide by it"),
+        ({"map_size": 5, "prior": "rays"}, "map_size is 5, but prior rays weighs nothing by distance"),
         ({"map_size": -1}, "map_size is -1; give the dimensions of the map, or 0 for none"),
         ({"width": 7}, "width is 7; give at least 8"),
         ({"layers": 0}, "layers is 0; give at least 1"),

@@ -82,3 +82,12 @@ def test_more_views_than_there_are_cannot_be_chosen(k):
 
 def test_choosing_leaves_no_gradients():
     assert not most_visible(views((0, 0, 0), (1, 0, 0)).requires_grad_(), HERE, 2, 80.0).requires_grad
+
+
+def test_choosing_in_portions_changes_nothing(monkeypatch):
+    generator = torch.Generator().manual_seed(0)
+    xy, angle = 3 * torch.randn(2, 9, 2, generator=generator), 7 * torch.rand(2, 9, 1, generator=generator)
+    memory = torch.cat([xy, angle.cos(), angle.sin()], -1)
+    whole = most_visible(memory, memory, 4, 80.0)
+    monkeypatch.setattr("gtmsm.model.visibility.PAIRS_AT_ONCE", 40)
+    assert most_visible(memory, memory, 4, 80.0).equal(whole)

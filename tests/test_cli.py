@@ -97,6 +97,10 @@ def test_the_help_of_train_lists_each_flag_with_its_default(gtmsm):
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
         (["xyz"], 'unknown verb "xyz"; choose from demo, train, evaluate, imagine, compare'),
         (["train", "image-walk-smal"], 'unknown preset "image-walk-smal"; did you mean "image-walk-small"?'),
+        (
+            ["train", "rooms"],
+            "rooms trains nothing; it tests a walk in several rooms: gtmsm evaluate RUN --places rooms",
+        ),
         (["train", "lab"], 'unknown preset "lab"; choose from image-walk, image-walk-small'),
         ([*TRAIN, "--batchh", "3"], 'unknown flag "--batchh"; did you mean --batch?'),
         (

@@ -129,6 +129,8 @@ def _train(words: list[str]) -> int:
         print(f"gtmsm train PRESET [flags]\n\n{listed}\n\n`gtmsm train PRESET --help` lists its flags")
         return 0
     preset, *rest = words
+    if preset == "rooms":
+        raise InputError("rooms trains nothing; it tests a walk in several rooms: gtmsm evaluate RUN --places rooms")
     if preset not in PRESETS:
         raise InputError(f'unknown preset "{preset}"; {did_you_mean(preset, PRESETS)}')
 

@@ -40,8 +40,9 @@ HOW_TO_READ = (
 
 HOW_TO_READ_SEVERAL_ROOMS = (
     "<b>Rooms seen</b> are those the agent was in while memorising; <b>late</b> is after step 400. <b>Floor and wall "
-    "colour</b> are mean absolute differences there, of 255, between the mean colours of the lower part of the true "
-    "and of the predicted frame, and of their middle: does it know which room it is in?",
+    "colour</b> are mean absolute differences, of 255, between the mean colours of the lower part of the true and of "
+    "the predicted frame, and of their middle, in rooms seen that were left and entered again: does it know which room "
+    "it is in?",
 )
 
 

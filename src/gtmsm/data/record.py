@@ -20,13 +20,17 @@ def as_clip(world: World, actions: Int64[Tensor, "n steps"]) -> Clip:
     """The clip of these actions, from where the agents of `world` are."""
     start = world.pose
     walk = world.walk(actions)
-    before = torch.cat([start[:, None], walk.poses[:, :-1]], dim=1)
     return Clip(
         x=walk.frames,
         a=one_hot(actions, len(world.action_names)),
         true_pose=walk.poses,
-        true_step=felt(before, walk.poses),
+        true_step=steps_of(start, walk.poses),
     )
+
+
+def steps_of(start: Float[Tensor, "n D"], poses: Float[Tensor, "n steps D"]) -> Float[Tensor, "n steps D"]:
+    """What the agents felt at every step of a walk."""
+    return felt(torch.cat([start[:, None], poses[:, :-1]], dim=1), poses)
 
 
 def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count"]:

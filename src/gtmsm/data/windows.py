@@ -7,9 +7,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
-from gtmsm.data.record import one_hot
+from gtmsm.data.record import one_hot, steps_of
 from gtmsm.errors import InputError
-from gtmsm.tensors import felt
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.walkers import Walker
 
@@ -47,5 +46,4 @@ def record_windows(world: Rooms, walker: Walker, clips: int, steps: int, generat
     actions = walker(world, steps, generator)
     start = world.pose
     frames, poses = world.walk_bytes(actions)
-    before = torch.cat([start[:, None], poses[:, :-1]], dim=1)
-    return Windows(frames, one_hot(actions, len(world.action_names)), poses, felt(before, poses))
+    return Windows(frames, one_hot(actions, len(world.action_names)), poses, steps_of(start, poses))

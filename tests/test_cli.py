@@ -484,8 +484,13 @@ def test_compare_sets_runs_side_by_side(gtmsm, toy_run: Path, copied: Path):
     assert "0.9987" in out
 
 
-def test_compare_refuses_a_folder_without_scores(refused, toy_run: Path, tmp_path: Path):
-    assert f"{tmp_path} has no scores.json" in refused("compare", toy_run, tmp_path)
+def test_compare_leaves_out_what_has_no_scores_and_says_so(gtmsm, refused, toy_run: Path, tmp_path: Path):
+    code, out, _ = gtmsm("compare", toy_run, tmp_path, tmp_path / "nothing")
+    assert code == 0
+    told = " ".join(out.split())
+    assert f"left out: {tmp_path} has no scores.json" in told
+    assert f"left out: {tmp_path / 'nothing'} is no folder" in told
+    assert f"{tmp_path} has no scores.json" in refused("compare", tmp_path)
 
 
 def test_compare_refuses_damaged_scores(refused, copied: Path):
@@ -519,7 +524,7 @@ def test_an_agent_that_turns_is_trained_resumed_scored_and_reported(gtmsm, refus
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines if "prospect" in line] == [2]
     scores = json.loads((run / "scores.json").read_text())
-    assert scores["protocol"]["trained_on"].startswith("3 places of room with procedural textures, sha256 ")
+    assert scores["protocol"]["trained_on"].startswith("3 places of room with procedural textures, textures' sha256 ")
     assert len(scores["heading_error_by_step"]) == 33 + 12
     assert (run / "report.html").read_text().startswith("<!doctype html>")
 

@@ -277,7 +277,18 @@ def _compare(words: list[str]) -> int:
 
     if not flags.runs:
         raise InputError("compare needs at least one run folder")
-    Console().print(comparison_table({str(folder): read_scores(folder) for folder in flags.runs}))
+    scores, left_out = {}, []
+    for folder in flags.runs:
+        try:
+            scores[str(folder)] = read_scores(folder)
+        except InputError as problem:
+            left_out.append(str(problem))
+    if not scores:
+        raise InputError(left_out[0])
+    console = Console()
+    console.print(comparison_table(scores))
+    for reason in left_out:
+        console.print(f"left out: {reason}", highlight=False, soft_wrap=True)
     return 0
 
 

@@ -176,6 +176,8 @@ class Setting(ABC):
     places: Places
     noun: str
     """What its places are called."""
+    hashed: str = "sha256"
+    """What the fingerprint of its places is."""
 
     @property
     @abstractmethod
@@ -227,6 +229,7 @@ class RoomsSetting(Setting):
     """Rooms to walk in; drawn and rendered when somebody wants them."""
 
     noun = "places"
+    hashed = "textures' sha256"
 
     def __init__(self, experiment: RoomsExperiment, device: torch.device) -> None:
         self.experiment: RoomsExperiment = experiment

@@ -54,12 +54,18 @@ def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | N
         if letter.lower() not in keys:
             known = ", ".join(f"{key} ({_name(i, names)})" for key, i in keys.items())
             raise InputError(
-                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: "r10 d5"'
+                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: {_example(keys)}'
             )
         actions += [keys[letter.lower()]] * int(repeats or 1)
         require(len(actions) <= MOST_STEPS, f'"{text}" holds more than {MOST_STEPS} actions; give fewer')
-    require(bool(actions), f'"{text}" holds no actions; give something like "r10 d5 l3"')
+    require(bool(actions), f'"{text}" holds no actions; give something like {_example(keys)}')
     return actions
+
+
+def _example(keys: Mapping[str, int]) -> str:
+    """Something one could type."""
+    first, second, *_ = (*keys, *keys)
+    return f'"{first}10 {second}5"'
 
 
 def _name(action: int, names: tuple[str, ...]) -> str:
@@ -98,9 +104,11 @@ def film_imagination(
     dream = model.imagine(memory, here, future.a, generator if sample else None)
     examiner = examiner_for(world, replace(run.experiment.evaluation, tau=tau, horizon=future.steps))
     seen = examiner.revisited(clip)[0]
+    bumped = world.bumped[0, tau:].tolist() if isinstance(world, Rooms) else [False] * future.steps
     captions = [
-        f"step {tau + 1 + t}: {_name(a, world.action_names)}, {'seen before' if known else 'never seen'}"
-        for t, (a, known) in enumerate(zip(walk[0, tau:].tolist(), seen.tolist(), strict=True))
+        f"step {tau + 1 + t}: {_name(a, world.action_names)}{', bumped' * bump}, "
+        f"{'seen before' if known else 'never seen'}"
+        for t, (a, known, bump) in enumerate(zip(walk[0, tau:].tolist(), seen.tolist(), bumped, strict=True))
     ]
     if isinstance(world, ImageWalk):
         frames = _frames_on_image(world, clip, dream.frames[0], captions)
@@ -110,16 +118,32 @@ def film_imagination(
         write_video(out, frames, FPS if isinstance(world, ImageWalk) else FPS_IN_ROOMS)
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
-    quality = _quality(metrics.frame_mse(future.x, dream.frames)[0], seen, isinstance(world, ImageWalk))
-    return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
+    mse = metrics.frame_mse(future.x, dream.frames)[0]
+    if isinstance(world, ImageWalk):
+        quality = _quality_on_image(mse, seen)
+    else:
+        still = metrics.frame_mse(future.x, past.x[:, -1:].expand_as(future.x))[0]
+        quality = _quality_in_rooms(mse, still, examiner)
+    told = f"{future.steps} steps imagined after {tau} memorised; {quality}\n"
+    if any(bumped):
+        first = tau + 1 + bumped.index(True)
+        told += f"bumped at step {first}: no walls are known in rooms, so from there on poses go astray\n"
+    return f"{told}video: {out}"
 
 
-def _quality(mse: Float[Tensor, "future"], seen: Bool[Tensor, "future"], places_are_exact: bool) -> str:
-    """PSNR where memory can know the answer; over all steps, where a view can be put together from others."""
-    if not places_are_exact:
-        return f"PSNR {metrics.psnr_pooled(mse):.1f} dB"
+def _quality_on_image(mse: Float[Tensor, "future"], seen: Bool[Tensor, "future"]) -> str:
+    """PSNR where memory can know the answer."""
     psnr = metrics.psnr_pooled(mse, seen)
     return "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
+
+
+def _quality_in_rooms(mse: Float[Tensor, "future"], still: Float[Tensor, "future"], examiner: Examiner) -> str:
+    """PSNR over all steps, since a view can be put together from others, and how far off the last pose is."""
+    off = examiner.scores()
+    return (
+        f"PSNR {metrics.psnr_pooled(mse):.1f} dB (the last frame repeated: {metrics.psnr_pooled(still):.1f}), "
+        f"at the end {off['position_error']:.2f} wall heights and {off['heading_error']:.1f}° off"
+    )
 
 
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:

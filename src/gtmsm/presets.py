@@ -174,8 +174,7 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
     "rotate": ("section 4.2.1: an agent that turns on the spot; for a GPU", _rotate()),
     "rotate-strong": ("the same with better pictures: spatial codes, rays that attend to rays", _rotate_strong()),
     "walk": (
-        "section 4.2.2: an agent that walks through a room, with the displacement loss and momentum as engines have it "
-        "(the paper's: --model.motion.kind drifting); for a GPU",
+        "section 4.2.2: an agent that walks through a room, with the displacement loss; for a GPU",
         _walk(),
     ),
     "walk-strong": (

@@ -127,8 +127,8 @@ class Run:
         result = evaluate(model, setting.test_world, setting.walker, settings, device)
         scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {
-            "scored_on": f"{scored.test} test {noun} of {scored.name}, sha256 {scored.sha256}",
-            "trained_on": f"{trained.train} {noun} of {trained.name}, sha256 {trained.sha256}",
+            "scored_on": f"{scored.test} test {noun} of {scored.name}, {setting.hashed} {scored.sha256}",
+            "trained_on": f"{trained.train} {noun} of {trained.name}, {setting.hashed} {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
@@ -253,6 +253,8 @@ def fresh_folder(preset: str) -> Path:
 def read_scores(folder: Path) -> dict[str, Any]:
     """scores.json of a run folder."""
     path = folder / SCORES
+    if not folder.is_dir():
+        raise InputError(f"{folder} is no folder; give a run folder, or a folder that `gtmsm evaluate` wrote into")
     if not path.is_file():
         raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
     try:

@@ -329,7 +329,7 @@ def test_a_young_memory_is_read_whole_whatever_the_choice(choice):
 
 @pytest.mark.parametrize("choice", ["nearest", "visible"])
 def test_training_refuses_more_neighbours_than_memory_holds_whatever_the_choice(choice):
-    with pytest.raises(InputError, match="asked for 5 neighbours of a memory that holds 3"):
+    with pytest.raises(InputError, match="tau is 3 but this model reads 5 neighbours"):
         model_with("query", "turning", choice, neighbours=5).explain(*walks(), 3)
 
 
@@ -470,7 +470,7 @@ def test_a_bound_needs_a_past_and_a_future(tau):
 
 
 def test_a_memory_with_fewer_entries_than_neighbours_is_refused_by_its_numbers():
-    with pytest.raises(InputError, match="asked for 5 neighbours of a memory that holds 3"):
+    with pytest.raises(InputError, match="tau is 3 but this model reads 5 neighbours"):
         model_of().explain(FRAMES, CHOICES, 3)
 
 

@@ -300,3 +300,13 @@ def test_a_map_of_no_place_or_no_size_is_refused():
         world_of().map(20)
     with pytest.raises(InputError, match="size is 3; a map needs at least 16 pixels"):
         world_of().map(0, 3)
+
+
+def test_a_world_says_when_something_was_in_the_way():
+    world = world_of("room", n=4)
+    world.travel(torch.full((4, 120), ACTIONS.index("forward")))
+    assert world.bumped.shape == (4, 120)
+    assert not world.bumped[:, 0].any(), "they start on free spots"
+    assert world.bumped[:, -1].all(), "no room is 120 steps long"
+    world.travel(torch.full((4, 3), IDLE))
+    assert world.bumped.shape == (4, 3)

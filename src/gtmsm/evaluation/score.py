@@ -64,6 +64,8 @@ class Examiner(Protocol):
 
     privileges: str
     """What a model was given beyond frames and actions."""
+    poses: str
+    """How inferred poses are compared with true ones."""
 
     def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """Which predicted steps are at a memorised place."""
@@ -239,5 +241,6 @@ def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:
         "psnr": "data range 1; pooled = PSNR of the mean error, frames = mean of per-frame PSNRs, capped at "
         f"{metrics.PSNR_CAP:.0f} dB; revisited and unseen are pooled",
         "ssim": f"uniform {metrics.SSIM_WINDOW}x{metrics.SSIM_WINDOW} window, every {SSIM_EVERY}th step",
+        "poses": examiner.poses,
         "privileges": examiner.privileges,
     }

@@ -173,6 +173,10 @@ class WorldModel(nn.Module):
         mean, sample = self._walk_twice(actions, generator)
         asked = torch.arange(tau, frames.shape[1], device=frames.device).repeat(len(frames), 1)
         reading = reading or self.settings.recall
+        require(
+            reading.neighbours <= tau,
+            f"tau is {tau} but this model reads {reading.neighbours} neighbours; memorise at least as many steps",
+        )
         code, forecast = self._foresee(frames, actions, tau, asked, mean, sample, reading)
         return elbo(self.vae, frames[:, tau:], code, forecast, generator)
 
@@ -319,6 +323,8 @@ class WorldModel(nn.Module):
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
         """From a run folder, or a weights file of one; to look with, not to learn: its weights ask for no gradients."""
+        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
+            raise InputError('device is cuda but PyTorch sees no GPU; use "cpu"')
         file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
         if not file.is_file():
             raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")

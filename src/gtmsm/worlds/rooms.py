@@ -86,6 +86,8 @@ class Rooms:
         self.where: Int64[Tensor, "n"]
         self.body: Body
         self.obstacles: Obstacles
+        self.bumped = torch.zeros(1, 0, dtype=torch.bool)
+        """Whether something was in the way, at each step that the agents last travelled."""
         self.reset(1)
 
     def reset(self, n: int, generator: torch.Generator | None = None) -> None:
@@ -124,10 +126,12 @@ class Rooms:
         agents, steps = actions.shape
         require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
         require(steps >= 1, "there is no action to walk; give at least one step")
-        poses = []
+        poses, bumped = [], []
         for action in actions.unbind(1):
             self.step(action)
             poses.append(self.pose)
+            bumped.append(self.body.touched)
+        self.bumped = torch.stack(bumped, 1)
         return torch.stack(poses, 1)
 
     def walk(self, actions: Int[Tensor, "n time"]) -> Walk:

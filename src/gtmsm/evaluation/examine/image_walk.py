@@ -17,6 +17,7 @@ from gtmsm.worlds.image_walk import MOVES, ImageWalk
 class ImageWalkExaminer:
     """Cells are the same or not, and a pose space is right up to an affine map."""
 
+    poses = "R² of true positions after one affine map of the inferred ones"
     privileges = "fixed start; no displacement loss, no true poses, no labels of walls"
 
     def __init__(self, world: ImageWalk, tau: int) -> None:

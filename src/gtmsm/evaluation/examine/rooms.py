@@ -34,6 +34,11 @@ class RoomsExaminer:
         self.privileges = "the agent's start is the origin; " + (
             "true displacements as targets while training (section 4.2.2)" if metric else "no displacement loss"
         )
+        self.poses = "from the true start on, " + (
+            "as they are, in the world's units"
+            if metric
+            else "after the best linear map of positions and sign of headings, which actions alone cannot tell"
+        )
         self._fit: tuple[Tensor, float] | None = None
         self._heading: list[Tensor] = []
         self._position: list[Tensor] = []

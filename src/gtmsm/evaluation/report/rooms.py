@@ -34,8 +34,8 @@ HOW_TO_READ = (
     "together from others: some of it was seen from another side, some of it never.",
     "<b>Above copying the nearest frame</b> is what the decoder adds to memory: that control knows the true pose and "
     "shows the raw frame that was memorised nearest to it.",
-    "<b>Heading and position</b> are compared with the truth from the true start on; what actions alone cannot tell, "
-    "the unit of length and left from right, is fitted. The width of a room is the side of a square of its area.",
+    "<b>Heading and position</b> are compared with the truth from the true start on (see <i>poses</i> under Protocol). "
+    "The width of a room is the side of a square of its area.",
 )
 
 HOW_TO_READ_SEVERAL_ROOMS = (

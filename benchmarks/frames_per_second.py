@@ -9,13 +9,13 @@ import time
 import torch
 
 from gtmsm.kernels.raycast import raycast
-from gtmsm.worlds.rooms import RoomsConfig, open_rooms
+from gtmsm.worlds.rooms import RoomsConfig, draw_rooms
 
 device = torch.device(sys.argv[1] if len(sys.argv) > 1 else "cpu")
 torch.set_num_threads(1)
 on_gpu = device.type == "cuda"
-config = RoomsConfig(train_places=1, antialias=2 if on_gpu else 1)
-_, world = open_rooms(config, device, seed=0)
+config = RoomsConfig(antialias=2 if on_gpu else 1)
+world = draw_rooms(config, config.test_places, seed=0, device=device)
 n = 65_536 if on_gpu else 1_024
 place = torch.randint(config.test_places, (n,), device=device)
 pose = torch.cat([world.plans.spots[place, 0], 6.28 * torch.rand(n, 1, device=device)], dim=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
 
-from gtmsm.tensors import Belief, Gaussian, felt
+from gtmsm.tensors import Belief, Gaussian, felt, stepped
 
 
 def drawn(*shape, seed=0):
@@ -77,3 +77,9 @@ def test_a_step_is_felt_in_the_frame_of_who_takes_it(before, after, step):
 def test_without_a_heading_a_step_is_a_difference(size):
     before, after = drawn(4, size), drawn(4, size, seed=1)
     assert torch.equal(felt(before, after), after - before)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_a_step_that_was_felt_leads_to_where_it_led(size):
+    before, after = (torch.randn(4, 5, size, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
+    torch.testing.assert_close(stepped(before, felt(before, after)), after, rtol=1e-12, atol=1e-12)

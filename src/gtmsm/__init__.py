@@ -4,7 +4,8 @@ from importlib.metadata import version
 
 from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
-from gtmsm.model.gtmsm import Dream, WorldModel, WorldModelConfig
+from gtmsm.model.dream import Dream
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief, Gaussian
 from gtmsm.worlds.gym import register_envs

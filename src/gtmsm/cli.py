@@ -196,14 +196,15 @@ class EvaluateFlags:
 
 def _evaluate(words: list[str]) -> int:
     flags = parse(EvaluateFlags, words, "gtmsm evaluate")
+    from gtmsm.presets import HORIZON_IN
     from gtmsm.run import Run
     from gtmsm.training.engine import choose_device
 
     run = Run.open(flags.run)
     asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed")}
     given = {name: value for name, value in asked.items() if value is not None}
-    if flags.places == "rooms":
-        given = {"horizon": 300} | given
+    if flags.places in HORIZON_IN:
+        given = {"horizon": HORIZON_IN[flags.places]} | given
     settings = replace(run.experiment.evaluation, **given)
     out = flags.out or (run.folder / flags.places if flags.places else run.folder)
     console = Console()

@@ -20,10 +20,10 @@ from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.train import TrainingConfig
-from gtmsm.worlds.floorplan import Plan, draw_floorplans
+from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, ImageSet, load_images
-from gtmsm.worlds.rooms import Rooms, RoomsConfig, seeds_of
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.textures import load_textures
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker, SpinWalkerConfig, Walker
@@ -235,15 +235,15 @@ class RoomsSetting(Setting):
         self.experiment: RoomsExperiment = experiment
         self.device = device
         self.world = experiment.world
-        self.textures = load_textures(self.world.textures)
-        name = f"{self.world.plan} with {self.textures.name} textures"
-        self.places = Places(name, self.textures.fingerprint, self.world.train_places, self.world.test_places)
+        textures = load_textures(self.world.textures)
+        name = f"{self.world.plan} with {textures.name} textures"
+        self.places = Places(name, textures.fingerprint, self.world.train_places, self.world.test_places)
         self.walker = experiment.walker.build()
 
     @cached_property
     def test_world(self) -> Rooms:
         """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
-        return self._draw(self.world.test_places, seeds_of(0)[1])
+        return draw_rooms(self.world, self.world.test_places, seeds_of(0)[1], self.device)
 
     @cached_property
     def pool(self) -> Windows:
@@ -251,17 +251,13 @@ class RoomsSetting(Setting):
         seed = seeds_of(self.experiment.seed)[0]
         settings = self.experiment.pool
         _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
-        world = self._draw(self.world.train_places, seed)
+        world = draw_rooms(self.world, self.world.train_places, seed, self.device)
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """Windows of the pool."""
         return self.pool(n, steps, generator)
-
-    def _draw(self, count: int, seed: int) -> Rooms:
-        plans = draw_floorplans(self.world.plan, count, self.world.objects, self.textures, seed)
-        return Rooms(plans.to(self.device), self.world)
 
 
 def _require_memory(needed: int, device: torch.device) -> None:

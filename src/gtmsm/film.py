@@ -21,7 +21,7 @@ from gtmsm.evaluation.score import Examiner, examiner_for
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
 from gtmsm.experiments import ImageWalkExperiment
 from gtmsm.files import require_folder
-from gtmsm.model.gtmsm import Dream
+from gtmsm.model.dream import Dream
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalk, draw_windows
 from gtmsm.worlds.images import load_picture

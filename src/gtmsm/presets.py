@@ -151,6 +151,9 @@ def _walk_strong() -> RoomsExperiment:
     )
 
 
+HORIZON_IN = {"rooms": 300}
+"""Steps to predict in places of another kind, where the paper says how many (App. C)."""
+
 PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
     "image-walk": ("section 4.1 and App. A.1 at the paper's sizes; for a GPU", ImageWalkExperiment()),
     "image-walk-small": (

@@ -82,3 +82,17 @@ def felt(before: Float[Tensor, "*batch D"], after: Float[Tensor, "*batch D"]) ->
     x, y, turn = step.unbind(-1)
     c, s = before[..., 2].cos(), before[..., 2].sin()
     return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)
+
+
+def stepped(before: Float[Tensor, "*#batch D"], step: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    """The pose after a step that was felt so: `felt`, undone."""
+    if step.shape[-1] != 3:
+        return before + step
+    ahead, left, turn = step.unbind(-1)
+    c, s = before[..., 2].cos(), before[..., 2].sin()
+    return before + torch.stack([c * ahead - s * left, s * ahead + c * left, turn], dim=-1)
+
+
+def as_place(pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
+    """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
+    return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)

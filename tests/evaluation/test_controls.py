@@ -8,8 +8,9 @@ from gtmsm.data.record import record
 from gtmsm.evaluation.controls import Guess, controls
 from gtmsm.evaluation.metrics import hits, revisited
 from gtmsm.evaluation.table import CONTROLS
+from gtmsm.model.dream import Dream
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import Dream, WorldModel, WorldModelConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory
 from gtmsm.model.recall import RecallConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig

@@ -16,7 +16,7 @@ from gtmsm.worlds import rooms as rooms_module
 from gtmsm.worlds.floor_map import WALL
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.physics import ACTIONS, IDLE, PhysicsConfig
-from gtmsm.worlds.rooms import Rooms, RoomsConfig, open_rooms
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.textures import load_textures
 from gtmsm.worlds.world import World
 
@@ -208,12 +208,12 @@ def test_walks_without_agents_or_steps_are_refused():
 
 
 def test_places_to_learn_from_and_to_be_tested_on_differ_but_their_textures_do_not():
-    config = RoomsConfig(textures="procedural", train_places=5, test_places=3)
-    train, test = open_rooms(config, torch.device("cpu"), 0)
+    config = RoomsConfig(textures="procedural")
+    train, test = (draw_rooms(config, count, seed) for count, seed in zip((5, 3), seeds_of(0), strict=True))
     assert (train.plans.places, test.plans.places) == (5, 3)
     assert not torch.equal(train.plans.width[:3], test.plans.width)
     assert torch.equal(train.plans.scene.textures, test.plans.scene.textures)
-    again, _ = open_rooms(config, torch.device("cpu"), 0)
+    again = draw_rooms(config, 5, seeds_of(0)[0])
     assert torch.equal(train.plans.scene.objects, again.plans.scene.objects)
 
 
@@ -260,7 +260,7 @@ def test_a_body_that_just_fits_starts_in_the_free(objects):
 def test_without_labmaze_a_maze_is_refused_before_anything_is_said_of_textures(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "labmaze", None)
     with pytest.raises(InputError, match='plan "maze" needs labmaze'):
-        open_rooms(RoomsConfig(plan="maze", train_places=1, test_places=1), torch.device("cpu"), 0)
+        draw_rooms(RoomsConfig(plan="maze"), 1, 0)
     assert capsys.readouterr() == ("", "")
 
 

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.errors import InputError
+from gtmsm.tensors import stepped
 
 
 @dataclass(frozen=True)
@@ -32,12 +33,8 @@ class Clip:
     def true_start(self) -> Float[Tensor, "batch D"]:
         """Where the agent really was before its first action."""
         first, step = self.true_pose[:, 0], self.true_step[:, 0]
-        if step.shape[-1] != 3:
-            return first - step
-        heading = first[:, 2] - step[:, 2]
-        c, s = heading.cos(), heading.sin()
-        x, y = step[:, 0], step[:, 1]
-        return torch.stack([first[:, 0] - c * x + s * y, first[:, 1] - s * x - c * y, heading], dim=-1)
+        turned_back = torch.cat([first[:, :2], (first - step)[:, 2:]], dim=-1)
+        return torch.cat([stepped(turned_back, -step)[:, :2], turned_back[:, 2:]], dim=-1)
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
         """The tau steps to memorise, and the rest, to predict."""

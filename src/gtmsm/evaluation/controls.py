@@ -7,7 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
-from gtmsm.model.gtmsm import Dream, WorldModel
+from gtmsm.model.dream import Dream
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory, gather, nearest
 from gtmsm.tensors import Belief
 

@@ -1,7 +1,5 @@
 """The world model: memorise, imagine, explain."""
 
-from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -11,6 +9,7 @@ from torch import Tensor, nn
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.memory import Memory, Neighbours, gather, measure, nearest
@@ -119,7 +118,7 @@ class WorldModel(nn.Module):
         here: Belief,
         actions: Float[Tensor, "batch time A"],
         generator: torch.Generator | None = None,
-    ) -> "Dream":
+    ) -> Dream:
         """Where `actions` would lead from `here`, and what memory says is to be seen there.
 
         Poses come first and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path
@@ -367,38 +366,3 @@ def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
     tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
     factor = torch.linalg.cholesky(here.covariance + tiny)
     return here.mean + (factor @ noise[..., None]).squeeze(-1)
-
-
-@dataclass
-class Dream:
-    """An imagined walk: poses now, pixels when somebody looks."""
-
-    walk: Belief
-    memory: Memory
-    model: WorldModel = field(repr=False)
-    generator: torch.Generator | None = None
-
-    @property
-    def poses(self) -> Float[Tensor, "batch time S"]:
-        """Where the walk leads."""
-        return self.walk.mean
-
-    @cached_property
-    def prior(self) -> Forecast:
-        """p(z_t | s_t, m) at every pose."""
-        return self.model.read(self.memory, Belief(self.model.motion.place(self.walk.mean), self.walk.covariance))
-
-    @property
-    def retrieved(self) -> Int[Tensor, "batch time"]:
-        """The heaviest memory entry of every pose: what the frame rests on most, unless the dream is sampled."""
-        return self.prior.heaviest
-
-    @cached_property
-    def codes(self) -> Float[Tensor, "batch time Z"]:
-        """A code for every pose: the prior's point estimate, or a sample where the dream is sampled."""
-        return self.prior.peak() if self.generator is None else self.prior.sample(self.generator)
-
-    @cached_property
-    def frames(self) -> Float[Tensor, "batch time channel height width"]:
-        """What would be seen."""
-        return self.model.vae.decode(self.codes)

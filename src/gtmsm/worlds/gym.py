@@ -17,12 +17,12 @@ from torch import Tensor
 from gtmsm.config import require
 from gtmsm.errors import did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
-from gtmsm.worlds.floorplan import Plan, draw_floorplans
+from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start, draw_windows
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.physics import ACTIONS as ROOMS_ACTIONS
-from gtmsm.worlds.rooms import Rooms, RoomsConfig, seeds_of
-from gtmsm.worlds.textures import Source, load_textures
+from gtmsm.worlds.rooms import RoomsConfig, draw_rooms, seeds_of
+from gtmsm.worlds.textures import Source
 
 IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
 EPISODE = 512
@@ -114,7 +114,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         _require_known(render_mode, split)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
         seed = seeds_of(world_seed)[("train", "test").index(split)]
-        self.world = Rooms(draw_floorplans(plan, places, objects, load_textures(textures), seed), self.config)
+        self.world = draw_rooms(self.config, places, seed)
         self.render_mode = render_mode
         self.path: list[Float[Tensor, "3"]] = []
         self._map: FloorMap | None = None

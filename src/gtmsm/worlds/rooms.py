@@ -195,14 +195,10 @@ class Rooms:
         self.obstacles = self._obstacles.at(place)
 
 
-def open_rooms(config: RoomsConfig, device: torch.device, seed: int) -> tuple[Rooms, Rooms]:
-    """Places to learn from and others to be tested on, with the same textures."""
-    textures = load_textures(config.textures)
-    train, test = (
-        draw_floorplans(config.plan, count, config.objects, textures, each).to(device)
-        for count, each in zip((config.train_places, config.test_places), seeds_of(seed), strict=True)
-    )
-    return Rooms(train, config), Rooms(test, config)
+def draw_rooms(config: RoomsConfig, count: int, seed: int, device: torch.device | str = "cpu") -> Rooms:
+    """`count` places drawn from a seed; whatever the seed, they share their textures."""
+    plans = draw_floorplans(config.plan, count, config.objects, load_textures(config.textures), seed)
+    return Rooms(plans.to(device), config)
 
 
 def seeds_of(seed: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.tensors import felt
+from gtmsm.tensors import as_place, felt, stepped
 from gtmsm.worlds.rooms import Rooms
 
 NEAR = 0.25
@@ -20,8 +20,9 @@ NEAR_TURN = math.radians(8)
 """... if its heading is within this, too: less than one step of a rotating agent."""
 LATE = 400
 """Frames after this step are scored apart, where a clip is long enough (App. C shows 396 to 411)."""
-SHOWN = {33: ((34, 41), (70, 77)), 150: ((284, 299), (396, 411))}
-"""The stretches of time steps that the paper shows, by tau; those that are predicted are shown."""
+SHOWN = {(33, 78): ((34, 41), (70, 77)), (150, 300): ((284, 299),), (150, 450): ((396, 411),)}
+"""The stretches of time steps that the paper shows, by tau and T; of other clips the last are shown."""
+LAST = 16
 EXAMPLES = 4
 
 
@@ -57,7 +58,7 @@ class RoomsExaminer:
 
     def true_places(self, clip: Clip) -> Float[Tensor, "batch time 4"]:
         """x, y, cos and sin, in the start's frame."""
-        return _as_places(_from_start(clip))
+        return as_place(_from_start(clip))
 
     def known_places(
         self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
@@ -66,7 +67,7 @@ class RoomsExaminer:
         matrix, sign = self._fitted(clip, walk)
         pose = _from_start(clip)
         xy = pose[..., :2] @ torch.linalg.pinv(matrix).to(pose)
-        return _as_places(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
+        return as_place(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
 
     def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
         """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
@@ -120,7 +121,7 @@ class RoomsExaminer:
             "truth": clip.x[some, self.tau :].cpu().numpy(),
             "imagined": imagined[some].cpu().numpy(),
             "true_pose": clip.true_pose[some].cpu().numpy(),
-            "inferred_pose": _onto(clip.true_start, believed)[some].cpu().numpy(),
+            "inferred_pose": stepped(clip.true_start[:, None], believed)[some].cpu().numpy(),
             "seen": self.revisited(clip)[some].cpu().numpy(),
             "maps": tuple(self.world.map(place) for place in self.world.where[some].tolist()),
         }
@@ -139,13 +140,12 @@ class RoomsExaminer:
     def gallery(self, model: WorldModel) -> RoomsGallery:
         """What to show."""
         steps = self.tau + self.horizon
-        shown = [some for some in SHOWN.get(self.tau, ()) if self.tau < some[0] and some[1] <= steps]
-        last = (max(self.tau + 1, steps - 15), steps)
+        last = (max(self.tau, steps - LAST) + 1, steps)
         learned, true = self._pushes(model)
         return RoomsGallery(
             **self._examples,
             tau=self.tau,
-            strips=tuple(shown[-1:] if len(shown) > 1 and self.tau == 150 else shown) or (last,),
+            strips=SHOWN.get((self.tau, steps), (last,)),
             displacement=learned,
             true_displacement=true,
             action_names=self.world.action_names,
@@ -192,15 +192,3 @@ def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 def _from_start(clip: Clip) -> Float[Tensor, "batch time 3"]:
     """True poses as they lie from each walk's start."""
     return felt(clip.true_start[:, None].expand_as(clip.true_pose), clip.true_pose)
-
-
-def _onto(start: Float[Tensor, "batch 3"], pose: Float[Tensor, "batch time 3"]) -> Float[Tensor, "batch time 3"]:
-    """Poses that lie so from the start, on the map."""
-    c, s = start[:, None, 2].cos(), start[:, None, 2].sin()
-    x, y, heading = pose.unbind(-1)
-    return start[:, None] + torch.stack([c * x - s * y, s * x + c * y, heading], dim=-1)
-
-
-def _as_places(pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
-    """(x, y, cos, sin)."""
-    return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gtmsm.kernels.drift_scan import drift_scan
 from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
-from gtmsm.tensors import felt
+from gtmsm.tensors import as_place, felt, stepped
 
 
 class Turning(Motion):
@@ -33,7 +33,7 @@ class Turning(Motion):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) M a."""
-        return advance(s, apply(self.M, a))
+        return stepped(s, apply(self.M, a))
 
     def unroll(
         self,
@@ -50,8 +50,8 @@ class Turning(Motion):
         return felt(before[..., :3], poses[..., :3])
 
     def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
-        """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
-        return torch.cat([s[..., :2], s[..., 2:3].cos(), s[..., 2:3].sin()], dim=-1)
+        """(x, y, cos, sin)."""
+        return as_place(s[..., :3])
 
     def relative(
         self, place: Float[Tensor, "*batch 4"], query: Float[Tensor, "*#batch 4"]
@@ -127,7 +127,7 @@ class Drifting(_WithMomentum):
         """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
         limit = self.log_limit.exp()
         d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + apply(self.M, a))
-        return torch.cat([advance(s[..., :3], d), d], dim=-1)
+        return torch.cat([stepped(s[..., :3], d), d], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
         """What the scout does at once, here passes a tanh, which must leave room for the fastest, and adds up."""
@@ -170,7 +170,7 @@ class Gliding(_WithMomentum):
         """s + R(s^(3)) d(v, a); v is what is left of the velocity after the step, seen from the new heading."""
         u, turn = apply(self.move, a), apply(self.turn[None], a)[..., 0]
         d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
-        return torch.cat([advance(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
+        return torch.cat([stepped(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
         """What the scout moves at once, here adds up over several steps."""
@@ -194,13 +194,6 @@ class Gliding(_WithMomentum):
 def apply(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
     """M a in full precision: a GPU's fast products round M to three digits, and turns add up over hundreds of steps."""
     return (a[..., None, :] * M).sum(-1)
-
-
-def advance(s: Float[Tensor, "*batch 3"], d: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 3"]:
-    """s + R(s^(3)) d."""
-    c, sine = s[..., 2].cos(), s[..., 2].sin()
-    ahead, left = d[..., 0], d[..., 1]
-    return s + torch.stack([c * ahead - sine * left, sine * ahead + c * left, d[..., 2]], dim=-1)
 
 
 def compose(

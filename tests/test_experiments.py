@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gtmsm.config import as_plain, read_config
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import (
@@ -27,7 +28,9 @@ from gtmsm.model.recall import RecallConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.train import TrainingConfig
-from gtmsm.worlds.rooms import RoomsConfig
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.walkers import ScavengerWalker, SpinWalker
 
 CPU = torch.device("cpu")
@@ -137,6 +140,56 @@ def test_a_model_may_be_tested_in_places_of_another_plan():
     assert elsewhere.model == PRESETS["walk"][1].model
 
 
+# ---- obstacles and slips (App. D)
+
+
+def toy_walk(toy_images: Path, **parts: Any) -> ImageWalkExperiment:
+    world = ImageWalkConfig(size=20, obstacles=2)
+    return replace(PRESETS["image-walk"][1], **{"images": str(toy_images), "world": world, **parts})
+
+
+def test_actions_slip_in_training_and_in_tests(toy_images: Path):
+    setting = set_up(toy_walk(toy_images, slip=SlipConfig(probability=0.5)), CPU)
+    for world in (setting.train_world, setting.test_world):
+        assert isinstance(world, Slipping) and isinstance(world.world, ImageWalk)
+    clip = setting.source(4, 30, torch.Generator().manual_seed(0))
+    assert clip.true_step.abs().max() == 2
+    assert setting.train_world.world.blocked.any()
+
+
+def test_actions_slip_in_rooms():
+    slippery, steady = (set_up(tiny("rotate", slip=SlipConfig(probability=p)), CPU) for p in (0.5, 0.0))
+    assert isinstance(slippery.test_world, Slipping)
+    assert torch.equal(slippery.pool.a, steady.pool.a)
+    assert not torch.equal(slippery.pool.true_pose, steady.pool.true_pose)
+    assert slippery.build_model().action_size == 8
+
+
+def test_worlds_without_slips_are_bare(toy_images: Path):
+    assert type(set_up(toy_walk(toy_images), CPU).test_world) is ImageWalk
+    assert type(set_up(tiny("rotate"), CPU).test_world) is Rooms
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [{"world": ImageWalkConfig(obstacles=1)}, {"slip": SlipConfig(probability=0.1)}],
+    ids=["obstacles", "slips"],
+)
+def test_displacements_may_be_learned_from_where_something_is_in_the_way(parts: dict[str, Any]):
+    training = TrainingConfig(objective=ObjectiveConfig(displacement=1.0))
+    assert replace(PRESETS["image-walk"][1], training=training, **parts).training.objective.displacement == 1.0
+
+
+@pytest.mark.parametrize("preset", ["image-walk", "walk"])
+def test_settings_written_before_there_were_obstacles_and_slips_still_say_the_same(preset: str):
+    experiment = PRESETS[preset][1]
+    old = as_plain(experiment)
+    del old["slip"]
+    for name in ("obstacles", "obstacle_side") if preset == "image-walk" else ():
+        del old["world"][name]
+    assert read_config(type(experiment), old, "config.yaml") == experiment
+
+
 # ---- refusals
 
 
@@ -176,7 +229,8 @@ ALL_AT_ONCE = TrainingConfig(curriculum=CurriculumConfig(tau=33, horizon=16, gro
         (
             IMAGE_WALK,
             {"training": TrainingConfig(objective=ObjectiveConfig(displacement=1.0))},
-            "displacement is 1.0; walls make true displacements no target on images: leave it 0",
+            "displacement is 1.0; walls make true displacements no target on images: leave it 0, or put something in "
+            "the way with --world.obstacles or --slip.probability",
         ),
         (
             ROTATE,

@@ -25,6 +25,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, ImageSet, load_images
 from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
+from gtmsm.worlds.slip import SlipConfig, Slipping, slipping
 from gtmsm.worlds.textures import load_textures
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker, SpinWalkerConfig, Walker
 from gtmsm.worlds.world import World
@@ -39,6 +40,7 @@ class Experiment:
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    slip: SlipConfig = SlipConfig()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -76,7 +78,11 @@ class ImageWalkExperiment(Experiment):
         require(not motion.has_heading, f"kind is {motion.kind}; who walks over an image has no heading: use walled")
         require(motion.state_size == 2, f"state_size is {motion.state_size}; an image is walked in 2 dimensions")
         weight = self.training.objective.displacement
-        require(weight == 0, f"displacement is {weight}; walls make true displacements no target on images: leave it 0")
+        require(
+            weight == 0 or self.world.obstacles > 0 or self.slip.probability > 0,
+            f"displacement is {weight}; walls make true displacements no target on images: leave it 0, or put "
+            "something in the way with --world.obstacles or --slip.probability (App. D)",
+        )
 
 
 @config
@@ -212,11 +218,13 @@ class ImageWalkSetting(Setting):
         self.experiment, self.device = experiment, device
         self.places = Places(images.name, images.fingerprint, len(images.train), len(images.test))
         self.walker = PoissonWalker(experiment.walker)
-        self.train_world = ImageWalk(images.train.to(device), experiment.world)
-        self._test_world = ImageWalk(images.test.to(device), experiment.world)
+        self.train_world, self._test_world = (
+            slipping(ImageWalk(part.to(device), experiment.world), experiment.slip)
+            for part in (images.train, images.test)
+        )
 
     @property
-    def test_world(self) -> ImageWalk:
+    def test_world(self) -> World:
         """Images that no model was trained on."""
         return self._test_world
 
@@ -241,9 +249,9 @@ class RoomsSetting(Setting):
         self.walker = experiment.walker.build()
 
     @cached_property
-    def test_world(self) -> Rooms:
+    def test_world(self) -> World:
         """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
-        return draw_rooms(self.world, self.world.test_places, seeds_of(0)[1], self.device)
+        return self._draw(self.world.test_places, seeds_of(0)[1])
 
     @cached_property
     def pool(self) -> Windows:
@@ -251,13 +259,17 @@ class RoomsSetting(Setting):
         seed = seeds_of(self.experiment.seed)[0]
         settings = self.experiment.pool
         _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
-        world = draw_rooms(self.world, self.world.train_places, seed, self.device)
+        world = self._draw(self.world.train_places, seed)
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """Windows of the pool."""
         return self.pool(n, steps, generator)
+
+    def _draw(self, count: int, seed: int) -> Rooms | Slipping:
+        """Places from a seed, in which actions slip if the experiment says so."""
+        return slipping(draw_rooms(self.world, count, seed, self.device), self.experiment.slip)
 
 
 def _require_memory(needed: int, device: torch.device) -> None:

@@ -27,7 +27,9 @@ from gtmsm.worlds.image_walk import ImageWalk, draw_windows
 from gtmsm.worlds.images import load_picture
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import slipping, unwrapped
 from gtmsm.worlds.walkers import PoissonWalker, Walker
+from gtmsm.worlds.world import World
 
 MOST_STEPS = 2_000
 """More than anybody would watch."""
@@ -92,9 +94,11 @@ def film_imagination(
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
     model = run.load_model(device)
     world, walker = _on_picture(run, picture, device) if picture else _in_test_world(run, images, device)
+    place = unwrapped(world)
+    assert isinstance(place, (ImageWalk, Rooms)), "a world that nobody has taught to be filmed"
     generator = torch.Generator(device).manual_seed(seed)
     world.reset(1, generator)
-    chosen = parse_actions(actions, world.action_names, world.action_keys) if actions else None
+    chosen = parse_actions(actions, world.action_names, place.action_keys) if actions else None
     walk = walker(world, tau + (len(chosen) if chosen else steps), generator)
     if chosen:
         walk[0, tau:] = torch.tensor(chosen, device=device)
@@ -104,22 +108,22 @@ def film_imagination(
     dream = model.imagine(memory, here, future.a, generator if sample else None)
     examiner = examiner_for(world, replace(run.experiment.evaluation, tau=tau, horizon=future.steps))
     seen = examiner.revisited(clip)[0]
-    bumped = world.bumped[0, tau:].tolist() if isinstance(world, Rooms) else [False] * future.steps
+    bumped = place.bumped[0, tau:].tolist() if isinstance(place, Rooms) else [False] * future.steps
     captions = [
         f"step {tau + 1 + t}: {_name(a, world.action_names)}{', bumped' * bump}, "
         f"{'seen before' if known else 'never seen'}"
         for t, (a, known, bump) in enumerate(zip(walk[0, tau:].tolist(), seen.tolist(), bumped, strict=True))
     ]
-    if isinstance(world, ImageWalk):
-        frames = _frames_on_image(world, clip, dream.frames[0], captions)
+    if isinstance(place, ImageWalk):
+        frames = _frames_on_image(place, clip, dream.frames[0], captions)
     else:
         frames = _frames_in_rooms(clip, dream, examiner, captions)
     try:
-        write_video(out, frames, FPS if isinstance(world, ImageWalk) else FPS_IN_ROOMS)
+        write_video(out, frames, FPS if isinstance(place, ImageWalk) else FPS_IN_ROOMS)
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
     mse = metrics.frame_mse(future.x, dream.frames)[0]
-    if isinstance(world, ImageWalk):
+    if isinstance(place, ImageWalk):
         quality = _quality_on_image(mse, seen)
     else:
         still = metrics.frame_mse(future.x, past.x[:, -1:].expand_as(future.x))[0]
@@ -157,21 +161,20 @@ def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None
     require_seed(seed)
 
 
-def _on_picture(run: Run, picture: Path, device: torch.device) -> tuple[ImageWalk, Walker]:
+def _on_picture(run: Run, picture: Path, device: torch.device) -> tuple[World, Walker]:
     """The run's world with one picture as its only image."""
     experiment = run.experiment
     if not isinstance(experiment, ImageWalkExperiment):
         raise InputError(f"{run.folder} walks through rooms, where {picture} cannot be shown; leave out --picture")
     image = load_picture(picture, experiment.world.size)
-    return ImageWalk(image[None].to(device), experiment.world), PoissonWalker(experiment.walker)
+    world = slipping(ImageWalk(image[None].to(device), experiment.world), experiment.slip)
+    return world, PoissonWalker(experiment.walker)
 
 
-def _in_test_world(run: Run, images: str | None, device: torch.device) -> tuple[ImageWalk | Rooms, Walker]:
+def _in_test_world(run: Run, images: str | None, device: torch.device) -> tuple[World, Walker]:
     """The run's world with its held-out places."""
     setting = run.set_up(device, images)
-    world = setting.test_world
-    assert isinstance(world, (ImageWalk, Rooms)), "a world that nobody has taught to be filmed"
-    return world, setting.walker
+    return setting.test_world, setting.walker
 
 
 def _frames_on_image(
@@ -181,7 +184,7 @@ def _frames_on_image(
     size, crop, future = world.config.size, world.config.crop, len(imagined)
     zoom = max(1, COLUMN // size)
     cells = clip.true_pose[0, -future:].long()
-    maps = draw_windows(world.picture()[0], cells, world.config, zoom)
+    maps = draw_windows(world.picture()[0], cells, world.config, zoom, world.solid[0])
     painted = paint(imagined, world.config.corner(cells), size)
     views = [_enlarged(frames, size * zoom // crop) for frames in (clip.x[0, -future:], imagined)]
     columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]

@@ -10,7 +10,7 @@ from gymnasium.utils.env_checker import check_env
 
 from gtmsm.errors import InputError
 from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv, register_envs
-from gtmsm.worlds.image_walk import ACTIONS, YELLOW
+from gtmsm.worlds.image_walk import ACTIONS, MOVES, YELLOW
 
 NAME = "gtmsm/ImageWalk-v0"
 
@@ -150,11 +150,82 @@ def test_an_action_that_does_not_exist_is_refused(pictures, action):
         ({"split": "tset"}, 'split is "tset"; did you mean "test"'),
         ({"images": "nowhere"}, "no such file or folder"),
         ({"stride": 0}, "stride is 0"),
+        ({"obstacles": 99}, "obstacles is 99; expected 0 to 25"),
+        ({"obstacles": 1, "obstacle_side": 9}, "obstacle_side is 9; expected 1 to 8"),
+        ({"slip": 2.0}, "probability is 2.0; expected a share from 0 to 1"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, complaint):
     with pytest.raises(InputError, match=complaint):
         ImageWalkEnv(**options)
+
+
+# ---- obstacles and slips
+
+
+def test_gymnasium_has_no_complaint_about_obstacles_and_slips(pictures):
+    env = gymnasium.make(NAME, images=pictures, obstacles=4, slip=0.2, render_mode="rgb_array")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
+
+
+def episode(pictures, seed=3, **settings):
+    """Where an agent comes to, and whether something was in its way."""
+    env = ImageWalkEnv(images=pictures, **settings)
+    infos = [env.reset(seed=seed)[1]] + [env.step(action % 4)[-1] for action in range(100)]
+    return [(info["image"], *info["cell"], info["blocked"]) for info in infos]
+
+
+def test_the_same_seed_meets_the_same_obstacles_and_slips(pictures):
+    settings = {"obstacles": 6, "slip": 0.3, "start": "random"}
+    first, again, other = (episode(pictures, seed, **settings) for seed in (3, 3, 4))
+    assert first == again
+    assert first != other
+
+
+def test_obstacles_and_slips_leave_images_and_starts_as_they_were(pictures):
+    starts = []
+    for settings in ({}, {"obstacles": 6, "slip": 0.3}):
+        env = ImageWalkEnv(images=pictures, start="random", **settings)
+        infos = [env.reset(seed=0)[1]] + [env.reset()[1] for _ in range(10)]
+        starts.append([(info["image"], *info["cell"]) for info in infos])
+    assert starts[0] == starts[1]
+
+
+def test_an_agent_is_told_that_an_obstacle_was_in_its_way(pictures):
+    env = ImageWalkEnv(images=pictures, obstacles=8)
+    info = env.reset(seed=0)[1]
+    assert info["blocked"] is False
+    blocked = []
+    for action in np.random.default_rng(0).integers(4, size=200):
+        before, info = info, env.step(action)[-1]
+        aim = np.clip(before["cell"] + np.array(MOVES[action]), 0, 8)
+        assert info["blocked"] == bool(env.world.solid[0, aim[0], aim[1]])
+        assert np.array_equal(info["cell"], before["cell"] if info["blocked"] else aim)
+        blocked.append(info["blocked"])
+    assert True in blocked
+
+
+def test_who_slips_goes_two_cells_or_none(pictures):
+    env = ImageWalkEnv(images=pictures, slip=1.0)
+    columns = []
+    for seed in range(20):
+        env.reset(seed=seed)
+        columns.append(env.step(3)[-1]["cell"][1])
+    assert set(columns) == {4, 6}
+
+
+def test_obstacles_are_drawn_over_the_picture(pictures):
+    plain, drawn = (ImageWalkEnv(images=pictures, obstacles=n, render_mode="rgb_array") for n in (0, 4))
+    before, after = ((env.reset(seed=0), env.render())[1] for env in (plain, drawn))
+    solid = drawn.world.solid[0].numpy()
+    covered = np.zeros((32, 32), dtype=bool)
+    covered[2:29, 2:29] = solid.repeat(3, 0).repeat(3, 1)
+    changed = (before != after).any(-1)
+    assert not changed[~covered.repeat(16, 0).repeat(16, 1)].any()
+    assert changed.sum() > 0.8 * 256 * covered.sum()
+    assert yellow_box(after) == yellow_box(before)
 
 
 # ---- rooms and mazes
@@ -222,6 +293,7 @@ def test_test_rooms_are_other_rooms():
         ({"split": "tset"}, 'split is "tset"; did you mean "test"'),
         ({"pixels": 8}, "pixels is 8; expected 32 to 128"),
         ({"world_seed": -1}, "seed is -1"),
+        ({"slip": -0.5}, "probability is -0.5; expected a share from 0 to 1"),
     ],
 )
 def test_rooms_that_make_no_sense_are_refused(options, complaint):
@@ -235,3 +307,21 @@ def test_rooms_refuse_an_action_that_does_not_exist(action):
     env.reset(seed=0)
     with pytest.raises(InputError, match="expected 0 to 7: forward, backward"):
         env.step(action)
+
+
+def test_who_slips_in_a_room_turns_twice_as_far_or_not_at_all():
+    turned = set()
+    env = rooms_env(slip=1.0)
+    for seed in range(12):
+        before = env.reset(seed=seed)[1]["pose"][2]
+        turned.add(round((env.step(4)[-1]["pose"][2] - before) / (2 * np.pi / 41)))
+    assert turned == {0, 2}
+
+
+def test_no_slip_leaves_a_room_as_it_was():
+    ways = []
+    for settings in ({}, {"slip": 0.0}):
+        env = rooms_env(**settings)
+        env.reset(seed=5)
+        ways.append(np.stack([env.step(action)[-1]["pose"] for action in (0, 0, 6, 2)]))
+    assert np.array_equal(*ways)

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig
+from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig, draw_windows
+from gtmsm.worlds.rectangles import most_rectangles
 
 GRIDS = [(32, 8, 3), (48, 8, 3), (64, 8, 5), (9, 8, 1), (16, 5, 4), (31, 8, 3)]
 DELTAS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1), "stay": (0, 0)}
@@ -166,6 +167,10 @@ def test_crops_share_the_memory_of_the_images():
         ({"stride": 0}, "stride is 0"),
         ({"stride": 25}, "leave a single cell.*make stride 24 or less"),
         ({"crop": 32}, "leave a single cell; walking needs 2 or more per axis: make crop smaller"),
+        ({"obstacles": -1}, "obstacles is -1; expected 0 to 25, as many as 9x9 cells can hold"),
+        ({"obstacles": 26}, "obstacles is 26; expected 0 to 25"),
+        ({"obstacles": 1, "obstacle_side": 0}, "obstacle_side is 0; expected 1 to 8 cells, to leave a way around"),
+        ({"obstacles": 1, "obstacle_side": 9}, "obstacle_side is 9; expected 1 to 8 cells"),
     ],
 )
 def test_a_grid_nobody_can_walk_on_is_refused(settings, complaint):
@@ -216,3 +221,194 @@ def test_no_agents_and_no_steps_are_refused():
         world.reset(0)
     with pytest.raises(InputError, match="at least one step"):
         world.walk(torch.zeros(1, 0, dtype=torch.long))
+
+
+# ---- obstacles (App. D)
+
+
+def maze_of(obstacles=4, obstacle_side=3, start="centre", grid=(32, 8, 3), n=40, seed=0):
+    size, crop, stride = grid
+    settings = {"start": start, "obstacles": obstacles, "obstacle_side": obstacle_side}
+    world = ImageWalk(noise(6, size), ImageWalkConfig(size=size, crop=crop, stride=stride, **settings))
+    world.reset(n, seeded(seed))
+    return world
+
+
+def reached_from(cell, solid):
+    """Every cell that steps can lead to, by hand."""
+    reached, ahead = {cell}, [cell]
+    while ahead:
+        row, column = ahead.pop()
+        for move in MOVES[:4]:
+            there = row + move[0], column + move[1]
+            if there not in reached and all(0 <= i < len(solid) for i in there) and not solid[there[0]][there[1]]:
+                reached.add(there)
+                ahead.append(there)
+    return reached
+
+
+MAZES = [(1, 1), (4, 3), (25, 3), (3, 8)]
+
+
+@pytest.mark.parametrize(("obstacles", "side"), MAZES)
+@pytest.mark.parametrize("start", ["centre", "random"])
+def test_every_free_cell_can_be_reached(obstacles, side, start):
+    world = maze_of(obstacles, side, start)
+    for cell, solid in zip(world.cell.tolist(), world.solid, strict=True):
+        assert len(reached_from(tuple(cell), solid.tolist())) == (~solid).sum()
+
+
+def test_a_single_obstacle_is_a_rectangle_with_sides_of_every_length():
+    solid = maze_of(obstacles=1, n=400).solid
+    heights, widths = solid.any(2).sum(1), solid.any(1).sum(1)
+    assert torch.equal(solid.sum((1, 2)), heights * widths)
+    for sides in (heights, widths):
+        assert set(sides.tolist()) == {1, 2, 3}
+
+
+def test_obstacles_are_anywhere_but_on_a_fixed_start():
+    solid = maze_of(n=2000).solid.float().mean(0)
+    assert solid[4, 4] == 0
+    solid[4, 4] = 1
+    assert solid.min() > 0.05
+
+
+def test_an_image_holds_no_more_obstacles_than_the_config_allows():
+    alternating = torch.zeros(9, 9, dtype=torch.bool)
+    alternating[::2, ::2] = True
+    assert alternating.sum() == most_rectangles(9)
+
+
+@pytest.mark.parametrize("grid", [(32, 8, 3), (9, 8, 1), (31, 8, 3)])
+@pytest.mark.parametrize("start", ["centre", "random"])
+def test_a_walk_among_obstacles_is_step_and_look_in_turn(grid, start):
+    world = maze_of(1, 1, start, grid, n=7, seed=2)
+    actions = torch.randint(5, (7, 33), generator=seeded(1))
+    walk, blocked = world.walk(actions), world.blocked
+    end = world.pose
+    world.reset(7, seeded(2))
+    for t in range(33):
+        world.step(actions[:, t])
+        assert torch.equal(walk.poses[:, t], world.pose)
+        assert torch.equal(walk.frames[:, t], world.look())
+        assert torch.equal(blocked[:, t], world.blocked[:, 0])
+    assert torch.equal(end, world.pose)
+
+
+@pytest.mark.parametrize(("obstacles", "side"), MAZES)
+def test_an_agent_is_blocked_exactly_where_it_would_have_stood_in_an_obstacle(obstacles, side):
+    world = maze_of(obstacles, side)
+    actions = torch.randint(5, (40, 60), generator=seeded(1))
+    before = world.cell
+    cells = world.walk(actions).poses.long()
+    assert world.blocked.any() and not world.blocked.all()
+    for t in range(60):
+        aim = (before + torch.tensor(MOVES)[actions[:, t]]).clamp(0, 8)
+        in_the_way = world.solid[torch.arange(40), aim[:, 0], aim[:, 1]]
+        assert torch.equal(world.blocked[:, t], in_the_way)
+        assert torch.equal(cells[:, t], torch.where(in_the_way[:, None], before, aim))
+        before = cells[:, t]
+
+
+def test_nobody_ever_stands_in_an_obstacle():
+    world = maze_of(start="random", n=60)
+    row, column = world.walk(torch.randint(5, (60, 200), generator=seeded(1))).poses.long().unbind(-1)
+    assert not world.solid[torch.arange(60)[:, None], row, column].any()
+
+
+def test_the_edge_of_the_image_blocks_nobody():
+    world = maze_of(obstacles=1)
+    world.place(torch.tensor([0]), torch.tensor([[0, 0]]), torch.zeros(1, 9, 9, dtype=torch.bool))
+    world.walk(torch.tensor([[0, 2]]))
+    assert world.blocked.tolist() == [[False, False]]
+
+
+def test_doing_it_twice_is_doing_it_two_times():
+    world = maze_of()
+    actions = torch.randint(5, (40, 30), generator=seeded(1))
+    twice = torch.rand(40, 30, generator=seeded(2)) < 0.3
+    poses, blocked = world.walk(actions, twice).poses, world.blocked
+    world.reset(40, seeded())
+    for t in range(30):
+        world.step(actions[:, t])
+        was_blocked = world.blocked[:, 0]
+        world.step(torch.where(twice[:, t], actions[:, t], world.rest))
+        assert torch.equal(poses[:, t], world.pose)
+        assert torch.equal(blocked[:, t], was_blocked | world.blocked[:, 0])
+
+
+def test_the_same_seed_puts_the_same_obstacles_and_another_seed_others():
+    first, again, other = (maze_of(seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(first.solid, again.solid)
+    assert not torch.equal(first.solid, other.solid)
+
+
+def test_every_reset_draws_obstacles_anew():
+    world, generator = maze_of(), seeded()
+    world.reset(10, generator)
+    before = world.solid
+    world.reset(10, generator)
+    assert not torch.equal(before, world.solid)
+    assert not torch.equal(world.solid[0], world.solid[1])
+
+
+def test_obstacles_leave_images_and_starts_as_they_were():
+    with_obstacles, without = maze_of(start="random"), maze_of(obstacles=0, start="random")
+    assert torch.equal(with_obstacles.image, without.image)
+    assert torch.equal(with_obstacles.cell, without.cell)
+
+
+def test_without_obstacles_nothing_is_solid_and_no_chance_is_spent_on_it():
+    world, generator, other = world_of(), seeded(3), seeded(3)
+    world.reset(20, generator)
+    torch.randint(6, (20,), generator=other)
+    assert torch.equal(generator.get_state(), other.get_state())
+    assert world.solid.shape == (20, 9, 9)
+    assert not world.solid.any()
+    world.walk(torch.randint(5, (20, 30), generator=seeded(1)))
+    assert world.blocked.shape == (20, 30)
+    assert not world.blocked.any()
+
+
+def test_without_a_generator_nothing_is_in_the_way():
+    world = maze_of()
+    world.reset(3)
+    assert not world.solid.any()
+
+
+def test_agents_may_be_placed_among_given_obstacles():
+    world = world_of()
+    solid = torch.zeros(1, 9, 9, dtype=torch.bool)
+    solid[0, 0, 1] = True
+    world.place(torch.tensor([0]), torch.tensor([[0, 0]]), solid)
+    up, down, left, right, _ = range(5)
+    walk = world.walk(torch.tensor([[right, down, right, up]]))
+    assert walk.poses.tolist() == [[[0, 0], [1, 0], [1, 1], [1, 1]]]
+    assert world.blocked.tolist() == [[True, False, False, True]]
+    world.place(torch.tensor([0]), torch.tensor([[0, 0]]))
+    assert not world.solid.any()
+
+
+def test_an_agent_is_not_put_into_an_obstacle():
+    with pytest.raises(InputError, match=r"cell \(2, 3\) is solid; put the agent into a free one"):
+        world_of().place(torch.tensor([0]), torch.tensor([[2, 3]]), torch.ones(1, 9, 9, dtype=torch.bool))
+
+
+def test_obstacles_of_another_grid_are_refused():
+    with pytest.raises(InputError, match=r"solid is \(1, 5, 5\); expected \(1, 9, 9\), a grid per agent"):
+        world_of().place(torch.tensor([0]), torch.tensor([[2, 3]]), torch.zeros(1, 5, 5, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("grid", GRIDS)
+def test_the_middle_of_every_solid_cell_is_drawn_over_the_picture(grid):
+    size, crop, stride = grid
+    config = ImageWalkConfig(size=size, crop=crop, stride=stride)
+    solid = torch.rand(config.cells, config.cells, generator=seeded()) < 0.3
+    picture, zoom = torch.ones(3, size, size), 4
+    plain, drawn = (draw_windows(picture, torch.zeros(1, 2).long(), config, zoom, mask)[0] for mask in (None, solid))
+    expected = torch.zeros(size * zoom, size * zoom, dtype=torch.bool)
+    for row, column in solid.nonzero().tolist():
+        top, left = (zoom * (config.margin + (crop - stride) // 2 + stride * i) for i in (row, column))
+        expected[top : top + zoom * stride, left : left + zoom * stride] = True
+    yellow = (plain != 1).any(0)
+    assert torch.equal((drawn != plain).any(0), expected & ~yellow)

@@ -10,6 +10,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot, steps_of
 from gtmsm.errors import InputError
 from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import Slipping
 from gtmsm.worlds.walkers import Walker
 
 
@@ -40,7 +41,9 @@ class Windows:
         return Clip(cut(self.frames).float().div_(255), cut(self.a), cut(self.true_pose), cut(self.true_step))
 
 
-def record_windows(world: Rooms, walker: Walker, clips: int, steps: int, generator: torch.Generator) -> Windows:
+def record_windows(
+    world: Rooms | Slipping, walker: Walker, clips: int, steps: int, generator: torch.Generator
+) -> Windows:
     """`clips` agents dropped into the world walk for `steps`, all on the world's device."""
     world.reset(clips, generator)
     actions = walker(world, steps, generator)

@@ -19,6 +19,7 @@ from gtmsm.evaluation.gallery import Gallery, RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.worlds.image_walk import ImageWalk
 from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
@@ -99,6 +100,7 @@ class Examiner(Protocol):
 
 def examiner_for(world: World, settings: EvaluationConfig) -> Examiner:
     """Who knows this kind of world."""
+    world = unwrapped(world)
     if isinstance(world, ImageWalk):
         return ImageWalkExaminer(world, settings.tau)
     if isinstance(world, Rooms):

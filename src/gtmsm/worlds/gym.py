@@ -22,6 +22,7 @@ from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start, 
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.physics import ACTIONS as ROOMS_ACTIONS
 from gtmsm.worlds.rooms import RoomsConfig, draw_rooms, seeds_of
+from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
 IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
@@ -46,12 +47,22 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         start: Start = "centre",
         split: str = "train",
         render_mode: str | None = None,
+        obstacles: int = 0,
+        obstacle_side: int = 3,
+        slip: float = 0.0,
     ) -> None:
-        """Walk on the training (or test) images of a source that `load_images` reads."""
+        """Walk on the training (or test) images of a source that `load_images` reads.
+
+        Each episode may have solid rectangles in the way, and an action goes wrong with probability `slip` (App. D).
+        """
         _require_known(render_mode, split)
-        self.config = ImageWalkConfig(size=size, crop=crop, stride=stride, start=start)
+        self.config = ImageWalkConfig(
+            size=size, crop=crop, stride=stride, start=start, obstacles=obstacles, obstacle_side=obstacle_side
+        )
+        slips = SlipConfig(probability=slip)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
+        self._slipping = Slipping(self.world, slips)
         self.render_mode = render_mode
         self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
         self.observation_space = gymnasium.spaces.Box(0, 255, (crop, crop, 3), np.uint8)
@@ -59,14 +70,18 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[UInt8[np.ndarray, "crop crop 3"], dict[str, Any]]:
-        """Draw an image, and a cell where the start is random."""
+        """Draw an image, a cell where the start is random, and obstacles."""
         super().reset(seed=seed)
         cells = self.config.cells
         image = self.np_random.integers(len(self.images), size=1)
         cell = np.full((1, 2), cells // 2)
         if self.config.start == "random":
             cell = self.np_random.integers(cells, size=(1, 2))
-        self.world.place(torch.from_numpy(image), torch.from_numpy(cell))
+        # A child of its own for obstacles and slips: the same seed gives the same images and cells without them.
+        chance = torch.Generator().manual_seed(int(self.np_random.spawn(1)[0].integers(1 << 62)))
+        start = torch.from_numpy(cell)
+        self.world.place(torch.from_numpy(image), start, self.world.draw_obstacles(start, chance))
+        self._slipping.slip_by(chance)
         return self._observation(), self._info()
 
     def step(
@@ -74,15 +89,15 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
     ) -> tuple[UInt8[np.ndarray, "crop crop 3"], float, bool, bool, dict[str, Any]]:
         """Move one cell; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
         _require_action(action, ACTIONS)
-        self.world.step(torch.tensor([int(action)]))
+        self._slipping.step(torch.tensor([int(action)]))
         return self._observation(), 0.0, False, False, self._info()
 
     def render(self) -> UInt8[np.ndarray, "side side 3"] | None:
-        """The whole image with the agent's window as a yellow square (fig. 2a)."""
+        """The whole image with the agent's window as a yellow square (fig. 2a), and what is solid hatched."""
         if self.render_mode is None:
             return None
         zoom = max(1, PICTURE // self.config.size)
-        framed = draw_windows(self.world.picture()[0], self.world.cell, self.config, zoom)[0]
+        framed = draw_windows(self.world.picture()[0], self.world.cell, self.config, zoom, self.world.solid[0])[0]
         return (framed * 255).round().byte().permute(1, 2, 0).numpy()
 
     def _observation(self) -> UInt8[np.ndarray, "crop crop 3"]:
@@ -90,8 +105,12 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         return (self.world.look()[0] * 255).round().byte().permute(1, 2, 0).numpy()
 
     def _info(self) -> dict[str, Any]:
-        """Where the agent really is."""
-        return {"cell": self.world.cell[0].numpy().copy(), "image": int(self.world.image[0])}
+        """Where the agent really is, and whether an obstacle was in the way of its last action."""
+        return {
+            "cell": self.world.cell[0].numpy().copy(),
+            "image": int(self.world.image[0]),
+            "blocked": bool(self.world.blocked.any()),
+        }
 
 
 class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
@@ -109,12 +128,18 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         world_seed: int = 0,
         split: str = "train",
         render_mode: str | None = None,
+        slip: float = 0.0,
     ) -> None:
-        """Walk in `places` places; those of the test split are others than those of the training split."""
+        """Walk in `places` places; those of the test split are others than those of the training split.
+
+        An action goes wrong with probability `slip`.
+        """
         _require_known(render_mode, split)
+        slips = SlipConfig(probability=slip)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
         seed = seeds_of(world_seed)[("train", "test").index(split)]
         self.world = draw_rooms(self.config, places, seed)
+        self._slipping = Slipping(self.world, slips)
         self.render_mode = render_mode
         self.path: list[Float[Tensor, "3"]] = []
         self._map: FloorMap | None = None
@@ -126,7 +151,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
     ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], dict[str, Any]]:
         """Draw a place, a spot and a heading."""
         super().reset(seed=seed)
-        self.world.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
+        self._slipping.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
         self.path, self._map = [self.world.pose[0]], None
         return self._observation(), self._info()
 
@@ -135,7 +160,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
     ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], float, bool, bool, dict[str, Any]]:
         """Four ticks of an action; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
         _require_action(action, ROOMS_ACTIONS)
-        self.world.step(torch.tensor([int(action)]))
+        self._slipping.step(torch.tensor([int(action)]))
         self.path.append(self.world.pose[0])
         return self._observation(), 0.0, False, False, self._info()
 

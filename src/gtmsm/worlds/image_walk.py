@@ -1,15 +1,20 @@
-"""Section 4.1: agents walk on an image, cell by cell, and see the crop around them; its edges are walls."""
+"""Section 4.1: agents walk on an image, cell by cell, and see the crop around them; its edges are walls.
+
+Appendix D puts solid rectangles in the way; nobody sees them.
+"""
 
 from collections.abc import Mapping
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Float, Int, Shaped, UInt8
+from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
 from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
+from gtmsm.kernels.blocked_walk import blocked_walk
 from gtmsm.kernels.clamped_walk import clamped_walk
+from gtmsm.worlds.rectangles import draw_rectangles, most_rectangles
 from gtmsm.worlds.world import Walk
 
 Start = Literal["centre", "random"]
@@ -18,6 +23,9 @@ ACTIONS = ("up", "down", "left", "right", "stay")
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1), (0, 0))
 
 YELLOW = (1.0, 0.86, 0.0)
+SOLID, SOLID_STRIPE = (0.32, 0.18, 0.18), (0.62, 0.38, 0.36)
+SOLID_SHARE = 0.72
+"""How much of a solid cell's colour is its own; the rest is the picture's."""
 
 
 @config
@@ -32,6 +40,10 @@ class ImageWalkConfig:
     """Pixels between neighbouring cells; 3 gives the nine positions per axis of section 4.1."""
     start: Start = "centre"
     """Where walks begin. Walls cannot be told from a shifted start: learning them needs a fixed one."""
+    obstacles: int = 0
+    """Solid rectangles in every walk, at places of their own (App. D); those that find no space are left out."""
+    obstacle_side: int = 3
+    """Longest side of a rectangle in cells; sides are uniform from 1 to this."""
 
     def __post_init__(self) -> None:
         """Refuse a grid no agent can walk on."""
@@ -50,6 +62,15 @@ class ImageWalkConfig:
         )
         starts = get_args(Start)
         require(self.start in starts, f'start is "{self.start}"; {did_you_mean(str(self.start), starts)}')
+        most = most_rectangles(self.cells)
+        require(
+            0 <= self.obstacles <= most,
+            f"obstacles is {self.obstacles}; expected 0 to {most}, as many as {self.cells}x{self.cells} cells can hold",
+        )
+        require(
+            not self.obstacles or 1 <= self.obstacle_side < self.cells,
+            f"obstacle_side is {self.obstacle_side}; expected 1 to {self.cells - 1} cells, to leave a way around",
+        )
 
     @property
     def cells(self) -> int:
@@ -72,6 +93,15 @@ class ImageWalk:
     action_names: tuple[str, ...] = ACTIONS
     action_keys: Mapping[str, int] = {name[0]: i for i, name in enumerate(ACTIONS)}
     """A letter for each action, for people."""
+    rest: int = ACTIONS.index("stay")
+    """The action of doing nothing."""
+
+    image: Int64[Tensor, "n"]
+    cell: Int64[Tensor, "n 2"]
+    solid: Bool[Tensor, "n cells cells"]
+    """Where no agent can go."""
+    blocked: Bool[Tensor, "n time"]
+    """Whether an obstacle (not the edge of the image) was in the way, at each step that the agents last walked."""
 
     def __init__(self, images: UInt8[Tensor, "images channel size size"], config: ImageWalkConfig) -> None:
         """Walk on these images, on their device; one agent stands in the first until `reset`."""
@@ -89,37 +119,61 @@ class ImageWalk:
         self.reset(1)
 
     def reset(self, n: int, generator: torch.Generator | None = None) -> None:
-        """Put `n` agents on images drawn with replacement (without a generator: the first `n`, centred)."""
+        """Put `n` agents on images drawn with replacement, among obstacles drawn anew.
+
+        Without a generator: the first `n` images in order, the centre cell, no obstacles.
+        """
         require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
         device, images, cells = self._crops.device, self._crops.shape[0], self.config.cells
         if generator is None:
-            self.image = torch.arange(n, device=device) % images
+            image = torch.arange(n, device=device) % images
         else:
-            self.image = torch.randint(images, (n,), device=device, generator=generator)
+            image = torch.randint(images, (n,), device=device, generator=generator)
         if generator is None or self.config.start == "centre":
-            self.cell = torch.full((n, 2), cells // 2, device=device)
+            cell = torch.full((n, 2), cells // 2, device=device)
         else:
-            self.cell = torch.randint(cells, (n, 2), device=device, generator=generator)
+            cell = torch.randint(cells, (n, 2), device=device, generator=generator)
+        self._put(image, cell, None if generator is None else self.draw_obstacles(cell, generator))
 
-    def place(self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"]) -> None:
-        """Put agents exactly there; the numbers are looked at, so a device has to be waited for."""
+    def draw_obstacles(
+        self, cell: Int64[Tensor, "n 2"], generator: torch.Generator
+    ) -> Bool[Tensor, "n cells cells"] | None:
+        """Obstacles for agents that start in these cells; None where the config asks for none."""
+        config = self.config
+        if not config.obstacles:
+            return None
+        return draw_rectangles(cell, config.cells, config.obstacles, config.obstacle_side, generator)
+
+    def place(
+        self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"], solid: Bool[Tensor, "n cells cells"] | None = None
+    ) -> None:
+        """Put agents exactly there, among these obstacles or none; a device has to be waited for: all is looked at."""
         require(len(image) == len(cell), f"got {len(image)} images but {len(cell)} cells; give one of each")
         _require_within("image", image, self._crops.shape[0])
         _require_within("cell", cell, self.config.cells)
         device = self._crops.device
-        self.image, self.cell = image.long().to(device), cell.long().to(device)
+        image, cell = image.long().to(device), cell.long().to(device)
+        if solid is not None:
+            solid, cells = solid.to(device), self.config.cells
+            expected = (len(cell), cells, cells)
+            require(solid.shape == expected, f"solid is {tuple(solid.shape)}; expected {expected}, a grid per agent")
+            for row, column in cell[_at(solid, cell)].tolist():
+                raise InputError(f"cell ({row}, {column}) is solid; put the agent into a free one")
+        self._put(image, cell, solid)
 
-    def step(self, action: Int[Tensor, "n"]) -> None:
-        """Move one cell, or stay where a wall is in the way."""
-        self.cell = (self.cell + self._moves[action]).clamp(0, self.config.cells - 1)
+    def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
+        """Move one cell, or stay where a wall or an obstacle is in the way; once more where `twice` says so."""
+        self._go(action[:, None], None if twice is None else twice[:, None])
 
-    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
-        """Every step's crop and cell; the agents end where the last action leads."""
+    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
+        """Every step's crop and cell; the agents end where the last action leads.
+
+        Where `twice` says so, an action is done a second time before anybody looks.
+        """
         agents, steps = actions.shape
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")
-        cells = clamped_walk(self.cell, self._moves[actions], self.config.cells - 1)
-        self.cell = cells[:, -1]
+        cells = self._go(actions, twice)
         return Walk(frames=self._see(self.image[:, None], cells), poses=cells.float())
 
     def look(self) -> Float[Tensor, "n channel crop crop"]:
@@ -140,6 +194,35 @@ class ImageWalk:
         """The cell of each agent."""
         return self.cell.float()
 
+    def _put(
+        self, image: Int64[Tensor, "n"], cell: Int64[Tensor, "n 2"], solid: Bool[Tensor, "n cells cells"] | None
+    ) -> None:
+        """Agents there, and what is in their way."""
+        cells = self.config.cells
+        self.image, self.cell = image, cell
+        self._is_open = solid is None
+        self.solid = cell.new_zeros(len(cell), cells, cells, dtype=torch.bool) if solid is None else solid
+        self.blocked = cell.new_zeros(len(cell), 0, dtype=torch.bool)
+
+    def _go(
+        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
+    ) -> Int64[Tensor, "n time 2"]:
+        """The cell after every action, with closed eyes."""
+        moves = self._moves[actions]
+        if twice is not None:  # a second move after each, which mostly leads nowhere
+            moves = torch.stack([moves, moves * twice[..., None]], 2).flatten(1, 2)
+        last = self.config.cells - 1
+        if self._is_open:
+            cells = clamped_walk(self.cell, moves, last)
+            blocked = torch.zeros_like(moves[..., 0], dtype=torch.bool)
+        else:
+            cells = blocked_walk(self.cell, moves, self.solid)
+            before = torch.cat([self.cell[:, None], cells[:, :-1]], 1)
+            blocked = _at(self.solid, (before + moves).clamp(0, last))
+        self.cell = cells[:, -1]
+        self.blocked = blocked.unflatten(1, actions.shape[1:] + (-1,)).any(-1)
+        return cells if twice is None else cells[:, 1::2]
+
     def _see(
         self, image: Int[Tensor, "*#batch"], cell: Int[Tensor, "*#batch 2"]
     ) -> Float[Tensor, "*batch channel crop crop"]:
@@ -148,10 +231,16 @@ class ImageWalk:
 
 
 def draw_windows(
-    picture: Float[Tensor, "channel size size"], cells: Int[Tensor, "time 2"], config: ImageWalkConfig, zoom: int
+    picture: Float[Tensor, "channel size size"],
+    cells: Int[Tensor, "time 2"],
+    config: ImageWalkConfig,
+    zoom: int,
+    solid: Bool[Tensor, "cells cells"] | None = None,
 ) -> Float[Tensor, "time channel side side"]:
-    """The image, enlarged, with what the agent sees at each cell framed in yellow (fig. 2a)."""
+    """The image, enlarged, with what the agent sees at each cell framed in yellow (fig. 2a), solid cells hatched."""
     large = picture.repeat_interleave(zoom, 1).repeat_interleave(zoom, 2)
+    if solid is not None:
+        large = _hatched(large, config, zoom, solid.to(picture.device))
     pixel = torch.arange(large.shape[-1], device=picture.device)
     first = zoom * config.corner(cells)[..., None]
     rim = max(1, zoom // 3)
@@ -159,8 +248,27 @@ def draw_windows(
     within = (pixel >= first) & (pixel < last)
     deep = (pixel >= first + rim) & (pixel < last - rim)
     outer, inner = (side[:, 0, :, None] & side[:, 1, None, :] for side in (within, deep))
-    yellow = torch.tensor(YELLOW, dtype=picture.dtype, device=picture.device).view(-1, 1, 1)
-    return torch.where((outer & ~inner)[:, None], yellow, large)
+    return torch.where((outer & ~inner)[:, None], _colour(YELLOW, picture), large)
+
+
+def _hatched(
+    large: Float[Tensor, "channel side side"], config: ImageWalkConfig, zoom: int, solid: Bool[Tensor, "cells cells"]
+) -> Float[Tensor, "channel side side"]:
+    """The middle of each solid cell, as wide as a step, under stripes that let the picture through."""
+    pixel = torch.arange(large.shape[-1], device=large.device)
+    middle = config.margin + (config.crop - config.stride) // 2
+    cell = (pixel // zoom - middle).div(config.stride, rounding_mode="floor")
+    is_cell = (cell >= 0) & (cell < config.cells)
+    cell = cell.clamp(0, config.cells - 1)
+    covered = solid[cell[:, None], cell] & is_cell[:, None] & is_cell
+    stripe = (pixel[:, None] + pixel) // max(1, zoom // 3) % 3 == 0
+    paint = torch.where(stripe, _colour(SOLID_STRIPE, large), _colour(SOLID, large))
+    return torch.where(covered, SOLID_SHARE * paint + (1 - SOLID_SHARE) * large, large)
+
+
+def _colour(rgb: tuple[float, float, float], like: Float[Tensor, "*picture"]) -> Float[Tensor, "3 1 1"]:
+    """A colour to paint with."""
+    return torch.tensor(rgb, dtype=like.dtype, device=like.device).view(-1, 1, 1)
 
 
 def _crops(
@@ -170,6 +278,12 @@ def _crops(
     inner = images[:, :, config.margin :, config.margin :]
     windows = inner.unfold(2, config.crop, config.stride).unfold(3, config.crop, config.stride)
     return windows.permute(0, 2, 3, 1, 4, 5)
+
+
+def _at(solid: Bool[Tensor, "n cells cells"], cell: Int64[Tensor, "n *time 2"]) -> Bool[Tensor, "n *time"]:
+    """Whether cells of each agent are solid."""
+    flat = cell[..., 0] * solid.shape[-1] + cell[..., 1]
+    return solid.flatten(1).gather(1, flat.reshape(len(flat), -1)).view(flat.shape)
 
 
 def _require_within(name: str, index: Int[Tensor, "*any"], count: int) -> None:

@@ -9,7 +9,7 @@ from typing import get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Int64, UInt8
+from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
@@ -75,6 +75,8 @@ class Rooms:
     action_names: tuple[str, ...] = ACTIONS
     action_keys: Mapping[str, int] = dict(zip("fbadlrqe", range(len(ACTIONS)), strict=True)) | {".": IDLE}
     """A letter for each action, for people; a dot presses no key."""
+    rest: int = IDLE
+    """The action of doing nothing; momentum goes on."""
 
     def __init__(self, plans: FloorPlans, config: RoomsConfig) -> None:
         """Walk these places, on their device; one agent stands in the first until `reset`."""
@@ -117,33 +119,41 @@ class Rooms:
         require(bool(pose.isfinite().all()), "a pose is not finite; give x, y and a heading in radians")
         self._put(place, pose)
 
-    def step(self, action: Int[Tensor, "n"]) -> None:
-        """Four ticks of an action; IDLE (-1) presses no key, but momentum goes on."""
+    def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
+        """Four ticks of an action; IDLE (-1) presses no key, but momentum goes on. Four more where `twice` says so."""
         self.body = self.physics.step(self.body, action, self.obstacles)
+        if twice is not None:
+            again = self.physics.step(self.body, action, self.obstacles)
+            self.body = _gone_on(self.body, again, twice)
 
-    def travel(self, actions: Int[Tensor, "n time"]) -> Float[Tensor, "n time 3"]:
+    def travel(
+        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
+    ) -> Float[Tensor, "n time 3"]:
         """As `walk`, with closed eyes: poses alone, step by step since momentum and walls are sequential."""
         agents, steps = actions.shape
         require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
         require(steps >= 1, "there is no action to walk; give at least one step")
         poses, bumped = [], []
-        for action in actions.unbind(1):
-            self.step(action)
+        for t, action in enumerate(actions.unbind(1)):
+            self.step(action, None if twice is None else twice[:, t])
             poses.append(self.pose)
             bumped.append(self.body.touched)
         self.bumped = torch.stack(bumped, 1)
         return torch.stack(poses, 1)
 
-    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
-        """Every step's frame and pose; the agents end where the last action leads."""
-        frames, poses = self.walk_bytes(actions)
+    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
+        """Every step's frame and pose; the agents end where the last action leads.
+
+        Where `twice` says so, an action is done a second time before anybody looks.
+        """
+        frames, poses = self.walk_bytes(actions, twice)
         return Walk(frames=frames.float().div_(255), poses=poses)
 
     def walk_bytes(
-        self, actions: Int[Tensor, "n time"]
+        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
     ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
         """Frames as bytes, a quarter of the memory, and poses."""
-        poses = self.travel(actions)
+        poses = self.travel(actions, twice)
         return self.see(self.where[:, None].expand(poses.shape[:2]), poses), poses
 
     def look(self) -> Float[Tensor, "n 3 pixels pixels"]:
@@ -193,6 +203,16 @@ class Rooms:
         """Agents there, and what may be in their way."""
         self.where, self.body = place, Body.at_rest(pose)
         self.obstacles = self._obstacles.at(place)
+
+
+def _gone_on(once: Body, again: Body, goes_on: Bool[Tensor, "n"]) -> Body:
+    """Bodies after a second step where they went on, else after the first; what either touched counts."""
+    return Body(
+        position=torch.where(goes_on[:, None], again.position, once.position),
+        velocity=torch.where(goes_on[:, None], again.velocity, once.velocity),
+        heading=torch.where(goes_on, again.heading, once.heading),
+        touched=once.touched | (again.touched & goes_on),
+    )
 
 
 def draw_rooms(config: RoomsConfig, count: int, seed: int, device: torch.device | str = "cpu") -> Rooms:

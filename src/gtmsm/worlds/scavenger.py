@@ -11,6 +11,7 @@ from gtmsm.errors import InputError
 from gtmsm.kernels.raycast import BOX
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import unwrapped
 from gtmsm.worlds.world import World
 
 FORWARD, TURN_LEFT, TURN_RIGHT, VEER_LEFT, VEER_RIGHT = (
@@ -67,7 +68,11 @@ class ScavengerWalker:
         self.config = config or ScavengerWalkerConfig()
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """Live through the walk in poses alone: what the world does later is what happened here, to the bit."""
+        """Live through the walk in poses alone: what the world does later is what happened here, to the bit.
+
+        Slips are not foreseen: where actions go wrong, the agent follows the way it had in mind.
+        """
+        world = unwrapped(world)
         if not isinstance(world, Rooms):
             raise InputError(f"a scavenger walks in Rooms, not in {type(world).__name__}; choose another walker")
         walk = _Scavenging(world, self.config, generator)

@@ -42,6 +42,9 @@ class PoissonWalkerConfig:
 
     mean_repeats: float = 3.0
     """Mean of the Poisson number of repetitions after an action's first step (section 4.1 names no value)."""
+    look_first: bool = False
+    """Whether a walk begins with a step on the spot: who sets out without a look at the start cannot tell, once something
+    was in the way of the first step, that it never left."""
 
     def __post_init__(self) -> None:
         """Refuse what is no mean, or holds an action for longer than any clip lasts."""
@@ -63,7 +66,10 @@ class PoissonWalker:
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
         """Draw `steps` runs per agent (enough if none is repeated), then find the run of each step."""
         choices = torch.randint(self.actions, (world.agents, steps), generator=generator, device=generator.device)
-        return choices.gather(1, run_of_step(world.agents, steps, self.config.mean_repeats, generator))
+        actions = choices.gather(1, run_of_step(world.agents, steps, self.config.mean_repeats, generator))
+        if self.config.look_first:
+            actions[:, 0] = action_named(world, "stay")
+        return actions
 
 
 @config

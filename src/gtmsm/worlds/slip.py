@@ -1,0 +1,129 @@
+"""Actions that go wrong now and then: done twice, or not at all, and nobody is told."""
+
+from collections.abc import Mapping
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int, UInt8
+from torch import Tensor
+
+from gtmsm.config import config, require
+from gtmsm.errors import InputError
+from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.world import Walk, World
+
+
+@config
+class SlipConfig:
+    """How often actions go wrong, and how (App. D)."""
+
+    probability: float = 0.0
+    """That an action goes wrong; what a clip records is the action that was chosen."""
+    repeat: float = 0.5
+    """Share of these that are done twice before anybody looks; the others are dropped: the agent rests instead."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no share."""
+        for name in ("probability", "repeat"):
+            value = getattr(self, name)
+            require(0 <= value <= 1, f"{name} is {value}; expected a share from 0 to 1")
+
+
+@runtime_checkable
+class Slippery(World, Protocol):
+    """A world in which an action can be done twice, or rested through."""
+
+    action_keys: Mapping[str, int]
+    rest: int
+    """The action of doing nothing."""
+
+    def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
+        """Each agent does its action, some of them a second time."""
+
+    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
+        """Many steps at once, some of them done a second time before anybody looks."""
+
+
+Inner = TypeVar("Inner", bound=Slippery)
+
+
+class Slipping:
+    """A world like the one inside, in which actions slip by the generator of the last `reset`, or never without one.
+
+    On a CPU a walk slips as its steps would, one by one; on a GPU only as often.
+    """
+
+    def __init__(self, world: Slippery, config: SlipConfig) -> None:
+        """Let the agents of `world` slip."""
+        if not isinstance(world, Slippery):
+            raise InputError(f"nobody can slip in a {type(world).__name__}; give an ImageWalk or Rooms")
+        self.world, self.config = world, config
+        self.action_names, self.action_keys = world.action_names, world.action_keys
+        self.frame_shape = world.frame_shape
+        self.slipped = world.pose.new_zeros(world.agents, 0, dtype=torch.bool)
+        """Whether the action went wrong, at each step that the agents last walked."""
+        self._chance: torch.Generator | None = None
+
+    def reset(self, n: int, generator: torch.Generator | None = None) -> None:
+        """Put `n` agents into places; the generator is kept, and slips are drawn from it as they happen."""
+        self.world.reset(n, generator)
+        self.slip_by(generator)
+
+    def slip_by(self, generator: torch.Generator | None) -> None:
+        """Draw slips from this generator from now on; for whoever places the agents of the inner world by hand."""
+        self._chance = generator
+        self.slipped = self.world.pose.new_zeros(self.agents, 0, dtype=torch.bool)
+
+    def step(self, action: Int[Tensor, "n"]) -> None:
+        """Each agent does its action, if all goes well."""
+        done, twice = self._what_happens(action[:, None])
+        self.world.step(done[:, 0], None if twice is None else twice[:, 0])
+
+    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+        """Many steps at once: the same as `step` and `look` in turn."""
+        return self.world.walk(*self._what_happens(actions))
+
+    def walk_bytes(
+        self, actions: Int[Tensor, "n time"]
+    ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
+        """Frames as bytes and poses, where Rooms are inside."""
+        if not isinstance(self.world, Rooms):
+            raise InputError(f"{type(self.world).__name__} gives no bytes; use `walk`, or Rooms")
+        return self.world.walk_bytes(*self._what_happens(actions))
+
+    def look(self) -> Float[Tensor, "n channel height width"]:
+        """What each agent sees now."""
+        return self.world.look()
+
+    @property
+    def agents(self) -> int:
+        """How many agents there are."""
+        return self.world.agents
+
+    @property
+    def pose(self) -> Float[Tensor, "n D"]:
+        """Where each agent really is."""
+        return self.world.pose
+
+    def _what_happens(
+        self, actions: Int[Tensor, "n time"]
+    ) -> tuple[Int[Tensor, "n time"], Bool[Tensor, "n time"] | None]:
+        """What is really done, and what of it twice."""
+        if self._chance is None or self.config.probability == 0:
+            self.slipped = torch.zeros_like(actions, dtype=torch.bool)
+            return actions, None
+        # Time first: a generator of a CPU then gives a walk the numbers that its steps would have drawn.
+        chance = torch.rand(actions.shape[::-1], device=actions.device, generator=self._chance).T
+        self.slipped = chance < self.config.probability
+        twice = chance < self.config.probability * self.config.repeat
+        return torch.where(self.slipped & ~twice, self.world.rest, actions), twice
+
+
+def slipping(world: Inner, config: SlipConfig) -> Inner | Slipping:
+    """The world as it is where nothing can go wrong, else with slips."""
+    return Slipping(world, config) if config.probability > 0 else world
+
+
+def unwrapped(world: World) -> World:
+    """The world inside of slips, or the world itself."""
+    return world.world if isinstance(world, Slipping) else world

@@ -74,6 +74,18 @@ class Belief:
         return Belief(self.mean[index], covariance)  # type: ignore[index]
 
 
+def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
+    """entries[i, index[i]] for every i of the batch.
+
+    By rows of one flat table: the backward pass of this is a plain addition of rows, several times faster
+    than that of advanced indexing.
+    """
+    batch, n = entries.shape[:2]
+    first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
+    rows = entries.flatten(0, 1).index_select(0, (index + first).flatten())
+    return rows.view(*index.shape, *entries.shape[2:])
+
+
 def felt(before: Float[Tensor, "*batch D"], after: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
     """The step between two poses as the agent feels it: in its own frame where it has a heading (x, y, heading)."""
     step = after - before
@@ -91,6 +103,15 @@ def stepped(before: Float[Tensor, "*#batch D"], step: Float[Tensor, "*batch D"])
     ahead, left, turn = step.unbind(-1)
     c, s = before[..., 2].cos(), before[..., 2].sin()
     return before + torch.stack([c * ahead - s * left, s * ahead + c * left, turn], dim=-1)
+
+
+def apart(before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
+    """How far two poses are apart on the map, the shorter way round where they have a heading (x, y, heading)."""
+    step = after - before
+    if step.shape[-1] != 3:
+        return step
+    turn = step[..., 2:]
+    return torch.cat([step[..., :2], torch.atan2(turn.sin(), turn.cos())], dim=-1)
 
 
 def as_place(pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:

@@ -8,9 +8,9 @@ from torch.distributions import MultivariateNormal
 
 from gtmsm.model.elbo import elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
-from gtmsm.model.memory import Memory, gather
+from gtmsm.model.memory import Memory
 from gtmsm.model.recall import MixturePrior, Retrieved
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.tensors import Belief, Gaussian, gather
 
 GRID = torch.linspace(-12, 12, 8_001, dtype=torch.float64)
 

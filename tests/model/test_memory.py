@@ -9,8 +9,8 @@ from scipy.spatial import cKDTree
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gtmsm.errors import InputError
-from gtmsm.model.memory import Memory, gather
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Belief, Gaussian, gather
 
 
 def seeded(seed=0):

@@ -9,8 +9,8 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.model.memory import Memory, gather, nearest
-from gtmsm.tensors import Belief
+from gtmsm.model.memory import Memory, nearest
+from gtmsm.tensors import Belief, gather
 
 
 @dataclass(frozen=True)

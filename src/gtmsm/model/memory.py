@@ -8,7 +8,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.errors import InputError
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.tensors import Belief, Gaussian, gather
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
 
@@ -33,6 +33,8 @@ class Memory:
     """Values: mean and log-variance `batch n Z`."""
     digest: Float[Tensor, "batch n tokens width"] | None = None
     """What the prior made of each entry when it was written, where it makes anything (`Prior.digest`)."""
+    variance: Float[Tensor, "batch n G"] | None = None
+    """How sure the pose of each entry is, position and heading apart, where landmarks tell."""
 
     def __len__(self) -> int:
         """How many entries each memory of the batch holds."""
@@ -52,6 +54,7 @@ class Memory:
                 torch.cat([self.code.log_var, later.code.log_var], 1),
             ),
             None if self.digest is None or later.digest is None else torch.cat([self.digest, later.digest], 1),
+            None if self.variance is None or later.variance is None else torch.cat([self.variance, later.variance], 1),
         )
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
@@ -89,18 +92,6 @@ def measure(
 ) -> Neighbours:
     """The entries `index`, and how far they are from each query."""
     return Neighbours(index, (query[:, :, None] - gather(place, index)).square().sum(-1))
-
-
-def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
-    """entries[i, index[i]] for every i of the batch.
-
-    By rows of one flat table: the backward pass of this is a plain addition of rows, several times faster
-    than that of advanced indexing.
-    """
-    batch, n = entries.shape[:2]
-    first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
-    rows = entries.flatten(0, 1).index_select(0, (index + first).flatten())
-    return rows.view(*index.shape, *entries.shape[2:])
 
 
 def _nearest_k(distance: Float[Tensor, "batch time n"], k: int) -> Int[Tensor, "batch time K"]:

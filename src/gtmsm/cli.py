@@ -27,6 +27,8 @@ VERBS = {
     "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
+    "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
+    "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
 }
 
@@ -258,6 +260,71 @@ def _imagine(words: list[str]) -> int:
         sample=flags.sample,
         out=flags.out,
         device=choose_device(flags.device),
+    )
+    Console().print(told, soft_wrap=True, highlight=False)
+    return 0
+
+
+@dataclass(frozen=True)
+class RecordFlags:
+    """Write a walk through a held-out place of the run's world as a clip file, for gtmsm localise."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """A run folder."""
+    out: Annotated[Path, tyro.conf.Positional]
+    """The .npz to write: frames, actions, and the truth beside them."""
+    steps: int | None = None
+    """How long to walk; default: as many as the run's config says to memorise."""
+    seed: int = 0
+    """Of the walk, and of the choice of the place."""
+    images: str | None = None
+    """The run's images, where they have moved, or others."""
+    pictures: Path | None = None
+    """Folder for a few single frames to ask about: of this place, when the walk comes by again, and of another."""
+
+
+def _record(words: list[str]) -> int:
+    flags = parse(RecordFlags, words, "gtmsm record")
+    from gtmsm.find import record_walk
+    from gtmsm.run import Run
+
+    told = record_walk(
+        Run.open(flags.run),
+        flags.out,
+        steps=flags.steps,
+        seed=flags.seed,
+        images=flags.images,
+        pictures=flags.pictures,
+    )
+    Console().print(told, soft_wrap=True, highlight=False)
+    return 0
+
+
+@dataclass(frozen=True)
+class LocaliseFlags:
+    """Memorise a clip, then say and draw where in it a picture was seen, or that it never was."""
+
+    run: Annotated[Path, tyro.conf.Positional]
+    """A run folder of a model with landmarks: trained with --model.landmark.form."""
+    clip: Annotated[Path, tyro.conf.Positional]
+    """What to memorise: an .npz that gtmsm record wrote, or with `frames` and `actions` of your own."""
+    picture: Annotated[Path, tyro.conf.Positional]
+    """A PNG or JPEG of just the size that the model sees; or another .npz, a short clip: its last frame is asked for,
+    and the others help."""
+    out: Path = Path("where.png")
+    """Figure to write: the map of the clip, or that of the model where the clip has none, and the places found."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
+def _localise(words: list[str]) -> int:
+    flags = parse(LocaliseFlags, words, "gtmsm localise")
+    from gtmsm.find import find_picture
+    from gtmsm.run import Run
+    from gtmsm.training.engine import choose_device
+
+    told = find_picture(
+        Run.open(flags.run), flags.clip, flags.picture, out=flags.out, device=choose_device(flags.device)
     )
     Console().print(told, soft_wrap=True, highlight=False)
     return 0

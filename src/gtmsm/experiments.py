@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
@@ -38,9 +39,16 @@ class Experiment:
     seed: int = 0
     """Of weights, walks and noise: the same seed on the same CPU gives the same run, on a GPU up to rounding."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
+    begin_with: str = ""
+    """A run folder whose weights to begin with; parts that it lacks, landmarks for one, begin from scratch."""
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     slip: SlipConfig = SlipConfig()
+
+    @property
+    def test_slip(self) -> SlipConfig:
+        """How steps slip in the walks to be scored on."""
+        return replace(self.slip, probability=self.evaluation.slip)
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -206,6 +214,8 @@ class Setting(ABC):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
             model = WorldModel(self.experiment.model, world.frame_shape, len(world.action_names))
+        if self.experiment.begin_with:
+            model.begin_with(Path(self.experiment.begin_with))
         return model.to(self.device)
 
 
@@ -219,8 +229,8 @@ class ImageWalkSetting(Setting):
         self.places = Places(images.name, images.fingerprint, len(images.train), len(images.test))
         self.walker = PoissonWalker(experiment.walker)
         self.train_world, self._test_world = (
-            slipping(ImageWalk(part.to(device), experiment.world), experiment.slip)
-            for part in (images.train, images.test)
+            slipping(ImageWalk(part.to(device), experiment.world), slip)
+            for part, slip in ((images.train, experiment.slip), (images.test, experiment.test_slip))
         )
 
     @property
@@ -251,7 +261,7 @@ class RoomsSetting(Setting):
     @cached_property
     def test_world(self) -> World:
         """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
-        return self._draw(self.world.test_places, seeds_of(0)[1])
+        return self._draw(self.world.test_places, seeds_of(0)[1], self.experiment.test_slip)
 
     @cached_property
     def pool(self) -> Windows:
@@ -259,7 +269,7 @@ class RoomsSetting(Setting):
         seed = seeds_of(self.experiment.seed)[0]
         settings = self.experiment.pool
         _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
-        world = self._draw(self.world.train_places, seed)
+        world = self._draw(self.world.train_places, seed, self.experiment.slip)
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
@@ -267,9 +277,9 @@ class RoomsSetting(Setting):
         """Windows of the pool."""
         return self.pool(n, steps, generator)
 
-    def _draw(self, count: int, seed: int) -> Rooms | Slipping:
-        """Places from a seed, in which actions slip if the experiment says so."""
-        return slipping(draw_rooms(self.world, count, seed, self.device), self.experiment.slip)
+    def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:
+        """Places from a seed, in which actions may slip."""
+        return slipping(draw_rooms(self.world, count, seed, self.device), slip)
 
 
 def _require_memory(needed: int, device: torch.device) -> None:

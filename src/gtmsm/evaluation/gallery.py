@@ -12,6 +12,20 @@ from gtmsm.worlds.floor_map import FloorMap
 
 
 @dataclass(frozen=True)
+class WayFound:
+    """Where steps can fail: what was in the way in the example clips, and what was believed of where they led."""
+
+    solid: Bool[np.ndarray, "clips cells cells"]
+    """Cells that nobody can enter."""
+    scenes: Float[np.ndarray, "clips C side side"]
+    """The world of each clip with solid cells hatched, and the view at the last memorised step framed."""
+    believed: Float[np.ndarray, "clips T 2"]
+    """Where the model thinks it is, as (row, column) of cells."""
+    reckoned: Float[np.ndarray, "clips T 2"]
+    """The same by its actions alone."""
+
+
+@dataclass(frozen=True)
 class Gallery:
     """Example clips as CPU arrays. True positions are (row, column); inferred ones live in the learned space."""
 
@@ -37,6 +51,8 @@ class Gallery:
     """Corners of the true outer walls, mapped into the inferred space."""
     true_displacement: Float[np.ndarray, "A 2"]
     """The true move of each action, mapped into the inferred space."""
+    way: WayFound | None = None
+    """Where steps can fail, or the model recognises places."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not belong together."""

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from gtmsm.errors import InputError
@@ -98,6 +98,16 @@ def by_step(value: Bool[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] 
     return [h / n if n else None for h, n in zip(held, of, strict=True)]
 
 
+def before_first(hit: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch time"]:
+    """The steps before the first one at which `hit` holds; all where it never does."""
+    return hit.cumsum(1) == 0
+
+
+def share(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
+    """The mean of `value` (how often it holds) where `mask` does; None where that is nowhere."""
+    return value[mask].double().mean().item() if mask.any() else None
+
+
 @dataclass(frozen=True)
 class AffineFit:
     """true = inferred @ matrix + offset, as well as a straight map can."""
@@ -116,15 +126,26 @@ def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> 
     """The least-squares map of inferred to true positions, in float64; an agent that never moved has r2 = 0."""
     x = inferred.detach().flatten(0, -2).double().cpu()
     y = true.detach().flatten(0, -2).double().cpu()
-    if not x.isfinite().all():
-        raise InputError("the inferred positions hold NaN or infinity: the model has diverged, train it again")
+    _require_finite(x)
     x_mean, y_mean = x.mean(0), y.mean(0)
     # gelsd, since the positions of an untrained model may all lie on a line or a point.
     matrix = torch.linalg.lstsq(x - x_mean, y - y_mean, driver="gelsd").solution
     fit = AffineFit(matrix, y_mean - x_mean @ matrix, 0.0)
-    total = (y - y_mean).square().sum()
-    r2 = (1 - (y - fit(x)).square().sum() / total).item() if total > 0 else 0.0
-    return AffineFit(fit.matrix, fit.offset, r2)
+    return AffineFit(fit.matrix, fit.offset, explained(fit(x), y))
+
+
+def explained(guess: Float[Tensor, "*n D"], true: Float[Tensor, "*n D"]) -> float:
+    """R²: the share of the variance of the true positions, all axes pooled, that the guess explains as it is."""
+    x, y = (positions.detach().flatten(0, -2).double().cpu() for positions in (guess, true))
+    _require_finite(x)
+    total = (y - y.mean(0)).square().sum()
+    return (1 - (y - x).square().sum() / total).item() if total > 0 else 0.0
+
+
+def _require_finite(inferred: Float[Tensor, "n S"]) -> None:
+    """Refuse the poses of a model that has diverged."""
+    if not inferred.isfinite().all():
+        raise InputError("the inferred positions hold NaN or infinity: the model has diverged, train it again")
 
 
 def _chosen(mse: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) -> Float[Tensor, "m"]:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
@@ -14,14 +14,18 @@ from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import Guess, controls
-from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer
+from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer
 from gtmsm.evaluation.gallery import Gallery, RoomsGallery
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, score_landmarks
+from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.worlds.image_walk import ImageWalk
 from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.slip import unwrapped
+from gtmsm.worlds.slip import Slipping, unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
+
+__all__ = ["Evaluation", "EvaluationConfig", "Examiner", "evaluate", "examiner_for", "glance"]
 
 SSIM_EVERY = 4
 """SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
@@ -39,15 +43,19 @@ class EvaluationConfig:
     """Held-out clips."""
     seed: int = 0
     """Of the clips: the same seed gives the same walks in the same places."""
+    slip: float = 0.0
+    """Probability that a step slips in the walks to be scored on; what slips while training is the experiment's."""
     metric_poses: bool = False
     """Whether poses are in the world's own units, since displacements were learned from: they are then scored as they
     are. Otherwise up to a linear map of positions and the sign of headings, which nothing seen could tell."""
+    landmarks: LandmarkEvaluationConfig = LandmarkEvaluationConfig()
 
     def __post_init__(self) -> None:
         """Refuse what cannot be scored."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.clips >= 1, f"clips is {self.clips}; give at least 1")
+        require(0 <= self.slip <= 1, f"slip is {self.slip}; give a probability from 0 to 1")
         require_seed(self.seed)
 
 
@@ -59,53 +67,15 @@ class Evaluation:
     gallery: Gallery | RoomsGallery
 
 
-@runtime_checkable
-class Examiner(Protocol):
-    """What is particular to a kind of world."""
-
-    privileges: str
-    """What a model was given beyond frames and actions."""
-    poses: str
-    """How inferred poses are compared with true ones."""
-
-    def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """Which predicted steps are at a memorised place."""
-
-    def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
-        """Whether what was retrieved is right; None where places are never exactly the same."""
-
-    def true_places(self, clip: Clip) -> Float[Tensor, "batch time P"]:
-        """Where the agent was, in coordinates in which it is near or far."""
-
-    def known_places(
-        self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
-    ) -> Float[Tensor, "batch time P"]:
-        """The same in the coordinates of the model, whose own belief is `walk`."""
-
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
-        """More errors of predicted frames, by name."""
-
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
-        """Steps of special interest, by name; what `judge` finds is averaged over the first of them."""
-
-    def note(self, clip: Clip, walk: Float[Tensor, "batch time S"], imagined: Tensor) -> None:
-        """Take a batch of walks to heart, for `scores` and `gallery`."""
-
-    def scores(self) -> dict[str, Any]:
-        """Of all walks noted: how well poses were inferred."""
-
-    def gallery(self, model: WorldModel) -> Gallery | RoomsGallery:
-        """The first few walks noted, for people."""
-
-
 def examiner_for(world: World, settings: EvaluationConfig) -> Examiner:
     """Who knows this kind of world."""
-    world = unwrapped(world)
-    if isinstance(world, ImageWalk):
-        return ImageWalkExaminer(world, settings.tau)
-    if isinstance(world, Rooms):
-        return RoomsExaminer(world, settings.tau, settings.horizon, settings.metric_poses)
-    raise InputError(f"walks in a {type(world).__name__} cannot be scored; give an ImageWalk or Rooms")
+    inner = unwrapped(world)
+    if isinstance(inner, ImageWalk):
+        slips = world if isinstance(world, Slipping) else None
+        return ImageWalkExaminer(inner, settings.tau, settings.metric_poses, slips)
+    if isinstance(inner, Rooms):
+        return RoomsExaminer(inner, settings.tau, settings.horizon, settings.metric_poses)
+    raise InputError(f"walks in a {type(inner).__name__} cannot be scored; give an ImageWalk or Rooms")
 
 
 @dataclass
@@ -139,20 +109,15 @@ class _Tally:
             "psnr_revisited": metrics.psnr_pooled(mse, seen),
             "psnr_unseen": metrics.psnr_pooled(mse, ~seen),
             "ssim": ssim.double().mean().item(),
-            "retrieval_revisited": None if hit is None else _share(hit, seen),
-            "retrieval_revisited_last16": None if hit is None else _share(hit[:, -16:], seen[:, -16:]),
+            "retrieval_revisited": None if hit is None else metrics.share(hit, seen),
+            "retrieval_revisited_last16": None if hit is None else metrics.share(hit[:, -16:], seen[:, -16:]),
             "psnr_by_step": metrics.psnr_by_step(mse),
             "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
         }
         scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
         judged_on = next(iter(masks.values()), torch.ones_like(seen))
-        scores |= {name: _share(torch.cat(errors), judged_on) for name, errors in self.more.items()}
+        scores |= {name: metrics.share(torch.cat(errors), judged_on) for name, errors in self.more.items()}
         return scores
-
-
-def _share(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
-    """The mean of `value` (how often it holds) where `mask` does."""
-    return value[mask].double().mean().item() if mask.any() else None
 
 
 @torch.no_grad()
@@ -175,7 +140,7 @@ def evaluate(
         memory, here = model.memorise(past.x, past.a)
         dream = model.imagine(memory, here, future.a)
         sampled = model.imagine(memory, here, future.a, chance)
-        walk = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+        walk, reckoned = _believed(model, past, future, dream)
         places = examiner.true_places(clip), examiner.known_places(model, clip, walk)
         guesses = {
             "imagined": Guess(dream.frames, dream.retrieved),
@@ -184,7 +149,7 @@ def evaluate(
         }
         for name, guess in guesses.items():
             tallies.setdefault(name, _Tally()).add(clip, settings.tau, guess, examiner)
-        examiner.note(clip, walk, dream.frames)
+        examiner.note(clip, walk, dream.frames, reckoned)
         for name, mask in ({"revisited": examiner.revisited(clip)} | examiner.masks(clip)).items():
             masks.setdefault(name, []).append(mask.cpu())
     every = {name: torch.cat(parts) for name, parts in masks.items()}
@@ -200,6 +165,10 @@ def evaluate(
     }
     if "pose_r2" in scores:
         scores["converged"] = all((scores[name] or 0) >= bar for name, bar in metrics.CONVERGED.items())
+    if model.landmarks is not None:
+        scores["landmarks"] = score_landmarks(
+            model, world, walker, settings.landmarks, settings.tau, settings.seed, device, examiner.in_world
+        )
     return Evaluation(scores, examiner.gallery(model))
 
 
@@ -217,9 +186,20 @@ def glance(
     values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}
     hit = examiner.hits(clip, dream.retrieved)
     if hit is not None:
-        values["retrieval"] = _share(hit, examiner.revisited(clip)) or 0.0
-    examiner.note(clip, model.motion.unroll(model.motion.start(len(clip.a)), clip.a), dream.frames)
+        values["retrieval"] = metrics.share(hit, examiner.revisited(clip)) or 0.0
+    walk, reckoned = _believed(model, past, future, dream)
+    examiner.note(clip, walk, dream.frames, reckoned)
     return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
+
+
+def _believed(
+    model: WorldModel, past: Clip, future: Clip, dream: Dream
+) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"] | None]:
+    """Where the model believes to be at every step, and where its actions alone would lead, if that is not the same."""
+    reckoned = model.motion.unroll(model.motion.start(len(past.a)), torch.cat([past.a, future.a], 1))
+    if model.landmarks is None:
+        return reckoned, None
+    return torch.cat([model.follow(past.x, past.a).mean, dream.poses], 1), reckoned
 
 
 def _batches(

@@ -24,7 +24,11 @@ class Gate(NamedTuple):
 
     def __call__(self, q: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
         """sigma_d(q): how much of a step that would lead to q is really made."""
-        return torch.sigmoid(torch.relu(q @ self.W.T + self.b) @ self.v + self.c)
+        return torch.sigmoid(self.logit(q))
+
+    def logit(self, q: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch"]:
+        """The same before it is squashed."""
+        return torch.relu(q @ self.W.T + self.b) @ self.v + self.c
 
 
 def walled_scan_by_steps(

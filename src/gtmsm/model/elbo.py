@@ -27,12 +27,21 @@ class ObjectiveConfig:
     (not in the paper). 0: none."""
     poses_from_bound: bool = True
     """Whether the bound teaches the motion as well; otherwise only prospecting and the displacements do."""
+    regret: float = 0.0
+    """The same with landmarks and without true displacements: weight, in nats per unit and step, of the regression on
+    the steps that the model has recognised itself to have made."""
+    recognition: float = 1.0
+    """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
+    with landmarks only. Poses follow from the true displacements where these are learned from, else they are the
+    model's own."""
+    recognition_only: bool = False
+    """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
     targets: int = 0
     """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be maximised."""
-        for name in ("displacement", "displacement_after", "foresight", "targets"):
+        for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
 
@@ -42,11 +51,14 @@ class Elbo:
 
     log_likelihood: Float[Tensor, "batch time"]
     kl: Float[Tensor, "batch time"]
+    pose_kl: Float[Tensor, "batch time"] | None = None
+    """KL[q(s_t | s_{t-1}, a_t, z_t, m) || p(s_t | s_{t-1}, a_t)], with landmarks: the third term of App. D."""
 
     @property
     def bound(self) -> Float[Tensor, "batch time"]:
         """F(theta, phi) per frame."""
-        return self.log_likelihood - self.kl
+        bound = self.log_likelihood - self.kl
+        return bound if self.pose_kl is None else bound - self.pose_kl
 
 
 def elbo(
@@ -55,7 +67,8 @@ def elbo(
     code: Gaussian,
     prior: Forecast,
     generator: torch.Generator | None,
+    pose_kl: Float[Tensor, "batch time"] | None = None,
 ) -> Elbo:
-    """One reparameterised sample z ~ q(z|x) serves both terms."""
+    """One reparameterised sample z ~ q(z|x) serves both terms; the third, where there is one, is known already."""
     z = code.sample(generator)
-    return Elbo(vae.log_likelihood(x, z), prior.divergence(code, z))
+    return Elbo(vae.log_likelihood(x, z), prior.divergence(code, z), pose_kl)

@@ -1,5 +1,6 @@
 """The world model: memorise, imagine, explain."""
 
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -12,13 +13,16 @@ from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
-from gtmsm.model.memory import Memory, Neighbours, gather, measure, nearest
+from gtmsm.model.landmark import Known, Landmarks, Learned
+from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
+from gtmsm.model.recognition import LandmarkConfig, Lookup, look_up
 from gtmsm.model.visibility import most_visible
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.model.whereabouts import Whereabouts, weigh_up
+from gtmsm.tensors import Belief, Gaussian, gather, stepped
 
 
 @config
@@ -28,6 +32,7 @@ class WorldModelConfig:
     vae: FrameVAEConfig = FrameVAEConfig()
     motion: MotionConfig = MotionConfig()
     recall: RecallConfig = RecallConfig()
+    landmark: LandmarkConfig = LandmarkConfig()
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -45,6 +50,14 @@ class WorldModelConfig:
             self.motion.has_heading or not wants_heading,
             f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
             f"{self.motion.kind} motion has none; use turning, drifting or gliding",
+        )
+        require(
+            self.landmark.form == "off" or self.motion.noise > 0,
+            "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
+        )
+        require(
+            self.landmark.form == "off" or self.recall.distance == "euclidean",
+            "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
         )
         require(
             self.recall.prior != "rays" or self.vae.coder == "spatial",
@@ -72,6 +85,9 @@ class WorldModel(nn.Module):
         self.prior = self._build_prior(places)
         mapped = settings.recall.map_size
         self.metric = nn.Linear(places, mapped, bias=False) if mapped else nn.Identity()
+        self.landmarks: Landmarks | None = None
+        if settings.landmark.form != "off":
+            self.landmarks = Landmarks(settings.landmark, settings.vae.code_size, self.motion)
 
     def _build_prior(self, places: int) -> Prior:
         """The prior that the settings name."""
@@ -100,8 +116,8 @@ class WorldModel(nn.Module):
             raise InputError(
                 f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
             )
-        walk = self.motion.believe(here or Belief(self.motion.start(len(actions))), actions)
         code = self.vae.encode(frames)
+        walk, variance = self._follow(actions, code, memory, here)
         digest = self.prior.digest(code.flatten())
         # Only a pose that is its own place can be compared by how sure it is.
         covariance = None if self.settings.motion.has_heading else walk.covariance
@@ -109,8 +125,99 @@ class WorldModel(nn.Module):
             Belief(self.motion.place(walk.mean), covariance),
             code,
             None if digest is None else digest.unflatten(0, frames.shape[:2]),
+            variance,
         )
         return (memory.write(written) if memory else written), walk[:, -1]
+
+    def follow(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        memory: Memory | None = None,
+        here: Belief | None = None,
+    ) -> Belief:
+        """Where the agent was after each action: p*(s_t) of its actions, or with landmarks q*(s_t) of what it saw, too.
+
+        `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
+        """
+        self._check(frames, actions)
+        return self._follow(actions, self.vae.encode(frames), memory, here)[0]
+
+    def anywhere(self, batch: int) -> Belief:
+        """To set out from a place that is not known: looking around will tell, with landmarks and a memory."""
+        landmarks = self._require_landmarks("start anywhere")
+        start = self.motion.start(batch)
+        return Belief(start, landmarks.as_covariance(landmarks.ignorance(batch, start), start))
+
+    def localise(
+        self,
+        memory: Memory,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"] | None = None,
+    ) -> Whereabouts:
+        """Where was this picture, or the last of this short clip, seen? With a probability that it never was.
+
+        A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
+        """
+        landmarks = self._require_landmarks("localise")
+        plan = torch.zeros(*frames.shape[:2], self.action_size).to(frames) if actions is None else actions
+        self._check(frames, plan)
+        held, asked = len(memory), landmarks.settings.matches
+        require(held > 0, "this memory is empty; memorise a walk before you ask where something was seen")
+        require(
+            asked <= held,
+            f"this model looks up {asked} entries (K') but memory holds {held}; memorise at least {asked} steps",
+        )
+        require(frames.shape[1] > 0, "there is no picture to localise: frames have 0 steps; give at least 1")
+        if len(frames) != len(memory.code.mean):
+            raise InputError(f"{len(memory.code.mean)} memories and {len(frames)} clips; give as many of each")
+        code = self.vae.encode(frames)
+        lookup = look_up(memory.code, code, asked)
+        log_odds, offset, noise = landmarks.compare(memory.code, code, lookup)
+        sure = landmarks.compare.confidence(log_odds, noise, lookup.distance).mean(1)
+        score = landmarks.compare.evidence(log_odds, noise)[:, -1]
+        entry = lookup.index[:, -1]
+        past = self._known(memory, self.motion.start(len(frames)), memory.code.mean[:, 0, :0], code)
+        pose = stepped(gather(past.pose, entry), offset[:, -1])
+        if frames.shape[1] > 1:
+            here = self.anywhere(len(frames))
+            track = landmarks.follow(
+                self.motion, here.mean, landmarks.as_variance(here), plan, code, past, guess=actions is None
+            )
+            score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
+        variance = noise[:, -1] + gather(past.variance, entry)
+        return weigh_up(landmarks.compare, score, pose, variance, entry, sure)
+
+    def _follow(
+        self, actions: Float[Tensor, "batch time A"], code: Gaussian, memory: Memory | None, here: Belief | None
+    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None]:
+        """The walk, and with landmarks the variances of its poses."""
+        here = here or Belief(self.motion.start(len(actions)))
+        if self.landmarks is None:
+            return self.motion.believe(here, actions), None
+        variance = self.landmarks.as_variance(here)
+        track = self.landmarks.follow(
+            self.motion, here.mean, variance, actions, code, self._known(memory, here.mean, variance, code)
+        )
+        return Belief(track.state, self.landmarks.as_covariance(track.variance, track.state)), track.variance
+
+    def _known(
+        self, memory: Memory | None, start: Float[Tensor, "batch S"], variance: Float[Tensor, "batch G"], code: Gaussian
+    ) -> Known:
+        """What landmarks may recognise in `memory`; nothing where there is none."""
+        if memory is None:
+            return Known(start[:, None, : self.motion.noisy][:, :0], variance[:, None][:, :0], code[:, :0])
+        if memory.variance is None:
+            raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
+        return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)
+
+    def _require_landmarks(self, what: str) -> Landmarks:
+        """Refuse what needs landmarks where there are none."""
+        if self.landmarks is None:
+            raise InputError(
+                f"to {what} takes landmarks, and this model has none; train one with --model.landmark.form"
+            )
+        return self.landmarks
 
     def imagine(
         self,
@@ -169,15 +276,15 @@ class WorldModel(nn.Module):
             0 < tau < frames.shape[1],
             f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}",
         )
-        mean, sample = self._walk_twice(actions, generator)
+        inferred = self._infer(frames, actions, generator)
         asked = torch.arange(tau, frames.shape[1], device=frames.device).repeat(len(frames), 1)
         reading = reading or self.settings.recall
         require(
             reading.neighbours <= tau,
             f"tau is {tau} but this model reads {reading.neighbours} neighbours; memorise at least as many steps",
         )
-        code, forecast = self._foresee(frames, actions, tau, asked, mean, sample, reading)
-        return elbo(self.vae, frames[:, tau:], code, forecast, generator)
+        code, forecast = self._foresee(frames, actions, tau, asked, inferred, reading)
+        return elbo(self.vae, frames[:, tau:], code, forecast, generator, inferred.divergence_at(asked))
 
     def forward(
         self,
@@ -191,26 +298,65 @@ class WorldModel(nn.Module):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss to train on, and what to log: the negative bound, averaged over frames, and the extra terms."""
         self._check(frames, actions)
-        with torch.autocast(frames.device.type, enabled=False):
-            mean, sample = self._walk_twice(actions, generator)
-        felt = self.motion.displacement(mean) if objective.displacement else None
+        if objective.recognition_only:
+            return self._recognise_only(frames, actions, true_step, objective)
+        inferred = self._infer(frames, actions, generator)
+        recognition = None
+        if inferred.codes is not None and objective.recognition:
+            recognition = self._recognition(inferred.codes, inferred.lookup, inferred.mean, true_step, objective)
+        walked = inferred
         if not objective.poses_from_bound:
-            mean, sample = mean.detach(), sample.detach()
+            inferred = inferred.detached()
         asked = _draw_steps(len(frames), tau, frames.shape[1], objective.targets, generator)
-        code, forecast = self._foresee(frames, actions, tau, asked, mean, sample, reading)
+        code, forecast = self._foresee(frames, actions, tau, asked, inferred, reading)
         truth = gather(frames, asked)
-        terms = elbo(self.vae, truth, code, forecast, generator)
+        terms = elbo(self.vae, truth, code, forecast, generator, inferred.divergence_at(asked))
         logs = {"elbo": terms.bound, "log_likelihood": terms.log_likelihood, "kl": terms.kl}
+        if terms.pose_kl is not None:
+            logs["pose_kl"] = terms.pose_kl
         loss = -terms.bound.mean()
+        if recognition is not None:
+            logs["recognition"] = recognition
+            loss = loss + objective.recognition * recognition
         if objective.foresight:
             error2 = (truth - self.vae.decode(forecast.peak())).square()
             logs["foresight"] = error2.mean()
             loss = loss + objective.foresight * error2.sum((-3, -2, -1)).mean()
-        if felt is not None:
-            known = slice(objective.displacement_after, None)
-            logs["displacement"] = (felt - true_step)[:, known].square().sum(-1).mean()
+        if objective.displacement:
+            felt = self.motion.displacement(walked.mean)
+            logs["displacement"] = (felt - true_step)[:, objective.displacement_after :].square().sum(-1).mean()
+        if walked.learned is not None:
+            # Where places are recognised an agent notices by itself when a step has gone otherwise than planned.
+            made = true_step if objective.displacement else self.motion.displacement(walked.mean.detach())
+            regret = self.motion.regret(walked.learned.before.detach(), actions, made)
+            logs["regret"] = regret[:, objective.displacement_after :].mean()
+            loss = loss + (objective.displacement or objective.regret) * logs["regret"]
+        elif objective.displacement:
             loss = loss + objective.displacement * logs["displacement"]
         return loss, {name: value.detach().mean() for name, value in logs.items()}
+
+    def _recognise_only(
+        self, frames: Tensor, actions: Tensor, true_step: Tensor, objective: ObjectiveConfig
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The loss of recognising places, all else held."""
+        landmarks = self._require_landmarks("recognise places")
+        with torch.no_grad():
+            code = self.vae.encode(frames)
+            lookup = landmarks.look_back(code, code, 0)
+            mean = self.motion.start(len(actions))[:, None]
+            if not objective.displacement:
+                mean = self._follow(actions, code, None, None)[0].mean
+        loss = self._recognition(code, lookup, mean, true_step, objective)
+        return loss, {"recognition": loss.detach()}
+
+    def _recognition(
+        self, code: Gaussian, lookup: Lookup | None, mean: Tensor, true_step: Tensor, objective: ObjectiveConfig
+    ) -> Tensor:
+        """How badly places are recognised, by the path that true displacements make, or the model's own."""
+        assert self.landmarks is not None and lookup is not None
+        path = self.motion.retrace(true_step) if objective.displacement else mean[..., : self.motion.noisy].detach()
+        with torch.autocast(path.device.type, enabled=False):
+            return self.landmarks.recognition_loss(code, lookup, path)
 
     def _foresee(
         self,
@@ -218,8 +364,7 @@ class WorldModel(nn.Module):
         actions: Float[Tensor, "batch time A"],
         tau: int,
         asked: Int[Tensor, "batch asked"],
-        mean: Float[Tensor, "batch time S"],
-        sample: Float[Tensor, "batch time S"],
+        inferred: "_Inferred",
         reading: RecallConfig,
     ) -> tuple[Gaussian, Forecast]:
         """q(z|x) and p(z|s, m) at the steps `asked`, with the first tau steps for a memory."""
@@ -227,13 +372,19 @@ class WorldModel(nn.Module):
             covariance = None
             if reading.distance == "kl":
                 covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
-            place = Belief(self.motion.place(mean), covariance)[:, :tau]
+            place = Belief(self.motion.place(inferred.mean), covariance)[:, :tau]
             query = Belief(
-                gather(self.motion.place(sample), asked), None if covariance is None else gather(covariance, asked)
+                gather(self.motion.place(inferred.sample), asked),
+                None if covariance is None else gather(covariance, asked),
             )
             neighbours = self._choose(place, query, reading.neighbours or tau, reading)
             relative = self.motion.relative(gather(place.mean, neighbours.index), query.mean[:, :, None])
-        code, bank, row = self._encode_needed(frames, tau, asked, neighbours.index)
+        if inferred.codes is None:
+            code, bank, row = self._encode_needed(frames, tau, asked, neighbours.index)
+        else:
+            code = Gaussian(gather(inferred.codes.mean, asked), gather(inferred.codes.log_var, asked))
+            bank = inferred.codes[:, :tau].flatten()
+            row = neighbours.index + tau * torch.arange(len(frames), device=frames.device).view(-1, 1, 1)
         retrieved = Retrieved(neighbours, bank.take(row), relative, reading.delta, self.prior.digest(bank), row)
         return code, self.prior(retrieved)
 
@@ -272,14 +423,27 @@ class WorldModel(nn.Module):
         code = self.vae.encode(frames.flatten(0, 1)[torch.cat([wanted, needed])])
         return code[: len(wanted)].unflatten(0, (batch, count)), code[len(wanted) :], row
 
-    def _walk_twice(
-        self, actions: Float[Tensor, "batch time A"], generator: torch.Generator | None
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
-        """The mean path and one sampled path; without a generator the mean twice."""
-        if generator is None:
-            mean = self.motion.unroll(self.motion.start(len(actions)), actions)
-            return mean, mean
-        return self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator))
+    def _infer(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        generator: torch.Generator | None,
+    ) -> "_Inferred":
+        """The mean path and one sampled path (without a generator the mean twice); with landmarks, all codes first."""
+        start = self.motion.start(len(actions))
+        if self.landmarks is not None:
+            codes = self.vae.encode(frames)
+            with torch.autocast(frames.device.type, enabled=False):
+                codes = Gaussian(codes.mean.float(), codes.log_var.float()) if frames.is_cuda else codes
+                lookup = self.landmarks.look_back(codes, codes, 0)
+                learned = self.landmarks.learn(self.motion, start, actions, codes, lookup)
+                sample = self.landmarks.sample(learned.track, generator)
+            return _Inferred(learned.track.state, sample, codes, lookup, learned)
+        with torch.autocast(frames.device.type, enabled=False):
+            if generator is None:
+                mean = self.motion.unroll(start, actions)
+                return _Inferred(mean, mean)
+            return _Inferred(*self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator)))
 
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
@@ -319,6 +483,12 @@ class WorldModel(nn.Module):
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
         write_tensors(path, self.state_dict(), about)
 
+    def begin_with(self, folder: Path) -> None:
+        """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""
+        other = WorldModel.load(folder)
+        tensors = self.state_dict() | other.state_dict()
+        self.load_weights(tensors, folder / WEIGHTS)
+
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
         """From a run folder, or a weights file of one; to look with, not to learn: its weights ask for no gradients."""
@@ -347,6 +517,27 @@ class WorldModel(nn.Module):
                     f"{mine.get(name, 'unknown')} here"
                 )
         self.load_state_dict(tensors)
+
+
+@dataclass(frozen=True)
+class _Inferred:
+    """Where a walk led, for the bound."""
+
+    mean: Float[Tensor, "batch time S"]
+    sample: Float[Tensor, "batch time S"]
+    codes: Gaussian | None = None
+    """Of all frames, where poses were inferred from them."""
+    lookup: Lookup | None = None
+    learned: Learned | None = None
+
+    def divergence_at(self, asked: Int[Tensor, "batch asked"]) -> Float[Tensor, "batch asked"] | None:
+        """What the bound pays for the poses inferred at these steps."""
+        return None if self.learned is None else self.learned.divergence.gather(1, asked)
+
+    def detached(self) -> "_Inferred":
+        """The same, from which no motion can be learned."""
+        learned = self.learned and replace(self.learned, divergence=self.learned.divergence.detach())
+        return replace(self, mean=self.mean.detach(), sample=self.sample.detach(), learned=learned)
 
 
 def _draw_steps(batch: int, first: int, end: int, count: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:

@@ -46,8 +46,11 @@ class OptimiserConfig:
 def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> torch.optim.Adam:
     """Adam with groups for the motion, its walls and the rest; rates are tensors, so that a graph can change them."""
     moving = dict(model.motion.named_parameters())
+    marks = [] if model.landmarks is None else list(model.landmarks.parameters())
+    apart = {id(parameter) for parameter in (*moving.values(), *marks)}
     groups = {
-        "rest": [p for p in model.parameters() if not any(p is q for q in moving.values())],
+        "rest": [parameter for parameter in model.parameters() if id(parameter) not in apart],
+        "landmarks": marks,
         "motion": [p for name, p in moving.items() if name not in model.motion.walls],
         "walls": [moving[name] for name in model.motion.walls],
     }
@@ -89,6 +92,7 @@ class Updater:
         """Number of the first update whose loss or gradient was not finite; 0 while there is none."""
         names = ["elbo", "log_likelihood", "kl", "gradient", "updates"]
         names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
+        names += ["pose_kl", "recognition", "regret"] if model.landmarks is not None else []
         self.sums = {name: torch.zeros((), device=device) for name in names}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._until_capture = 0
@@ -157,14 +161,19 @@ class Updater:
             self.sums[name] += value
 
     def _clip(self) -> Tensor:
-        """Shorten long gradients; the motion's apart where it learns from displacements, a loss of another scale."""
-        together: dict[bool, list[Tensor]] = {}
+        """Shorten long gradients; apart where losses are of another scale: of landmarks, of displacements."""
+        together: dict[str, list[Tensor]] = {}
         for group in self.optimiser.param_groups:
             if group["name"] == "motion" and self.stage.motion_rate == 0:
                 continue  # what is held must not shorten the steps of what learns
-            alone = self.objective.displacement > 0 and group["name"] != "rest"
-            together.setdefault(alone, []).extend(group["params"])
-        lengths = [torch.nn.utils.clip_grad_norm_(params, self.settings.clip_norm) for params in together.values()]
+            learns_from = {"rest": "bound", "landmarks": "pairs"}.get(group["name"], "steps")
+            if learns_from == "steps" and not (self.objective.displacement or self.objective.regret):
+                learns_from = "bound"
+            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
+            together.setdefault(learns_from, []).extend(learning)
+        lengths = [
+            torch.nn.utils.clip_grad_norm_(params, self.settings.clip_norm) for params in together.values() if params
+        ]
         return torch.stack(lengths).norm()
 
     def _anneal(self) -> None:
@@ -177,7 +186,7 @@ class Updater:
         )
         if self.settings.ramp_updates:
             rate = rate * (self.count / self.settings.ramp_updates).clamp(max=1.0)
-        faster = {"rest": 1.0, "motion": self.stage.motion_rate, "walls": self.stage.wall_rate}
+        faster = {"rest": 1.0, "landmarks": 1.0, "motion": self.stage.motion_rate, "walls": self.stage.wall_rate}
         for group in self.optimiser.param_groups:
             group["lr"].copy_(rate * faster[group["name"]])
 

@@ -240,7 +240,7 @@ def draw_windows(
     """The image, enlarged, with what the agent sees at each cell framed in yellow (fig. 2a), solid cells hatched."""
     large = picture.repeat_interleave(zoom, 1).repeat_interleave(zoom, 2)
     if solid is not None:
-        large = _hatched(large, config, zoom, solid.to(picture.device))
+        large = hatched(large, config, zoom, solid.to(picture.device))
     pixel = torch.arange(large.shape[-1], device=picture.device)
     first = zoom * config.corner(cells)[..., None]
     rim = max(1, zoom // 3)
@@ -251,7 +251,7 @@ def draw_windows(
     return torch.where((outer & ~inner)[:, None], _colour(YELLOW, picture), large)
 
 
-def _hatched(
+def hatched(
     large: Float[Tensor, "channel side side"], config: ImageWalkConfig, zoom: int, solid: Bool[Tensor, "cells cells"]
 ) -> Float[Tensor, "channel side side"]:
     """The middle of each solid cell, as wide as a step, under stripes that let the picture through."""

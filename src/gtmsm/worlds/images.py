@@ -3,7 +3,8 @@
 import hashlib
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
@@ -226,16 +227,29 @@ def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"
 
 def load_picture(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
     """The central square of one picture, whatever its colours; what is transparent becomes white."""
+    with _opened(path) as image:
+        image.draft(None, (2 * size, 2 * size))  # a JPEG can be read smaller, and much faster
+        square = ImageOps.fit(_opaque(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def read_picture(path: Path) -> UInt8[Tensor, "3 height width"]:
+    """One picture, pixel by pixel as it is."""
+    with _opened(path) as image:
+        upright = _opaque(ImageOps.exif_transpose(image))
+    return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image.Image]:
+    """A picture to read from; what cannot be read is refused in one line."""
     try:
         with Image.open(path) as image:
-            image.draft(None, (2 * size, 2 * size))  # a JPEG can be read smaller, and much faster
-            upright = ImageOps.exif_transpose(image)
-            square = ImageOps.fit(_opaque(upright), (size, size), Image.Resampling.BICUBIC)
+            yield image
     except FileNotFoundError:
         raise InputError(f"{path}: no such picture") from None
     except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
         raise InputError(f"{path}: cannot be read as a PNG or JPEG picture; repair it or leave it out") from None
-    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
 
 
 def _opaque(image: Image.Image) -> Image.Image:

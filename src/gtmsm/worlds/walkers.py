@@ -43,8 +43,8 @@ class PoissonWalkerConfig:
     mean_repeats: float = 3.0
     """Mean of the Poisson number of repetitions after an action's first step (section 4.1 names no value)."""
     look_first: bool = False
-    """Whether a walk begins with a step on the spot: who sets out without a look at the start cannot tell, once something
-    was in the way of the first step, that it never left."""
+    """Whether a walk begins with a step on the spot: whoever sets out without a look at the start cannot tell that
+    something was in the way of the first step."""
 
     def __post_init__(self) -> None:
         """Refuse what is no mean, or holds an action for longer than any clip lasts."""

@@ -105,11 +105,16 @@ class RoomsExaminer:
             "seen_rooms_late": seen & late,
         }
 
-    def note(self, clip: Clip, walk: Float[Tensor, "batch time S"], imagined: Tensor) -> None:
+    def note(
+        self,
+        clip: Clip,
+        walk: Float[Tensor, "batch time S"],
+        imagined: Tensor,
+        reckoned: Float[Tensor, "batch time S"] | None = None,
+    ) -> None:
         """Compare poses with the truth; keep the first few clips to show."""
-        matrix, sign = self._fitted(clip, walk)
-        true = _from_start(clip)
-        believed = torch.cat([walk[..., :2] @ matrix.to(walk), sign * walk[..., 2:3]], dim=-1)
+        self._fitted(clip, walk)
+        true, believed = _from_start(clip), self.in_world(walk)
         self._heading.append(wrapped(believed[..., 2] - true[..., 2]).abs().rad2deg().cpu())
         off = (believed - true)[..., :2].norm(dim=-1)
         self._position.append(off.cpu())
@@ -125,6 +130,12 @@ class RoomsExaminer:
             "seen": self.revisited(clip)[some].cpu().numpy(),
             "maps": tuple(self.world.map(place) for place in self.world.where[some].tolist()),
         }
+
+    def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 3"]:
+        """Poses of the model from the start of its walk, in the world's units; after `note`."""
+        assert self._fit is not None
+        matrix, sign = self._fit
+        return torch.cat([walk[..., :2] @ matrix.to(walk), sign * walk[..., 2:3]], dim=-1)
 
     def scores(self) -> dict[str, Any]:
         """Errors of heading and position, at the end and at every step."""

@@ -10,8 +10,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan_by_steps
 from gtmsm.kernels.prefix import prefix_scan
-from gtmsm.tensors import Belief
+from gtmsm.tensors import Belief, felt
 
 
 @config
@@ -30,7 +31,8 @@ class MotionConfig:
     """ReLU units of sigma_d, the network that knows the walls, or of a gliding motion's network."""
     fence: float = 3.0
     """Distance from the start beyond which sigma_d is closed before it has learned anything. Walls that are too near
-    are pushed out by what is seen; a world believed to be open is hard to close (docs/notebook.md)."""
+    are pushed out by what is seen; a world believed to be open is hard to close (docs/notebook.md). 0: no fence, for
+    agents that notice by themselves when a step has failed: by true displacements, or by landmarks."""
     open_bias: float = 3.0
     """Logit of sigma_d inside that fence."""
 
@@ -38,7 +40,9 @@ class MotionConfig:
         """Refuse what no motion can be built from."""
         require(self.state_size >= 1, f"state_size is {self.state_size}; a pose needs at least 1 dimension")
         require(self.noise >= 0, f"noise is {self.noise}; a standard deviation cannot be negative")
-        require(self.fence > 0, f"fence is {self.fence}; give the walls some distance from the start")
+        require(
+            self.fence >= 0, f"fence is {self.fence}; give the walls some distance from the start, or 0 for no fence"
+        )
         require(self.hidden >= 1, f"hidden is {self.hidden}; a network needs at least 1 unit")
 
     @property
@@ -138,6 +142,52 @@ class Motion(nn.Module, ABC):
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
         """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""
         return poses - torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
+
+    def regret(
+        self,
+        before: Float[Tensor, "batch time S"],
+        a: Float[Tensor, "batch time A"],
+        steps: Float[Tensor, "batch time D"],
+    ) -> Float[Tensor, "batch time"]:
+        """How far the planned steps from `before` were from those made, where some went otherwise (App. D).
+
+        Distances, not their squares: the least of their sum is what most steps do, not a mean that none does.
+        """
+        planned = felt(before[..., : self.noisy], self.go(before, a)[..., : self.noisy])
+        return ((planned - steps).square().sum(-1) + 1e-6).sqrt()
+
+    def retrace(self, steps: Float[Tensor, "batch time D"]) -> Float[Tensor, "batch time D"]:
+        """Poses after each of these steps, as they were felt, from the start on."""
+        return steps.cumsum(1)
+
+    def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch S"]:
+        """The state s, once its pose is known to be another."""
+        return torch.cat([pose, s[..., self.noisy :]], dim=-1)
+
+    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
+        """The pose of a place."""
+        return place
+
+    def filter(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        variance: Float[Tensor, "batch G"],
+        sights: Sights,
+        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+        surprise: Surprise,
+        walls: bool = True,
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time G"]]:
+        """States after every action, each corrected by what was recognised there (App. D), and variances of poses.
+
+        Without `walls` the plan does not know of any.
+        """
+        go = self.step if walls else self.go
+        return landmark_scan_by_steps(lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise)
+
+    def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """Where a step leads if nothing is in the way."""
+        return self.step(s, a)
 
     def believe(self, here: Belief, a: Float[Tensor, "batch time A"]) -> Belief:
         """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.

@@ -4,8 +4,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
 from gtmsm.kernels.walled_scan import Gate, walled_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+
+FURTHEST = 8.0
+"""Units from the start up to which an agent without a fence looks out for walls from the beginning."""
+
+DECIDED = 6.0
+"""Logit at which sigma_d is as open or closed as it needs to be: a quarter of a per cent of a step."""
 
 
 class Free(Motion):
@@ -30,6 +37,24 @@ class Free(Motion):
         moved = a @ self.M.T
         return start[:, None] + (moved if noise is None else moved + noise).cumsum(1)
 
+    def filter(
+        self,
+        start: Float[Tensor, "batch S"],
+        a: Float[Tensor, "batch time A"],
+        variance: Float[Tensor, "batch G"],
+        sights: Sights,
+        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+        surprise: Surprise,
+        walls: bool = True,
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time G"]]:
+        """The landmark scan."""
+        return landmark_scan(start, a @ self.M.T, self.gate if walls else None, variance, sights, past, surprise)
+
+    @property
+    def gate(self) -> Gate | None:
+        """Nothing is in the way."""
+        return None
+
     def scout(self) -> Scout:
         """Search for M, unhindered."""
         free = Free(self.settings, self.M.shape[1]).to(self.M)
@@ -44,17 +69,39 @@ class Walled(Free):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings, action_size)
-        # Every unit is a plane at the fence's distance, facing its own way; together they close the world off.
+        # Every unit is a plane that faces its own way: all at the fence's distance, they close the world off; at any
+        # distance and without weight, they are there for whatever walls may be found.
         facing = nn.functional.normalize(torch.randn(settings.hidden, settings.state_size), dim=-1)
+        distance = settings.fence if settings.fence else FURTHEST * torch.rand(settings.hidden)
         self.W = nn.Parameter(0.7 * facing)
-        self.b = nn.Parameter(0.3 * torch.randn(settings.hidden) - 0.7 * settings.fence)
-        self.v = nn.Parameter(-torch.ones(settings.hidden))
+        self.b = nn.Parameter(0.3 * torch.randn(settings.hidden) - 0.7 * distance)
+        self.v = nn.Parameter(-torch.ones(settings.hidden) * (settings.fence > 0))
         self.c = nn.Parameter(torch.tensor(settings.open_bias))
 
     @property
     def gate(self) -> Gate:
         """sigma_d."""
         return Gate(self.W, self.b, self.v, self.c)
+
+    def regret(
+        self,
+        before: Float[Tensor, "batch time S"],
+        a: Float[Tensor, "batch time A"],
+        steps: Float[Tensor, "batch time D"],
+    ) -> Float[Tensor, "batch time"]:
+        """And how badly sigma_d foresaw which steps would be made: a hinge, which settles for what most steps do.
+
+        A squashed sigma_d that is wrong hardly learns from distances any more; a hinge never tires.
+        """
+        d = (a @ self.M.T).detach()
+        length2 = d.square().sum(-1)
+        made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0)
+        foreseen = torch.relu(DECIDED - made * self.gate.logit(before + d)) / DECIDED
+        return super().regret(before, a, steps) + foreseen * (length2 > 0.1 * length2.max())
+
+    def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """s + M a."""
+        return super().step(s, a)
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a sigma_d(s + M a)."""

@@ -12,6 +12,9 @@ from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.tensors import as_place, felt, stepped
 
+LEAP = 0.2
+"""Units: a pose corrected by more than this was wrong for longer than one step, and that tells nothing of its speed."""
+
 
 class Turning(Motion):
     """s_t = s_{t-1} + R(s_{t-1}^(3)) M a_t + noise, with s = (x, y, heading): eq. (lab_trans)."""
@@ -49,9 +52,17 @@ class Turning(Motion):
         before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
         return felt(before[..., :3], poses[..., :3])
 
+    def retrace(self, steps: Float[Tensor, "batch time 3"]) -> Float[Tensor, "batch time 3"]:
+        """Along the headings that they lead to."""
+        return compose(self.start(len(steps))[:, :3], steps, None)
+
     def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
         """(x, y, cos, sin)."""
         return as_place(s[..., :3])
+
+    def pose_at(self, place: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
+        """x, y, heading."""
+        return torch.cat([place[..., :2], torch.atan2(place[..., 3:], place[..., 2:3])], dim=-1)
 
     def relative(
         self, place: Float[Tensor, "*batch 4"], query: Float[Tensor, "*#batch 4"]
@@ -96,6 +107,13 @@ class _WithMomentum(Turning, ABC):
         d, momentum = self._carry(start[:, 3:], a)
         mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
         return torch.cat([mean, momentum], dim=-1), torch.cat([sample, momentum], dim=-1)
+
+    def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch S"]:
+        """Whoever got less far than planned is slower, too, unless it is somewhere else altogether."""
+        short = felt(s[..., :3], pose)[..., :2]
+        believed = (-short.square().sum(-1, keepdim=True) / (2 * LEAP**2)).exp()
+        slowed = s[..., 3:5] + believed * short
+        return torch.cat([pose, slowed, s[..., 5:]], dim=-1)
 
     def scout(self) -> Scout:
         """Search for what every action does, as if there were no momentum.

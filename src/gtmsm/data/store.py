@@ -1,0 +1,210 @@
+"""A clip as a file: one .npz of plain arrays, that numpy.savez can write too.
+
+| array | what it is |
+|---|---|
+| `frames` | uint8 (time, height, width, 3): what was seen after each action |
+| `actions` | integers (time): the number of each action, -1 for none; or floats (time, A), a vector each |
+| `poses` | optional, floats (time, D): where the agent really was; row, column on images, x, y, heading in rooms |
+| `map` | optional, uint8 (tall, wide, 3): the place from above; needs `poses` and the next two |
+| `map_origin` | floats (2): the pixel (to the right, down) of the pose 0, 0 on the map |
+| `map_scale` | floats (2, 2): how far that pixel moves (rows: right, down) per unit of a pose's first two numbers |
+| `kind` | optional, a word: "image-walk" or "rooms" |
+"""
+
+import io
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from gtmsm.config import require
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import one_hot
+from gtmsm.errors import InputError
+from gtmsm.files import write_atomically
+
+SUFFIX = ".npz"
+KINDS = {2: "image-walk", 3: "rooms"}
+"""What is walked in, by how many numbers a pose has."""
+EXAMPLE = "numpy.savez(path, frames=..., actions=...)"
+
+
+@dataclass(frozen=True)
+class Chart:
+    """A place from above, for people, and where poses are on it."""
+
+    picture: UInt8[np.ndarray, "tall wide 3"]
+    origin: Float[np.ndarray, "2"]
+    scale: Float[np.ndarray, "2 2"]
+
+    def pixel(self, poses: Float[np.ndarray, "*n D"]) -> Float[np.ndarray, "*n 2"]:
+        """Where poses are, in pixels to the right and down from the top left corner."""
+        return self.origin + poses[..., :2] @ self.scale.T
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One clip as it is stored."""
+
+    frames: UInt8[np.ndarray, "time height width 3"]
+    actions: Int64[np.ndarray, "time"] | Float[np.ndarray, "time A"]
+    poses: Float[np.ndarray, "time D"] | None = None
+    """Where the agent really was, where that is known."""
+    chart: Chart | None = None
+    kind: str = ""
+    """What was walked in, where that is known."""
+
+    @classmethod
+    def of(cls, clip: Clip, chart: Chart | None = None) -> "Recording":
+        """A single walk, to be stored."""
+        require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
+        pose = clip.true_pose[0].cpu().numpy()
+        return cls(
+            (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy(),
+            _numbers(clip.a[0].cpu().numpy()),
+            pose,
+            chart,
+            KINDS.get(pose.shape[-1], ""),
+        )
+
+    @property
+    def steps(self) -> int:
+        """How many steps long."""
+        return len(self.frames)
+
+    def x(self, device: torch.device | str = "cpu") -> Float[Tensor, "1 time 3 height width"]:
+        """Frames as a model wants them."""
+        return torch.from_numpy(self.frames).to(device).permute(0, 3, 1, 2)[None].float() / 255
+
+    def a(self, count: int, device: torch.device | str = "cpu") -> Float[Tensor, "1 time count"]:
+        """Actions as a model wants them, which has `count` of them."""
+        actions = torch.from_numpy(self.actions).to(device)[None]
+        return actions.float() if actions.dim() == 3 else one_hot(actions, count)
+
+
+def _numbers(vectors: Float[np.ndarray, "time A"]) -> Int64[np.ndarray, "time"] | Float[np.ndarray, "time A"]:
+    """The numbers of one-hot actions; vectors of another kind as they are."""
+    pressed = vectors.sum(1)
+    if not (np.isin(vectors, (0, 1)).all() and (pressed <= 1).all()):
+        return vectors
+    return np.where(pressed > 0, vectors.argmax(1), -1).astype(np.int64)
+
+
+def require_clip_name(path: Path) -> None:
+    """Refuse a name that no clip can be written as, before any work is done for it."""
+    require(path.suffix.lower() == SUFFIX, f'cannot write a clip as "{path.name}"; end its name with {SUFFIX}')
+
+
+def write_clip(path: Path, recording: Recording) -> None:
+    """The file described above, whole or not at all."""
+    require_clip_name(path)
+    arrays = {"frames": recording.frames, "actions": recording.actions, "kind": np.array(recording.kind)}
+    if recording.poses is not None:
+        arrays["poses"] = recording.poses
+    if recording.chart is not None:
+        chart = recording.chart
+        arrays |= {"map": chart.picture, "map_origin": chart.origin, "map_scale": chart.scale}
+    content = io.BytesIO()
+    np.savez_compressed(content, **arrays)  # type: ignore[arg-type]
+    write_atomically(path, content.getvalue())
+
+
+def read_clip(path: Path, frame_shape: tuple[int, int, int], actions: int) -> Recording:
+    """A clip that a model which sees `frame_shape` and knows so many `actions` can be shown; nothing is unpickled."""
+    arrays = _read_arrays(path)
+    frames, done = arrays["frames"], arrays["actions"]
+    require(
+        frames.dtype == np.uint8 and frames.ndim == 4 and frames.shape[-1] == 3,
+        f"{path}: frames are {_said(frames)}; expected uint8 of shape (time, height, width, 3)",
+    )
+    require(len(frames) > 0, f"{path}: has 0 steps; a clip needs at least 1")
+    require_size(f"{path}: frames are", frames.shape[1], frames.shape[2], frame_shape)
+    _check_actions(path, done, len(frames), actions)
+    poses = arrays.get("poses")
+    if poses is not None:
+        fits = poses.shape in ((len(frames), 2), (len(frames), 3)) and np.issubdtype(poses.dtype, np.number)
+        require(
+            fits and bool(np.isfinite(poses).all()),
+            f"{path}: poses are {_said(poses)}; expected finite numbers of shape ({len(frames)}, 2) or (.., 3)",
+        )
+    numbers = done.astype(np.float32 if done.ndim == 2 else np.int64)
+    kind = str(arrays["kind"]) if "kind" in arrays else ""
+    return Recording(frames, numbers, None if poses is None else poses.astype(float), _chart(path, arrays), kind)
+
+
+def require_size(what: str, height: int, width: int, frame_shape: tuple[int, int, int]) -> None:
+    """Refuse pictures of another size than a model sees."""
+    tall, wide = frame_shape[1:]
+    require(
+        (height, width) == (tall, wide),
+        f"{what} {width}x{height} pixels; this model sees {wide}x{tall}: cut or scale to that size",
+    )
+
+
+def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None:
+    """Refuse actions that are none of the model's, or not one for each frame."""
+    is_number, is_vector = np.issubdtype(done.dtype, np.integer), np.issubdtype(done.dtype, np.floating)
+    require(
+        (is_number and done.ndim == 1) or (is_vector and done.ndim == 2),
+        f"{path}: actions are {_said(done)}; expected integers of shape (time), or floats of shape (time, {known})",
+    )
+    require(len(done) == steps, f"{path}: {len(done)} actions and {steps} frames; give as many of each")
+    if is_vector:
+        require(
+            done.shape[1] == known and bool(np.isfinite(done).all()),
+            f"{path}: actions are vectors of {done.shape[1]} numbers; this model's have {known}, all of them finite",
+        )
+        return
+    for step in np.flatnonzero((done < -1) | (done >= known))[:1]:
+        raise InputError(
+            f"{path}: action {done[step]} at step {step + 1}; this model knows 0 to {known - 1}, and -1 for none"
+        )
+
+
+def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
+    """The map, where there is one, with all that is needed to draw on it."""
+    if "map" not in arrays:
+        return None
+    for name in ("map_origin", "map_scale", "poses"):
+        require(name in arrays, f"{path}: has a map but no {name}; add it, or leave out the map")
+    picture, origin, scale = (arrays[name] for name in ("map", "map_origin", "map_scale"))
+    require(
+        picture.dtype == np.uint8 and picture.ndim == 3 and picture.shape[-1] == 3 and picture.size > 0,
+        f"{path}: map is {_said(picture)}; expected uint8 of shape (tall, wide, 3)",
+    )
+    for name, array, shape in (("map_origin", origin, (2,)), ("map_scale", scale, (2, 2))):
+        fits = array.shape == shape and np.issubdtype(array.dtype, np.number)
+        require(
+            fits and bool(np.isfinite(array).all()),
+            f"{path}: {name} is {_said(array)}; expected finite numbers of shape {shape}",
+        )
+    return Chart(picture, origin.astype(float), scale.astype(float))
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """The arrays by name; of others than ours nothing is read."""
+    names = ("frames", "actions", "poses", "map", "map_origin", "map_scale", "kind")
+    require(path.exists(), f"{path}: no such clip; make one with `gtmsm record`, or with {EXAMPLE}")
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = list(getattr(archive, "files", ()))
+            arrays = {name: archive[name] for name in names if name in found}
+    except (OSError, ValueError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        raise InputError(
+            f"{path}: not a readable .npz of plain arrays (damaged, or another kind of file?); write it with {EXAMPLE}"
+        ) from None
+    holds = ", ".join(found) or "nothing by name"
+    for name in ("frames", "actions"):
+        require(name in arrays, f"{path}: holds {holds}, but no {name}; write them with {EXAMPLE}")
+    return arrays
+
+
+def _said(array: np.ndarray) -> str:
+    """What an array is, in an error."""
+    return f"{array.dtype} of shape {array.shape}"

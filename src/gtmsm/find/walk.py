@@ -1,0 +1,139 @@
+"""A walk through a held-out place as a clip file, and pictures to ask about."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+
+from gtmsm.config import require, require_seed
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import as_clip
+from gtmsm.data.store import Chart, Recording, require_clip_name, write_clip
+from gtmsm.evaluation.score import EvaluationConfig, examiner_for
+from gtmsm.files import replacing, require_folder
+from gtmsm.find.words import pose_in_words
+from gtmsm.run import Run
+from gtmsm.tensors import felt
+from gtmsm.worlds.floor_map import SHARP
+from gtmsm.worlds.image_walk import ImageWalk, hatched
+from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import unwrapped
+from gtmsm.worlds.walkers import Walker
+from gtmsm.worlds.world import World
+
+MOST_STEPS = 10_000
+"""More than any memory of ours was ever asked to hold."""
+LATER = 100
+"""Steps walked on, at least, to come by places of the clip again."""
+PICTURES, OTHERS = 3, 2
+"""Pictures of places that are in the clip, and of another place."""
+ELSEWHERE = 32
+"""Steps walked in that other place."""
+ZOOM = 8
+"""Pixels of a map per pixel of an image."""
+
+
+@torch.no_grad()
+def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: str | None, pictures: Path | None) -> str:
+    """Write the clip and, where a folder is given for them, pictures; returns lines about them."""
+    steps = run.experiment.evaluation.tau if steps is None else steps
+    require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
+    require_seed(seed)
+    require_clip_name(out)
+    require(not out.is_dir(), f"cannot write {out}: it is a folder")
+    for folder in (out.parent, *([pictures] if pictures else [])):
+        require_folder(folder)
+    setting = run.set_up(torch.device("cpu"), images)
+    world, walker = setting.test_world, setting.walker
+    generator = torch.Generator().manual_seed(seed)
+    world.reset(1, generator)
+    clip = as_clip(world, walker(world, steps, generator))
+    recording = Recording.of(clip, _chart(world))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_clip(out, recording)
+    told = f"{steps} steps of {recording.frames.shape[2]}x{recording.frames.shape[1]} pixels, with the truth: {out}"
+    if pictures is None:
+        return told
+    pictures.mkdir(parents=True, exist_ok=True)
+    lines = _seen_again(world, walker, clip, generator, pictures) + _elsewhere(world, walker, generator, pictures)
+    return "\n".join([told, *lines])
+
+
+def _chart(world: World) -> Chart:
+    """The place of the only agent from above."""
+    place = unwrapped(world)
+    if isinstance(place, Rooms):
+        floor = place.map(int(place.where[0]))
+        per_unit = floor.scale / SHARP
+        (west, south), tall = floor.corner, floor.image.height / SHARP
+        origin = np.array([-west * per_unit, tall + south * per_unit])
+        return Chart(floor.pixels(), origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
+    assert isinstance(place, ImageWalk), "a world that nobody has taught to be recorded"
+    config = place.config
+    large = place.picture()[0].repeat_interleave(ZOOM, 1).repeat_interleave(ZOOM, 2)
+    picture = _bytes(hatched(large, config, ZOOM, place.solid[0]))
+    middle, step = ZOOM * (config.margin + config.crop / 2), float(ZOOM * config.stride)
+    return Chart(picture, np.array([middle, middle]), np.array([[0.0, step], [step, 0.0]]))
+
+
+def _seen_again(world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path) -> list[str]:
+    """Pictures taken later on, where the agent comes by again; of the clip itself if it never does."""
+    more = max(LATER, clip.steps)
+    later = as_clip(world, walker(world, more, generator))
+    whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)))
+    examiner = examiner_for(world, EvaluationConfig(tau=clip.steps, horizon=more))
+    again = clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]
+    came_back = len(again) > 0
+    source = "when it came by again" if came_back else "in the clip itself, since the walk never came by again"
+    lines = []
+    for step in _spread(again if came_back else torch.arange(clip.steps), PICTURES):
+        path = folder / f"seen-step-{step + 1:04d}.png"
+        _write_picture(path, whole.x[0, step])
+        pose = felt(whole.true_start, whole.true_pose[:, step])[0]
+        lines.append(f"{path}: seen at {pose_in_words(pose.tolist())} from the start, {source}")
+    return lines
+
+
+def _elsewhere(world: World, walker: Walker, generator: torch.Generator, folder: Path) -> list[str]:
+    """Pictures of another place, where there is one."""
+    before = _which(world)
+    for _ in range(100):
+        world.reset(1, generator)
+        if _which(world) != before:
+            break
+    else:
+        return ["no pictures of another place: this run's world has no other"]
+    clip = as_clip(world, walker(world, ELSEWHERE, generator))
+    lines = []
+    for step in _spread(torch.arange(ELSEWHERE), OTHERS):
+        path = folder / f"other-place-step-{step + 1:04d}.png"
+        _write_picture(path, clip.x[0, step])
+        lines.append(f"{path}: of another place, never seen in the clip")
+    return lines
+
+
+def _which(world: World) -> int:
+    """The place of the only agent."""
+    place = unwrapped(world)
+    return int((place.where if isinstance(place, Rooms) else place.image)[0])  # type: ignore[attr-defined]
+
+
+def _spread(steps: Tensor, count: int) -> list[int]:
+    """A few of them, as far from each other as can be, the last among them."""
+    chosen = np.linspace(0, len(steps) - 1, count + 1)[1:].round().astype(int)
+    return sorted({int(steps[i]) for i in chosen})
+
+
+def _bytes(picture: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
+    """Channels last, as files have them."""
+    return (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
+
+
+def _write_picture(path: Path, frame: Float[Tensor, "3 height width"]) -> None:
+    """A PNG, whole or not at all."""
+    with replacing(path) as draft:
+        Image.fromarray(_bytes(frame)).save(draft, "PNG")

@@ -1,0 +1,60 @@
+"""Poses and places found, as people say them."""
+
+import math
+from collections.abc import Sequence
+
+from gtmsm.model.whereabouts import Whereabouts
+
+SHOWN = 3
+"""Places told and drawn, at most ..."""
+LEAST = 0.01
+"""... if they are at least this likely; the most likely one always is."""
+DOUBTFUL = 0.5
+"""Beyond this probability of `unknown`, it was never seen."""
+
+
+def pose_in_words(pose: Sequence[float]) -> str:
+    """Row and column, or x, y and heading."""
+    if len(pose) == 2:
+        return f"row {_signed(pose[0])}, column {_signed(pose[1])}"
+    x, y, heading = pose
+    degrees = (math.degrees(heading) + 180) % 360 - 180
+    return f"x {_signed(x)}, y {_signed(y)}, heading {_signed(degrees, 0)}°"
+
+
+def units_in_words(has_heading: bool, metric: bool) -> str:
+    """What a pose is counted in, and from where."""
+    if not metric:
+        return "from the start, in the model's own units"
+    if has_heading:
+        return "wall heights ahead and to the left of the start"
+    return "cells down and to the right of the start"
+
+
+def told(where: Whereabouts, has_heading: bool, metric: bool) -> str:
+    """The answer for one picture, a line for every place worth telling."""
+    unknown = float(where.unknown[0])
+    places = []
+    for i in worth_telling(where):
+        spread = where.variance[0, i].sqrt().tolist()
+        sure = f"± {spread[0]:.1f}" + (f" and {math.degrees(spread[1]):.0f}°" if len(spread) > 1 else "")
+        unit = f" ({units_in_words(has_heading, metric)})" if i == 0 else ""
+        places.append(
+            f"at {pose_in_words(where.pose[0, i].tolist())}{unit} {sure} with probability {where.weight[0, i]:.2f}, "
+            f"most like step {where.entry[0, i] + 1}"
+        )
+    if unknown > DOUBTFUL:
+        return "\n".join([f"never seen (unknown {unknown:.2f})", f"if it was, then {places[0]}"])
+    first, *others = places
+    return "\n".join([f"seen {first}; unknown {unknown:.2f}", *(f"or {place}" for place in others)])
+
+
+def worth_telling(where: Whereabouts) -> list[int]:
+    """The most likely place, and a few others that are not negligible."""
+    return [i for i, w in enumerate(where.weight[0, :SHOWN].tolist()) if i == 0 or w >= LEAST]
+
+
+def _signed(number: float, digits: int = 1) -> str:
+    """With its sign, but 0 without."""
+    said = f"{number:+.{digits}f}"
+    return said.lstrip("+-") if float(said) == 0 else said

@@ -269,9 +269,9 @@ def _imagine(words: list[str]) -> int:
 class RecordFlags:
     """Write a walk through a held-out place of the run's world as a clip file, for gtmsm localise."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder."""
-    out: Annotated[Path, tyro.conf.Positional]
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")]
     """The .npz to write: frames, actions, and the truth beside them."""
     steps: int | None = None
     """How long to walk; default: as many as the run's config says to memorise."""
@@ -304,13 +304,12 @@ def _record(words: list[str]) -> int:
 class LocaliseFlags:
     """Memorise a clip, then say and draw where in it a picture was seen, or that it never was."""
 
-    run: Annotated[Path, tyro.conf.Positional]
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder of a model with landmarks: trained with --model.landmark.form."""
-    clip: Annotated[Path, tyro.conf.Positional]
+    clip: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLIP")]
     """What to memorise: an .npz that gtmsm record wrote, or with `frames` and `actions` of your own."""
-    picture: Annotated[Path, tyro.conf.Positional]
-    """A PNG or JPEG of just the size that the model sees; or another .npz, a short clip: its last frame is asked for,
-    and the others help."""
+    picture: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
+    """A PNG or JPEG of the very size that the model sees, or an .npz: a short clip whose last frame is asked for."""
     out: Path = Path("where.png")
     """Figure to write: the map of the clip, or that of the model where the clip has none, and the places found."""
     device: Device = "auto"

@@ -12,10 +12,14 @@ from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.training.update import OptimiserConfig
+from gtmsm.worlds.image_walk import ImageWalkConfig
+from gtmsm.worlds.slip import SlipConfig
+from gtmsm.worlds.walkers import PoissonWalkerConfig, ScavengerWalkerConfig
 
 
 def _rotate() -> RoomsExperiment:
@@ -151,6 +155,93 @@ def _walk_strong() -> RoomsExperiment:
     )
 
 
+def _obstacles() -> ImageWalkExperiment:
+    """App. D: obstacles that no transition model can know, steps that slip, and landmarks against both."""
+    return ImageWalkExperiment(
+        world=ImageWalkConfig(obstacles=2),
+        walker=PoissonWalkerConfig(look_first=True),
+        slip=SlipConfig(probability=0.1),
+        training=TrainingConfig(
+            updates=4_000,
+            optimiser=OptimiserConfig(batch=48, anneal_updates=4_000),
+            curriculum=CurriculumConfig(
+                tau=96,
+                horizon=32,
+                warm_up=800,
+                warm_up_tau=16,
+                grow=(),
+                prospect=False,
+                motion_rate=10.0,
+                wall_rate=10.0,
+            ),
+            objective=ObjectiveConfig(displacement=10.0, poses_from_bound=False),
+        ),
+        model=WorldModelConfig(motion=MotionConfig(noise=0.05, fence=0.0), landmark=LandmarkConfig(form="bayes")),
+        evaluation=EvaluationConfig(metric_poses=True),
+    )
+
+
+def _obstacles_small() -> ImageWalkExperiment:
+    """The same on two CPU cores."""
+    large = _obstacles()
+    training = large.training
+    return replace(
+        large,
+        training=replace(
+            training,
+            updates=1_200,
+            optimiser=OptimiserConfig(batch=16, anneal_updates=1_200),
+            curriculum=replace(training.curriculum, tau=48, warm_up=500),
+            watch_every=200,
+            save_every=400,
+        ),
+        model=replace(large.model, landmark=replace(large.model.landmark, width=128, matches=8)),
+        evaluation=replace(large.evaluation, clips=50),
+    )
+
+
+def _obstacles_free() -> ImageWalkExperiment:
+    """The same without true displacements: a step has failed where the model recognises that it has."""
+    large = _obstacles()
+    training = large.training
+    return replace(
+        large,
+        training=replace(
+            training,
+            objective=ObjectiveConfig(regret=10.0, poses_from_bound=False),
+            curriculum=replace(training.curriculum, prospect=True, motion_rate=1.0),
+            # Four of five actions move by a unit, so that units are steps.
+            prospect=ProspectConfig(length=2.0),
+        ),
+        evaluation=replace(large.evaluation, metric_poses=False),
+    )
+
+
+def _walk_landmarks() -> RoomsExperiment:
+    """What places look like, for a model that walks already: agents that bump, steps that slip."""
+    walk = _walk_strong()
+    return replace(
+        walk,
+        begin_with="weights/walk-strong",
+        walker=replace(walk.walker, scavenger=ScavengerWalkerConfig(may_bump=True)),
+        pool=PoolConfig(clips=10_000, steps=300),
+        training=replace(
+            walk.training,
+            updates=6_000,
+            optimiser=replace(walk.training.optimiser, batch=16, anneal_updates=6_000, ramp_updates=200),
+            curriculum=replace(walk.training.curriculum, landmark_rate=1.0),
+            objective=replace(walk.training.objective, recognition_only=True),
+        ),
+        model=replace(
+            walk.model,
+            landmark=LandmarkConfig(
+                form="bayes", matches=16, width=512, recent=16, steady=0.02, steady_turn=0.005, surprise=0.03,
+                stray=0.15, stray_turn=0.05, grain=0.02, reach=3.0, tolerance=0.23,
+            ),
+        ),
+    )  # fmt: skip
+
+
 HORIZON_IN = {"rooms": 300}
 """Steps to predict in places of another kind, where the paper says how many (App. C)."""
 
@@ -170,6 +261,15 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
             evaluation=EvaluationConfig(clips=100),
         ),
     ),
+    "obstacles": (
+        "App. D: image walks with obstacles and steps that slip, corrected by landmarks; for a GPU",
+        _obstacles(),
+    ),
+    "obstacles-small": (
+        "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains",
+        _obstacles_small(),
+    ),
+    "obstacles-free": ("obstacles without true displacements", _obstacles_free()),
     "rotate-small": (
         "section 4.2.1, small enough for two CPU cores; what `gtmsm demo rotate` trains",
         _rotate_small(),
@@ -183,6 +283,10 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
     "walk-strong": (
         "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU",
         _walk_strong(),
+    ),
+    "walk-landmarks": (
+        "walk-strong, taught to recognise places, so that agents may bump and slip (App. D); for a GPU",
+        _walk_landmarks(),
     ),
     "walk-free": ("walk without the displacement loss", _walk_free()),
 }

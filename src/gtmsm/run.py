@@ -124,6 +124,8 @@ class Run:
         require_folder(folder)
         setting = self.set_up(device, images, plan)
         model = self.load_model(device)
+        # Displacements were learned from or not: scores say so, and compare poses accordingly.
+        settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
         result = evaluate(model, setting.test_world, setting.walker, settings, device)
         scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {

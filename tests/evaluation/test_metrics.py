@@ -170,3 +170,22 @@ def test_an_agent_that_never_moved_leaves_nothing_to_explain():
 def test_a_diverged_pose_is_refused():
     with pytest.raises(InputError, match="diverged"):
         metrics.affine_fit(torch.tensor([[0.0, torch.nan], [1, 1]]), torch.zeros(2, 2))
+
+
+def test_steps_before_the_first_hit_are_those_that_nothing_went_before():
+    hit = torch.tensor([[0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
+    assert metrics.before_first(hit).int().tolist() == [[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
+
+
+def test_a_share_of_nothing_is_none():
+    value, mask = torch.tensor([True, False, True]), torch.tensor([True, True, False])
+    assert metrics.share(value, mask) == 0.5
+    assert metrics.share(value, torch.zeros(3, dtype=torch.bool)) is None
+
+
+def test_positions_taken_as_they_are_explain_less_than_after_a_fit():
+    true = torch.randn(4, 9, 2, generator=torch.Generator().manual_seed(0))
+    assert metrics.explained(true, true) == pytest.approx(1)
+    assert metrics.explained(true + 3, true) < 0
+    assert metrics.affine_fit(true + 3, true).r2 == pytest.approx(1)
+    assert metrics.explained(true, torch.zeros_like(true)) == 0, "who never moved explains nothing"

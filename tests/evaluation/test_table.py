@@ -213,3 +213,30 @@ def test_runs_that_converged_are_counted():
 
 def test_convergence_is_not_spoken_of_where_it_is_not_defined():
     assert "converged" not in text_of(comparison_table({"a": ROOMS}))
+
+
+CELLS = IMAGE_WALK | {
+    "psnr_unhindered": 24.0, "position_within_half_cell_memorised": 0.975, "position_within_half_cell_predicted": 0.9,
+    "dead_reckoning_position_within_half_cell_memorised": 0.3,
+    "controls": {name: {"psnr_pooled": 10.0, "psnr_unhindered": 20.0} for name in CONTROLS},
+}  # fmt: skip
+
+
+def test_where_steps_can_fail_the_line_says_how_often_the_cell_was_right():
+    assert headline(CELLS).endswith(
+        "; in the right cell at 97.5% while memorising (by actions alone 30.0%), "
+        "90.0% while predicting, until a step failed"
+    )
+    assert "right cell" not in headline(IMAGE_WALK)
+
+
+def test_unhindered_steps_have_a_column_in_80_characters():
+    lines = printed(CELLS | {"sampled": CELLS}, 80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if line.startswith("imagined ")).split()[-1] == "24.00"
+
+
+def test_runs_among_obstacles_are_compared_by_their_cells():
+    text = text_of(comparison_table({"runs/mine": CELLS, "runs/other": IMAGE_WALK}), 80)
+    assert max(map(len, text.splitlines())) <= 80
+    assert next(line for line in text.splitlines() if line.startswith("runs/mine")).split()[4:6] == ["97.5%", "90.0%"]

@@ -51,6 +51,8 @@ class Gallery:
     """Corners of the true outer walls, mapped into the inferred space."""
     true_displacement: Float[np.ndarray, "A 2"]
     """The true move of each action, mapped into the inferred space."""
+    metric: bool = False
+    """Whether the inferred space is (row, column) in cells from the start, since displacements were learned from."""
     way: WayFound | None = None
     """Where steps can fail, or the model recognises places."""
 

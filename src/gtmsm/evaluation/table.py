@@ -73,17 +73,21 @@ COLUMNS = (
 COLUMNS_OF_SOME = (
     Column("retrieval_revisited", "retrieval", "%", 1),
     Column("retrieval_revisited_last16", "retrieval, last 16", "%", 1),
+    Column("psnr_unhindered", "PSNR unhindered", "dB", 2),
     Column("psnr_seen_rooms", "PSNR rooms seen", "dB", 2),
     Column("psnr_seen_rooms_late", "PSNR rooms seen, late", "dB", 2),
     Column("floor_colour_error", "floor colour", "1/255", 1),
     Column("wall_colour_error", "wall colour", "1/255", 1),
 )
-"""Retrieval where places are cells; colours, and rooms that were seen, where there are several rooms."""
+"""Retrieval where places are cells; unhindered where steps can fail; colours, and rooms that were seen, where there are
+several rooms."""
 
 OF_THE_MODEL = (
     Column("heading_error", "heading off", "°", 2),
     Column("position_error_relative", "position off", "%", 2),
     Column("pose_r2", "R²", "", 4),
+    Column("position_within_half_cell_memorised", "right cell, memorised", "%", 1),
+    Column("position_within_half_cell_predicted", "right cell, predicted", "%", 1),
 )
 """Of the model itself, not of its controls."""
 
@@ -108,6 +112,14 @@ OVER_IMAGES = Comparison(
     ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16", "pose_r2"),
     Column("psnr_revisited", "VAE ceiling, revisited", "dB", 2),
 )
+AMONG_OBSTACLES = Comparison(
+    (
+        "psnr_revisited", "psnr_unhindered", "retrieval_revisited", "position_within_half_cell_memorised",
+        "position_within_half_cell_predicted",
+    ),
+    OVER_IMAGES.ceiling,
+)  # fmt: skip
+"""Where steps can fail, or models recognise places: is the agent in the right cell?"""
 IN_A_ROOM = Comparison(
     ("psnr_pooled", "psnr_revisited", "psnr_unseen", "heading_error", "position_error_relative"),
     Column("psnr_pooled", "VAE ceiling, pooled", "dB", 2),
@@ -137,6 +149,11 @@ def has_heading(scores: Mapping[str, Any]) -> bool:
 def has_colours(scores: Mapping[str, Any]) -> bool:
     """Whether these are scores among several rooms, which are told apart by their colours."""
     return any(_has(each, "floor_colour_error") for _, _, each in rows(scores))
+
+
+def has_cells(scores: Mapping[str, Any]) -> bool:
+    """Whether it was scored how often the agent was in the right cell: where steps can fail, or with landmarks."""
+    return _has(scores, "position_within_half_cell_memorised")
 
 
 def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:
@@ -186,6 +203,7 @@ def headline(scores: Mapping[str, Any]) -> str:
     return (
         f"right place retrieved at {found} of revisited steps, R² of position {r2:.4f}, "
         f"{100 * scores['revisited_fraction']:.0f}% of the predicted steps were at memorised places"
+        f"{_cells_found(scores) if has_cells(scores) else ''}"
     )
 
 
@@ -200,7 +218,8 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
     over_images = {name: scores for name, scores in runs.items() if not has_heading(scores)}
     in_rooms = {name: scores for name, scores in runs.items() if has_heading(scores)}
     of_rooms = IN_SEVERAL_ROOMS if any(map(has_colours, in_rooms.values())) else IN_A_ROOM
-    kinds = ((over_images, OVER_IMAGES), (in_rooms, of_rooms))
+    of_images = AMONG_OBSTACLES if any(map(has_cells, over_images.values())) else OVER_IMAGES
+    kinds = ((over_images, of_images), (in_rooms, of_rooms))
     tables = [_compared(alike, comparison) for alike, comparison in kinds if alike]
     return Group(*tables[:1], *(part for table in tables[1:] for part in ("", table)))
 
@@ -269,6 +288,8 @@ def _caption(scores: Mapping[str, Any], columns: Sequence[Column]) -> str:
     parts = ["PSNR in dB, of the mean error"]
     if any(column.key == "retrieval_revisited" for column in columns):
         parts.append("retrieval at revisited places")
+    if any(column.key == "psnr_unhindered" for column in columns):
+        parts.append("unhindered: revisited, before a step failed")
     if has_heading(scores):
         parts.append("unseen: far from every memorised pose")
     if any(column.unit == "1/255" for column in columns):
@@ -276,6 +297,17 @@ def _caption(scores: Mapping[str, Any], columns: Sequence[Column]) -> str:
             "rooms seen: while memorising; late: after step 400; colours: mean error in rooms entered again, of 255"
         )
     return "; ".join(parts)
+
+
+def _cells_found(scores: Mapping[str, Any]) -> str:
+    """How often the position was within half a cell, and what actions alone come to."""
+    parts = []
+    for phase, when in (("memorised", "while memorising"), ("predicted", "while predicting, until a step failed")):
+        mine, theirs = (scores.get(f"{prefix}position_within_half_cell_{phase}") for prefix in ("", "dead_reckoning_"))
+        if mine is not None:
+            by_actions = "" if theirs is None else f" (by actions alone {100 * theirs:.1f}%)"
+            parts.append(f"{100 * mine:.1f}% {when}{by_actions}")
+    return f"; in the right cell at {', '.join(parts)}" if parts else ""
 
 
 def _only_turns(scores: Mapping[str, Any]) -> bool:

@@ -11,10 +11,10 @@ from matplotlib.patches import Ellipse
 from matplotlib.patheffects import withStroke
 
 from gtmsm.errors import InputError
-from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure
+from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure, spread
 from gtmsm.files import replacing
 from gtmsm.find.ground import Ground
-from gtmsm.find.words import DOUBTFUL, pose_in_words, worth_telling
+from gtmsm.find.words import DOUBTFUL, worth_telling
 from gtmsm.model.whereabouts import Whereabouts
 
 DARK = "#16191d"
@@ -25,9 +25,11 @@ ARROW = 0.07
 """Length of an arrow that shows a heading, in widths of the map."""
 ARROWS = 40
 """Arrows along a path, at most."""
-WIDE, TALL = 7.8, 5.4
+WIDE, TALL = 7.4, 5.9
 """Inches."""
 DPI = 160
+LONGEST = 36
+"""Letters of a name below a picture, at most."""
 
 
 @mpl.rc_context(STYLE)
@@ -35,6 +37,7 @@ def draw_answer(
     path: Path,
     ground: Ground,
     where: Whereabouts,
+    headline: str,
     picture: UInt8[np.ndarray, "height width 3"],
     name: str,
     memorised: UInt8[np.ndarray, "time height width 3"],
@@ -43,22 +46,18 @@ def draw_answer(
     lost, entry = float(where.unknown[0]) > DOUBTFUL, int(where.entry[0, 0])
     figure = new_figure(TALL, WIDE)
     figure.get_layout_engine().set(wspace=0.05, hspace=0.04)
-    panels = figure.subplot_mosaic([["asked", "place"], ["like", "place"]], width_ratios=(1, 2.15))
-    _view(panels["asked"], picture, f"asked for: {name}")
-    _view(panels["like"], memorised[entry], f"looks most like step {entry + 1} of {len(memorised)}")
+    rows = [["asked", "place"], ["like", "place"], ["note", "note"]]
+    panels = figure.subplot_mosaic(rows, width_ratios=(1, 2.15), height_ratios=(1, 1, 0.42))
+    _view(panels["asked"], picture, "asked for", name)
+    _view(panels["like"], memorised[entry], "most like it in memory", f"step {entry + 1} of {len(memorised)}")
     place = panels["place"]
     _draw_ground(place, ground)
-    for i in reversed(worth_telling(where)):  # the most likely one on top
-        _draw_place(place, ground, where, i, GREY if lost else BLUE)
+    _draw_places(place, ground, where, GREY if lost else BLUE)
     at = ground.chart.pixel(ground.path[entry])
     place.plot(*at, "s", ms=6, mfc="none", mec=ORANGE, mew=1.8, zorder=4)
     place.set_title(ground.title)
-    figure.suptitle(_verdict(where, lost), x=0.01, ha="left", fontsize=12, fontweight="bold")
-    place.legend(
-        handles=_legend(lost, ground.arrows, entry),
-        loc="upper left", bbox_to_anchor=(0, -0.01), ncols=2, frameon=False, borderaxespad=0, handlelength=1.8,
-    )  # fmt: skip
-    figure.supxlabel(ground.caption, x=0.01, ha="left", fontsize=8, linespacing=1.4)
+    figure.suptitle(headline, x=0.01, ha="left", fontsize=12, fontweight="bold")
+    _explain(panels["note"], ground, lost, entry)
     try:
         with replacing(path) as draft:
             figure.savefig(draft, format="png", dpi=DPI, facecolor="white")
@@ -66,16 +65,11 @@ def draw_answer(
         raise InputError(f"could not write {path}: {problem.strerror or problem}") from problem
 
 
-def _verdict(where: Whereabouts, lost: bool) -> str:
-    """The answer in a line."""
-    unknown = f"unknown {where.unknown[0]:.2f}"
-    return f"never seen ({unknown})" if lost else f"seen at {pose_in_words(where.pose[0, 0].tolist())}; {unknown}"
-
-
-def _view(axes: Axes, picture: UInt8[np.ndarray, "height width 3"], title: str) -> None:
+def _view(axes: Axes, picture: UInt8[np.ndarray, "height width 3"], title: str, name: str) -> None:
     """A frame, its pixels as squares."""
     axes.imshow(picture)
     axes.set_title(title)
+    axes.set_xlabel(name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}", loc="left")
     axes.set(xticks=[], yticks=[], anchor="NW")
     axes.spines[:].set_visible(False)
 
@@ -100,37 +94,61 @@ def _draw_ground(axes: Axes, ground: Ground) -> None:
             scale=1,
             color=DARK,
             alpha=0.45,
-            width=0.004,
+            width=0.005,
             zorder=1,
         )
     axes.plot(*way[0], "o", ms=6, mfc="white", mec=DARK, mew=1.4, zorder=3)
 
 
+def _draw_places(axes: Axes, ground: Ground, where: Whereabouts, colour: str) -> None:
+    """All that are worth it, the most likely one on top, with their probabilities beside them."""
+    shown = worth_telling(where)
+    wide = ground.chart.picture.shape[1]
+    for i in reversed(shown):
+        _draw_place(axes, ground, where, i, colour)
+    centres = ground.pixel(where.pose[0, shown].double().cpu().numpy())
+    _make_room(axes, centres, 0.04 * wide)
+    left = centres[:, 0].max() > 0.82 * wide
+    column = centres[:, 0].min() - 0.08 * wide if left else centres[:, 0].max() + 0.08 * wide
+    for i, (x, y), height in zip(shown, centres, spread(centres[:, 1].tolist(), 0.055 * wide), strict=True):
+        axes.plot([x, column], [y, height], color="white", lw=2.4, alpha=0.7, zorder=6)
+        axes.plot([x, column], [y, height], color=colour, lw=1, zorder=6)
+        axes.text(
+            column, height, f"{where.weight[0, i]:.2f}", color=colour, fontsize=11, fontweight="bold", zorder=8,
+            ha="right" if left else "left", va="center_baseline",
+            path_effects=[withStroke(linewidth=3, foreground="white")],
+        )  # fmt: skip
+
+
+def _make_room(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> None:
+    """Show what lies outside of the map, too."""
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    (west, north), (east, south) = points.min(0) - margin, points.max(0) + margin
+    axes.set(xlim=(min(left, west), max(right, east)), ylim=(max(bottom, south), min(top, north)))
+
+
 def _draw_place(axes: Axes, ground: Ground, where: Whereabouts, i: int, colour: str) -> None:
-    """An ellipse of two standard deviations, its probability beside it, and which way the agent looked."""
-    wide, faint = ground.chart.picture.shape[1], 0.35 + 0.65 * float(where.weight[0, i])
+    """An ellipse of two standard deviations, and which way the agent looked."""
+    wide = ground.chart.picture.shape[1]
     pose = where.pose[0, i : i + 1].double().cpu().numpy()
     x, y = ground.pixel(pose)[0]
     half, angle = _half_axes(ground.stretch * float(where.variance[0, i, 0].sqrt()))
     half = np.maximum(SIGMAS * half, SMALLEST * wide)
-    shape = {"xy": (x, y), "width": 2 * half[0], "height": 2 * half[1], "angle": angle}
-    axes.add_patch(Ellipse(**shape, fill=False, edgecolor="white", lw=4, alpha=0.8 * faint, zorder=5))
-    axes.add_patch(Ellipse(**shape, facecolor=(*mpl.colors.to_rgb(colour), 0.15), edgecolor=colour, lw=2, zorder=5))
-    axes.plot(x, y, "+", color=colour, ms=9, mew=2, zorder=6)
-    rim = [withStroke(linewidth=3, foreground="white")]
+    shape = {"xy": (x, y), "width": 2 * half[0], "height": 2 * half[1], "angle": angle, "fill": False, "zorder": 5}
+    thick = 2.2 if i == 0 else 1.2
+    axes.add_patch(Ellipse(**shape, edgecolor="white", lw=thick + 2, alpha=0.7))
+    axes.add_patch(Ellipse(**shape, edgecolor=colour, lw=thick, ls="-" if i == 0 else "--"))
+    axes.plot(x, y, "+", color="white", ms=11, mew=3.6, zorder=6)
+    axes.plot(x, y, "+", color=colour, ms=9, mew=2, zorder=7)
     if pose.shape[1] == 3:
         ahead = ARROW * wide * ground.looks(ground.fit(pose))[0]
+        rim = [withStroke(linewidth=thick + 2, foreground="white")]
         axes.annotate(
             "", (x + ahead[0], y + ahead[1]), (x, y), zorder=6,
             arrowprops={
-                "arrowstyle": "-|>", "color": colour, "lw": 2.2, "shrinkA": 0, "shrinkB": 0, "path_effects": rim,
+                "arrowstyle": "-|>", "color": colour, "lw": thick, "shrinkA": 0, "shrinkB": 0, "path_effects": rim,
             },
         )  # fmt: skip
-    above = -1 if y - half[1] > 0.06 * wide else 1
-    axes.text(
-        x, y + above * (half[1] + 0.012 * wide), f"{where.weight[0, i]:.2f}", color=colour, fontsize=11,
-        fontweight="bold", ha="center", va="bottom" if above < 0 else "top", path_effects=rim, zorder=7, clip_on=False,
-    )  # fmt: skip
 
 
 def _half_axes(stretch: Float[np.ndarray, "2 2"]) -> tuple[Float[np.ndarray, "2"], float]:
@@ -139,23 +157,17 @@ def _half_axes(stretch: Float[np.ndarray, "2 2"]) -> tuple[Float[np.ndarray, "2"
     return half, float(np.degrees(np.arctan2(turned[1, 0], turned[0, 0])))
 
 
-def _legend(lost: bool, own: bool, entry: int) -> list[Line2D]:
-    """What is what."""
-    found = "where it would be, if it was seen" if lost else "where it was seen (2σ), with its probability"
+def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:
+    """What is what, and how it came onto the map."""
     colour, like = GREY if lost else BLUE, f"step {entry + 1}, which looks most like it"
-    return [
-        Line2D([], [], color=DARK, alpha=0.6, lw=1.2, label="memorised path" + (" and gaze" if own else "")),
-        Line2D([], [], ls="", marker="o", ms=6, mfc="white", mec=DARK, mew=1.4, label="after the first step"),
-        Line2D([], [], ls="", marker="o", ms=9, mfc=(*mpl.colors.to_rgb(colour), 0.15), mec=colour, mew=2, label=found),
-        Line2D(
-            [],
-            [],
-            ls="",
-            marker="s",
-            ms=6,
-            mfc="none",
-            mec=ORANGE,
-            mew=1.8,
-            label=like,
-        ),
+    found = "where it would be, if it was seen" if lost else "where it was seen (2σ), with its probability"
+    dot = {"ls": "", "marker": "o", "ms": 6, "mfc": "white", "mec": DARK, "mew": 1.4}
+    lines = [
+        Line2D([], [], color=DARK, alpha=0.6, lw=1.2, label="memorised path" + (" and gaze" if ground.arrows else "")),
+        Line2D([], [], **dot, label="after the first step"),
+        Line2D([], [], **dot | {"ms": 9, "mfc": "none", "mec": colour, "mew": 2}, label=found),
+        Line2D([], [], **dot | {"marker": "s", "mfc": "none", "mec": ORANGE, "mew": 1.8}, label=like),
     ]
+    axes.set_axis_off()
+    axes.legend(handles=lines, loc="upper left", ncols=2, frameon=False, borderaxespad=0, handlelength=1.8)
+    axes.text(0, 0, ground.caption, fontsize=8, linespacing=1.4, va="bottom", transform=axes.transAxes)

@@ -1,6 +1,5 @@
 """What an answer is drawn on: the map of the clip, or the one that the model itself has."""
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,11 +15,13 @@ from gtmsm.worlds.rooms import RoomsConfig
 
 PAPER = 246
 """Grey of where nothing is known."""
-MOSAIC_ZOOM = 8
+ZOOM = 8
+"""Pixels of a mosaic per pixel of a frame, unless it becomes larger than this:"""
+LARGEST = 2_000
 SHEET = 480
-"""Pixels along the longer side of an empty sheet, without its margin."""
+"""Pixels along each side of an empty sheet."""
 LEAST_SIDE = 1.0
-"""Units that a sheet shows, at least."""
+"""Units that a walk is across, at least."""
 
 
 @dataclass(frozen=True)
@@ -98,15 +99,16 @@ def _mosaic(model: WorldModel, stride: int, recording: Recording, inferred: Floa
     to_cells = np.linalg.lstsq(moves, np.array(MOVES, dtype=float)[: len(moves)], rcond=None)[0]
     fit = Fit(to_cells, np.zeros(2))
     cells = fit(inferred)
-    zoom, (height, width) = MOSAIC_ZOOM, recording.frames.shape[1:3]
+    height, width = recording.frames.shape[1:3]
+    side = stride * float(np.ptp(cells, axis=0).max()) + max(height, width)
+    require(
+        side <= 2 * LARGEST, f"the model thinks that it walked {side:.0f} pixels far, too far to draw; train it longer"
+    )
+    zoom = max(1, min(ZOOM, int(LARGEST / side)))
     corner = np.round(zoom * stride * cells).astype(int)
     first = corner.min(0)
     corner -= first
     tall, wide = corner.max(0) + zoom * np.array([height, width])
-    require(
-        tall * wide < 1 << 26,
-        f"the model's map is {wide // zoom}x{tall // zoom} pixels large, too large to draw; train it for longer",
-    )
     picture = np.full((tall, wide, 3), PAPER, np.uint8)
     for (row, column), frame in zip(corner, recording.frames, strict=True):
         large = frame.repeat(zoom, 0).repeat(zoom, 1)
@@ -123,16 +125,11 @@ def _mosaic(model: WorldModel, stride: int, recording: Recording, inferred: Floa
 
 def _empty_sheet(inferred: Float[np.ndarray, "time 3"], metric: bool) -> Ground:
     """The path as the model thinks that it was, with a bar of one unit to measure it by."""
-    seen = np.vstack([inferred[:, :2], np.zeros(2)])
-    low, high = seen.min(0), seen.max(0)
-    longest = max(LEAST_SIDE, float((high - low).max()))
-    margin = 0.15 * longest
-    per_unit = SHEET / longest
-    low, high = low - margin, high + margin
-    wide, tall = (math.ceil(side) for side in per_unit * np.maximum(high - low, 0.6 * longest))
-    picture = _ruled(tall, wide, per_unit)
-    origin = np.array([-low[0] * per_unit, tall + low[1] * per_unit])
-    chart = Chart(picture, origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
+    low, high = np.minimum(inferred[:, :2].min(0), 0), np.maximum(inferred[:, :2].max(0), 0)
+    side = 1.3 * max(LEAST_SIDE, float((high - low).max()))
+    per_unit, (west, south) = SHEET / side, (low + high - side) / 2
+    origin = np.array([-west * per_unit, SHEET + south * per_unit])
+    chart = Chart(_ruled(per_unit), origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
     unit = "one wall height" if metric else "one unit of the model"
     caption = (
         "The clip has no map: this is the path that the model thinks it took, and which way it looked. The start looks "
@@ -141,9 +138,8 @@ def _empty_sheet(inferred: Float[np.ndarray, "time 3"], metric: bool) -> Ground:
     return Ground(chart, SAME, inferred, "the walk as the model remembers it", caption, arrows=True)
 
 
-def _ruled(tall: int, wide: int, per_unit: float) -> UInt8[np.ndarray, "tall wide 3"]:
+def _ruled(per_unit: float) -> UInt8[np.ndarray, "side side 3"]:
     """An empty sheet with a bar as long as a unit."""
-    sheet = np.full((tall, wide, 3), PAPER, np.uint8)
-    bar = slice(12, min(wide, 12 + round(per_unit)))
-    sheet[tall - 14 : tall - 10, bar] = 80
+    sheet = np.full((SHEET, SHEET, 3), PAPER, np.uint8)
+    sheet[-14:-10, 12 : 12 + round(per_unit)] = 80
     return sheet

@@ -13,7 +13,7 @@ from gtmsm.data.store import SUFFIX, Recording, read_clip, require_size
 from gtmsm.files import require_folder
 from gtmsm.find.figure import draw_answer
 from gtmsm.find.ground import ground_for, require_same_world
-from gtmsm.find.words import told
+from gtmsm.find.words import headline, told
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.run import Run
 from gtmsm.worlds.images import read_picture
@@ -44,11 +44,12 @@ def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torc
     memory, _ = model.memorise(recording.x(device), recording.a(model.action_size, device))
     where = model.localise(memory, question.x, question.a)
     inferred = _array(model.motion.pose_at(memory.place.mean))
+    require(bool(np.isfinite(inferred).all()), f"{run.folder}: poses are NaN or infinite: it diverged, train it again")
     metric = run.experiment.training.objective.displacement > 0
     ground = ground_for(model, run.experiment.world, recording, inferred, metric)
     out.parent.mkdir(parents=True, exist_ok=True)
     asked = picture.name if question.a is None else f"{picture.name}, the last of {question.x.shape[1]} frames"
-    draw_answer(out, ground, where, question.picture, asked, recording.frames)
+    draw_answer(out, ground, where, headline(where, metric), question.picture, asked, recording.frames)
     return f"{told(where, model.settings.motion.has_heading, metric)}\nfigure: {out}"
 
 
@@ -65,7 +66,8 @@ def _ask(path: Path, model: WorldModel, device: torch.device) -> _Question:
         asked = _read(path, model)
         return _Question(asked.x(device), asked.a(model.action_size, device))
     frame = read_picture(path)
-    require_size(f"{path}:", *frame.shape[1:], model.frame_shape)
+    height, width = frame.shape[1:]
+    require_size(f"{path}:", height, width, model.frame_shape)
     return _Question(frame.to(device)[None, None].float() / 255, None)
 
 

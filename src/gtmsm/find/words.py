@@ -49,6 +49,16 @@ def told(where: Whereabouts, has_heading: bool, metric: bool) -> str:
     return "\n".join([f"seen {first}; unknown {unknown:.2f}", *(f"or {place}" for place in others)])
 
 
+def headline(where: Whereabouts, metric: bool) -> str:
+    """The answer in short."""
+    unknown = f"unknown {where.unknown[0]:.2f}"
+    if where.unknown[0] > DOUBTFUL:
+        return f"never seen ({unknown})"
+    if not metric:
+        return f"seen near step {where.entry[0, 0] + 1}; {unknown}"  # poses in units of nobody else would tell nothing
+    return f"seen at {pose_in_words(where.pose[0, 0].tolist())} from the start; {unknown}"
+
+
 def worth_telling(where: Whereabouts) -> list[int]:
     """The most likely place, and a few others that are not negligible."""
     return [i for i, w in enumerate(where.weight[0, :SHOWN].tolist()) if i == 0 or w >= LEAST]

@@ -271,7 +271,7 @@ def scan(
     surprise: tuple[float, Sequence[float], Sequence[float]],
 ) -> tuple[Tensor, Tensor]:
     """`landmark_scan_by_steps` for float32 CUDA tensors of two-dimensional positions."""
-    chance, (planned,), (stray,) = surprise
+    chance, (planned, *_), (stray, *_) = surprise
     logs = (math.log(1 - chance) - LOG_TWO_PI, math.log(chance) - LOG_TWO_PI)
     numbers = (*logs, planned, stray, (1 - chance) * planned + chance * stray)
     return _LandmarkScan.apply(  # type: ignore[no-any-return]

@@ -342,7 +342,9 @@ class WorldModel(nn.Module):
         landmarks = self._require_landmarks("recognise places")
         with torch.no_grad():
             code = self.vae.encode(frames)
-            lookup = landmarks.look_back(code, code, 0)
+            with torch.autocast(frames.device.type, enabled=False):
+                code = Gaussian(code.mean.to(frames), code.log_var.to(frames))
+                lookup = landmarks.look_back(code, code, 0)
             mean = self.motion.start(len(actions))[:, None]
             if not objective.displacement:
                 mean = self._follow(actions, code, None, None)[0].mean
@@ -355,8 +357,7 @@ class WorldModel(nn.Module):
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
         assert self.landmarks is not None and lookup is not None
         path = self.motion.retrace(true_step) if objective.displacement else mean[..., : self.motion.noisy].detach()
-        with torch.autocast(path.device.type, enabled=False):
-            return self.landmarks.recognition_loss(code, lookup, path)
+        return self.landmarks.recognition_loss(code, lookup, path)
 
     def _foresee(
         self,
@@ -434,7 +435,7 @@ class WorldModel(nn.Module):
         if self.landmarks is not None:
             codes = self.vae.encode(frames)
             with torch.autocast(frames.device.type, enabled=False):
-                codes = Gaussian(codes.mean.float(), codes.log_var.float()) if frames.is_cuda else codes
+                codes = Gaussian(codes.mean.to(frames), codes.log_var.to(frames))
                 lookup = self.landmarks.look_back(codes, codes, 0)
                 learned = self.landmarks.learn(self.motion, start, actions, codes, lookup)
                 sample = self.landmarks.sample(learned.track, generator)

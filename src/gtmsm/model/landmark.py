@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from gtmsm.kernels.blend_scan import blend_scan
 from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse
 from gtmsm.model.motion import Motion
+from gtmsm.model.pose_graph import close_loops
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
 from gtmsm.tensors import Belief, Gaussian, apart, felt, gather, stepped
 
@@ -135,7 +136,37 @@ class Landmarks(nn.Module):
             return self._blend(motion, start, variance, actions, lookup, past)[0]
         sights = self.sights(entries, code, lookup)
         surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
+        if self.settings.closure and not guess:
+            return self._close_as_you_go(motion, start, variance, actions, sights, past)
         return Track(*motion.filter(start, actions, variance, sights, (past.pose, past.variance), surprise))
+
+    def _close_as_you_go(
+        self,
+        motion: Motion,
+        start: Float[Tensor, "batch S"],
+        variance: Float[Tensor, "batch G"],
+        actions: Float[Tensor, "batch time A"],
+        sights: Sights,
+        past: Known,
+    ) -> Track:
+        """A stretch of the walk, then all loops closed, then the next stretch on the map as it is now."""
+        believed = sights._replace(log_odds=sights.log_odds + 0.5 * self.settings.doubt)
+        size, s, v = self.pose_size, start, variance
+        states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
+        for begin in range(0, actions.shape[1], self.settings.closure):
+            now = slice(begin, begin + self.settings.closure)
+            there = torch.cat([past.pose, states[..., :size]], 1), torch.cat([past.variance, variances], 1)
+            seen = Sights(*(part[:, now] for part in sights))
+            state, unsure = motion.filter(s, actions[:, now], v, seen, there, self.surprise)
+            before = torch.cat([s[:, None], state[:, :-1]], dim=1)
+            planned = motion.step(before, actions[:, now])[..., :size]
+            plans = torch.cat([plans, felt(before[..., :size], planned)], dim=1)
+            states, variances = torch.cat([states, state], 1), torch.cat([variances, unsure], 1)
+            so_far = Sights(*(part[:, : now.stop] for part in believed))
+            pose = close_loops(states[..., :size], start[:, :size], plans, so_far, past.pose, self.surprise)
+            states = torch.cat([pose, states[..., size:]], dim=-1)
+            s, v = states[:, -1], variances[:, -1]
+        return Track(states, variances)
 
     def learn(
         self,

@@ -4,6 +4,8 @@ Poses are the knots of a net. Threads tie each to the one before it (what the ac
 recognised there. Relaxing the net spreads the error that a revisit brings to light over the steps that made it.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -11,8 +13,9 @@ from torch import Tensor
 from gtmsm.kernels.landmark_scan import Sights, Surprise
 from gtmsm.tensors import LOG_TWO_PI, apart, gather, stepped
 
-ROUNDS = 6
-"""Of judging which threads hold, and relaxing the net: the poses of a walk settle within a few."""
+SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
+"""How loose planned steps are, round after round, in units of what they miss by on average. A loose net first finds out
+which sights agree; a stiffer one then leaves the error to the few steps that made it (docs/notebook.md)."""
 
 
 def close_loops(
@@ -22,15 +25,14 @@ def close_loops(
     sights: Sights,
     past: Float[Tensor, "batch n D"],
     surprise: Surprise,
-    rounds: int = ROUNDS,
 ) -> Float[Tensor, "batch time D"]:
     """The poses of a walk that agree best with its planned steps (as the agent feels them) and with all sights at once.
 
-    What was on the map before stays where it is. A sight is believed as far as it is likely, given where the net has
-    come to lie; a step may have been a surprise wherever it was, so all steps give way alike.
+    What was on the map before stays where it is. A sight is believed, and a step taken for a surprise, as far as that
+    is likely where the net has come to lie.
     """
     groups = [slice(0, 2), slice(2, 3)] if pose.shape[-1] == 3 else [slice(0, pose.shape[-1])]
-    for _ in range(rounds):
+    for slack in SLACK:
         every = torch.cat([past, pose], dim=1)
         known = gather(every, sights.index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
@@ -39,13 +41,14 @@ def close_loops(
         trust = _trust(off_sight, sights, groups)
         relaxed = []
         for g, group in enumerate(groups):
-            loose = (1 - surprise.chance) * surprise.planned[g] + surprise.chance * surprise.stray[g]
+            size, far2 = group.stop - group.start, off_plan[..., group].square().sum(-1)
+            stiff = _stiffness(far2, surprise.chance, slack * _mean(surprise, g), surprise.stray[g], size)
             relaxed.append(
                 _relax(
                     start[:, group],
                     past[..., group],
                     (pose - before - off_plan)[..., group],
-                    torch.full_like(trust[..., 0], 1 / loose),
+                    stiff,
                     sights.index,
                     (pose[:, :, None] - known - off_sight)[..., group],
                     trust / sights.noise[..., g],
@@ -63,6 +66,21 @@ def _trust(off: Float[Tensor, "batch time K D"], sights: Sights, groups: list[sl
         far2 = off[..., group].square().sum(-1)
         log_odds = log_odds - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise.log()) + far2 / noise)
     return torch.sigmoid(log_odds)
+
+
+def _mean(surprise: Surprise, g: int) -> float:
+    """The variance of any step, surprises included."""
+    return (1 - surprise.chance) * surprise.planned[g] + surprise.chance * surprise.stray[g]
+
+
+def _stiffness(
+    off2: Float[Tensor, "batch time"], chance: float, loose: float, stray: float, size: int
+) -> Float[Tensor, "batch time"]:
+    """The precision of a planned step: loose, or hardly any where it looks like a surprise."""
+    otherwise = stray + loose
+    log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
+    planned = torch.sigmoid(math.log((1 - chance) / chance) + 0.5 * log_ratio)
+    return planned / loose + (1 - planned) / otherwise
 
 
 def _relax(

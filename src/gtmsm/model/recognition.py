@@ -37,11 +37,14 @@ class LandmarkConfig:
     """Standard deviation of where such a step leads, in units of the pose space."""
     stray_turn: float = 0.2
     """The same of the heading, in radians."""
+    closure: int = 0
+    """Steps after which loops are closed: what was recognised since then corrects all poses of the walk so far, too.
+    0: never, so that no pose depends on what was seen after it."""
     grain: float = 0.1
     """Standard deviation of a place that is recognised exactly, in the same units: no sight is surer than that."""
-    doubt: float = 6.0
+    doubt: float = 8.0
     """Nats that an opinion has to overcome before it is believed rather than the plan: K' opinions from one memory are
-    not independent, and a plan is right more often than not."""
+    not independent, and a plan is right more often than not. To close a loop, half of that: all of a walk speaks."""
     reach: float = 4.0
     """How far apart two views of a walk usually are, in the same units: what an entry that tells nothing says."""
     tolerance: float = 0.5
@@ -52,6 +55,11 @@ class LandmarkConfig:
     def __post_init__(self) -> None:
         """Refuse what cannot be recognised with."""
         require(self.matches >= 1, f"matches is {self.matches}; look up at least 1 entry")
+        require(self.closure >= 0, f"closure is {self.closure}; give a number of steps, or 0 for never")
+        require(
+            not self.closure or self.form != "paper",
+            f"closure is {self.closure}, but the paper's form has no opinions to close loops with; use form bayes",
+        )
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
         require(0 < self.surprise < 1, f"surprise is {self.surprise}; give a probability between 0 and 1")
@@ -74,7 +82,7 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
     """The `k` entries nearest to each query by code.
 
     With `first`, query t is entry first + t itself, sees only entries from `recent` steps before it, and the one just
-    before it is always among them. Search is without gradients, and for all queries at once: codes do not wait for poses.
+    before it is always among them. Search is without gradients, for all queries at once: codes do not wait for poses.
     """
     with torch.no_grad():
         far = torch.cdist(query.mean, entries.mean, compute_mode="donot_use_mm_for_euclid_dist")
@@ -83,7 +91,8 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
             now = first + torch.arange(far.shape[-2], device=far.device)[:, None]
             far = far.masked_fill(entry > now - recent, math.inf).masked_fill(entry == now - 1, -1.0)
         found, index = far.topk(min(k, far.shape[-1]), dim=-1, largest=False)
-    there = found < math.inf
+        there = found < math.inf
+        index = torch.where(there, index, 0)
     seen = Gaussian(gather(entries.mean, index), gather(entries.log_var, index))
     scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
     return Lookup(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
@@ -96,15 +105,13 @@ class Comparison(nn.Module):
         super().__init__()
         self.settings, self.has_heading, self.pose_size = settings, has_heading, pose_size
         self.position = pose_size - 1 if has_heading else pose_size
-        width = settings.width
+        width, said = settings.width, 1 + pose_size + (2 if has_heading else 1)
+        # What can be said of a view alone is said once, not once for every view it is compared with.
+        self.view = nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.alike = nn.Linear(1, width, bias=False)
         self.net = nn.Sequential(
-            nn.Linear(3 * code_size + 1, width),
-            nn.SiLU(),
-            nn.Linear(width, width),
-            nn.SiLU(),
-            nn.Linear(width, width),
-            nn.SiLU(),
-            nn.Linear(width, 1 + pose_size + (2 if has_heading else 1)),
+            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, said)
         )
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
 
@@ -112,13 +119,15 @@ class Comparison(nn.Module):
         self, entries: Gaussian, query: Gaussian, lookup: Lookup
     ) -> tuple[Float[Tensor, "batch time K"], Float[Tensor, "batch time K D"], Float[Tensor, "batch time K G"]]:
         """Log-odds that entry k and the query show one place, the query's pose from the entry's, and its variance."""
-        here, there = query.mean[:, :, None].detach(), gather(entries.mean.detach(), lookup.index)
         distance = lookup.distance.detach()[..., None]
-        said = self.net(torch.cat([there, here.expand_as(there), here - there, (distance + 1e-4).log()], dim=-1))
+        there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
+        here = self.second(self.view(query.mean.detach()))[:, :, None]
+        said = self.net(there + here + self.alike((distance + 1e-4).log())).to(distance)
         log_odds, offset, log_noise = said.split([1, self.pose_size, said.shape[-1] - 1 - self.pose_size], dim=-1)
-        noise = self.settings.grain**2 + (2 * log_noise.clamp(-5.0, 3.0)).exp()
-        # The same code is the same place, whatever the network has learned.
-        return log_odds[..., 0], offset * distance / (distance + 0.1), noise
+        # The same code is the same place, whatever the network has learned; it can tend to all the others.
+        other = distance / (distance + 0.1)
+        noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-5.0, 3.0)).exp()
+        return log_odds[..., 0], offset * other, noise
 
     @property
     def indifference(self) -> float:

@@ -37,6 +37,9 @@ class CurriculumConfig:
     """How much faster sigma_d, the network of the walls, learns than the rest; it does not learn in the warm-up,
     where the motion is not known yet."""
 
+    landmark_rate: float = 2.0
+    """How much faster the networks of landmarks learn than the rest."""
+
     def __post_init__(self) -> None:
         """Refuse a schedule that cannot be walked."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
@@ -48,6 +51,7 @@ class CurriculumConfig:
             f"warm_up_tau is {self.warm_up_tau}, longer than tau = {self.tau}; give at most that",
         )
         require(self.motion_rate >= 0, f"motion_rate is {self.motion_rate}; give 0 or more")
+        require(self.landmark_rate > 0, f"landmark_rate is {self.landmark_rate}; give a positive one")
         require(self.wall_rate > 0, f"wall_rate is {self.wall_rate}; give a positive one")
         require(self.read_all_stages >= 0, f"read_all_stages is {self.read_all_stages}; give 0 or more")
         require(all(n > 0 for n in self.grow), f"grow is {self.grow}; every stage needs at least 1 update")
@@ -67,6 +71,7 @@ class Stage:
     reading: RecallConfig
     motion_rate: float
     wall_rate: float
+    landmark_rate: float = 1.0
 
     @property
     def steps(self) -> int:
@@ -92,6 +97,8 @@ def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int)
     for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)
         fitting = replace(read, neighbours=min(read.neighbours, tau))  # a short memory may hold fewer than K
-        stages.append(Stage(name, begin, end, tau, horizon, fitting, settings.motion_rate, wall_rate))
+        stages.append(
+            Stage(name, begin, end, tau, horizon, fitting, settings.motion_rate, wall_rate, settings.landmark_rate)
+        )
         begin = end
     return [stage for stage in stages if stage.end > stage.begin]

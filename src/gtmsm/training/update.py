@@ -186,9 +186,10 @@ class Updater:
         )
         if self.settings.ramp_updates:
             rate = rate * (self.count / self.settings.ramp_updates).clamp(max=1.0)
-        faster = {"rest": 1.0, "landmarks": 1.0, "motion": self.stage.motion_rate, "walls": self.stage.wall_rate}
+        stage = self.stage
+        faster = {"motion": stage.motion_rate, "walls": stage.wall_rate, "landmarks": stage.landmark_rate}
         for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate * faster[group["name"]])
+            group["lr"].copy_(rate * faster.get(group["name"], 1.0))
 
     def _update_aside(self) -> None:
         """An update on a stream of its own, as capturing wants it beforehand."""

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
-from gtmsm.data.record import record
+from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation.examine import ImageWalkExaminer
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.walkers import PoissonWalker
 
 TAU = 20
@@ -86,3 +87,85 @@ def test_places_are_cells_for_the_truth_and_for_the_model(world: ImageWalk, clip
     examiner = ImageWalkExaminer(world, TAU)
     assert torch.equal(examiner.true_places(clip), clip.true_pose)
     assert examiner.judge(clip, clip.x[:, TAU:]) == {} and examiner.masks(clip) == {}
+
+
+# ---- where steps fail
+
+UP, DOWN, LEFT, RIGHT, STAY = range(5)
+
+
+def blocked_at(world: ImageWalk, actions: list[int]) -> Clip:
+    """A walk from the centre (2, 2) of a grid whose cell (2, 4) is solid."""
+    solid = torch.zeros(1, 5, 5, dtype=torch.bool)
+    solid[0, 2, 4] = True
+    world.place(torch.tensor([0]), torch.tensor([[2, 2]]), solid)
+    return as_clip(world, torch.tensor([actions]))
+
+
+@pytest.fixture
+def obstructed() -> ImageWalk:
+    images = torch.randint(256, (3, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return ImageWalk(images, ImageWalkConfig(size=20, obstacles=1, obstacle_side=2))
+
+
+def test_nobody_is_asked_for_what_came_after_an_obstacle(obstructed: ImageWalk):
+    clip = blocked_at(obstructed, [RIGHT, RIGHT, LEFT, RIGHT, UP, RIGHT, RIGHT, DOWN, LEFT])
+    # A hit while memorising is no excuse; the one from (1, 4) down into (2, 4), the eighth step, is.
+    masks = ImageWalkExaminer(obstructed, tau=3).masks(clip)
+    assert clip.true_pose[0, 3:].tolist() == [[2, 3], [1, 3], [1, 4], [1, 4], [1, 4], [1, 3]]
+    assert masks["unhindered"].tolist() == [[True, False, False, False, False, False]]
+    free = ImageWalkExaminer(obstructed, tau=3)._unhindered(clip)
+    assert free.tolist() == [[True, True, True, True, False, False]]
+
+
+def test_the_edge_of_the_image_is_no_obstacle(obstructed: ImageWalk):
+    clip = blocked_at(obstructed, [STAY, LEFT, LEFT, LEFT, LEFT])
+    assert ImageWalkExaminer(obstructed, tau=1)._unhindered(clip).all()
+
+
+def test_nobody_is_asked_for_what_came_after_a_slip(world: ImageWalk):
+    slippery = Slipping(world, SlipConfig(probability=0.2))
+    clip = record(slippery, PoissonWalker(), 6, 30, torch.Generator().manual_seed(0))
+    free = ImageWalkExaminer(world, TAU, slips=slippery)._unhindered(clip)
+    for now, slipped in zip(free.tolist(), slippery.slipped[:, TAU:].tolist(), strict=True):
+        first = slipped.index(True) if any(slipped) else len(slipped)
+        assert now == [t < first for t in range(len(slipped))]
+
+
+def test_a_walk_that_is_off_by_a_cell_from_some_step_on_is_right_until_then(obstructed: ImageWalk):
+    clip = blocked_at(obstructed, [RIGHT, RIGHT, LEFT, RIGHT, UP, RIGHT, RIGHT, DOWN, LEFT])
+    walk = clip.true_pose - clip.true_start[:, None]
+    walk[:, 1] += 0.6
+    walk[:, 5:] += torch.tensor([0.0, 0.8])
+    reckoned = walk.clone()
+    reckoned[:, 2:] += 1
+    examiner = ImageWalkExaminer(obstructed, 4, metric=True)
+    examiner.note(clip, walk, clip.x[:, 4:], reckoned)
+    scores = examiner.scores()
+    assert scores["position_within_half_cell_memorised"] == pytest.approx(3 / 4)
+    assert scores["position_within_half_cell_predicted"] == pytest.approx(1 / 3), "three steps are before the obstacle"
+    assert scores["dead_reckoning_position_within_half_cell_memorised"] == pytest.approx(1 / 4)
+    assert scores["dead_reckoning_position_within_half_cell_predicted"] == 0
+    off = [0, 0.6 * math.sqrt(2), 0, 0, 0, 0.8, 0.8, 0.8, 0.8]
+    assert scores["position_error_by_step"] == pytest.approx(off, abs=1e-6)
+    assert scores["unhindered_fraction"] == pytest.approx(3 / 5)
+
+
+def test_metric_poses_are_cells_from_the_start(world: ImageWalk, clip: Clip):
+    walk = clip.true_pose - clip.true_start[:, None]
+    right, stretched = ImageWalkExaminer(world, TAU, metric=True), ImageWalkExaminer(world, TAU, metric=True)
+    right.note(clip, walk, clip.x[:, TAU:])
+    stretched.note(clip, 2 * walk, clip.x[:, TAU:])
+    assert right.scores() == {"pose_r2": pytest.approx(1)}
+    assert stretched.scores()["pose_r2"] < 0.5
+    assert "true displacements as targets" in right.privileges and "as they are" in right.poses
+    plain = ImageWalkExaminer(world, TAU)
+    assert "no displacement loss" in plain.privileges and "affine" in plain.poses
+
+
+def test_poses_of_any_other_space_are_brought_into_cells(world: ImageWalk, clip: Clip):
+    from_start = clip.true_pose - clip.true_start[:, None]
+    walk = from_start @ torch.tensor([[0.3, 0.1], [-0.2, 0.4]])
+    examiner = ImageWalkExaminer(world, TAU)
+    examiner.note(clip, walk, clip.x[:, TAU:])
+    torch.testing.assert_close(examiner.in_world(walk), from_start, atol=1e-4, rtol=0)

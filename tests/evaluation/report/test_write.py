@@ -14,8 +14,8 @@ from jaxtyping import TypeCheckError
 
 from gtmsm.errors import InputError
 from gtmsm.evaluation import report
-from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.report import write_report
+from gtmsm.evaluation.gallery import Gallery, WayFound
+from gtmsm.evaluation.report import path_plots, write_report
 from gtmsm.evaluation.report.figure_style import spread
 from gtmsm.evaluation.report.image_walk_plots import strip_steps
 from gtmsm.evaluation.table import CONTROLS
@@ -221,3 +221,41 @@ def test_labels_move_apart_in_order_and_no_further_than_needed():
 
 def test_the_report_module_offers_the_gallery():
     assert report.Gallery is Gallery
+
+
+# ---- where steps fail
+
+
+def way_of(shown: Gallery) -> WayFound:
+    """Believed as it was, but reckoned farther astray in the second clip."""
+    pose = shown.true_pose
+    solid = np.zeros((len(pose), 9, 9), dtype=bool)
+    solid[:, 2, 3:5] = True
+    reckoned = pose + np.arange(len(pose))[:, None, None]
+    return WayFound(solid, np.zeros((len(pose), 3, 64, 64)), pose, reckoned)
+
+
+def test_the_walk_shown_is_the_one_that_actions_lead_farthest_astray():
+    shown = gallery()
+    assert path_plots.worth_showing(shown, way_of(shown)) == 1
+
+
+def test_where_steps_fail_the_page_shows_paths_and_right_cells(tmp_path: Path):
+    shown = gallery()
+    values = scores() | {"position_within_half_cell_memorised": 0.975, "psnr_unhindered": 17.25}
+    write_report(tmp_path / "report.html", values, replace(shown, way=way_of(shown)), "walk", {})
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert 'aria-label="paths"' in page and "dead reckoning" in page
+    assert "Right cell, memorised" in page and "97.5%" in page and "17.25" in page
+    ids = re.findall(r' id="([^"]+)"', page)
+    assert len(ids) == len(set(ids))
+
+
+def test_where_no_step_fails_nothing_is_said_of_it(page: str):
+    assert "When steps fail" not in page and "Right cell" not in page and "Landmarks" not in page
+
+
+def test_an_inferred_space_of_cells_is_drawn_upright_and_to_scale(tmp_path: Path):
+    write_report(tmp_path / "report.html", scores(), replace(gallery(), metric=True), "walk", {})
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "columns from the start" in page and "affine fit" not in page

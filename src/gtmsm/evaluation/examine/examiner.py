@@ -46,7 +46,7 @@ class Examiner(Protocol):
         imagined: Tensor,
         reckoned: Float[Tensor, "batch time S"] | None = None,
     ) -> None:
-        """Take a batch of walks to heart, for `scores` and `gallery`; `reckoned`: by actions alone, if `walk` is not."""
+        """Take a batch of walks to heart, for `scores` and `gallery`; `reckoned`: by actions alone."""
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch D"]:
         """Poses of the model from the start of its walk, in the world's units; after `note`."""

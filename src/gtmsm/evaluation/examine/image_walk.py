@@ -99,10 +99,7 @@ class ImageWalkExaminer:
     def scores(self) -> dict[str, Any]:
         """How well the inferred positions explain the true ones and, where steps can fail, how often they are right."""
         true, start, inferred = (torch.cat(part) for part in (self._true, self._start, self._inferred))
-        if self.metric:
-            r2 = metrics.explained(inferred + start, true)
-        else:
-            r2 = metrics.affine_fit(inferred, true).r2
+        r2 = metrics.explained(inferred + start, true) if self.metric else metrics.affine_fit(inferred, true).r2
         if not self._compares:
             return {"pose_r2": r2}
         free = torch.cat(self._free)
@@ -125,7 +122,9 @@ class ImageWalkExaminer:
         if self.metric:
             into = metrics.AffineFit(torch.eye(2, dtype=torch.float64), -start[0, 0].double(), 1.0)
         way = self._way_found(start) if self._compares else None
-        return Gallery(**self._examples, **_learned_motion(model, self.world, into, inferred), way=way)
+        return Gallery(
+            **self._examples, **_learned_motion(model, self.world, into, inferred), metric=self.metric, way=way
+        )
 
     def _unhindered(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """The predicted steps before the first at which an obstacle was in the way or an action slipped."""
@@ -141,13 +140,13 @@ class ImageWalkExaminer:
         count = len(self._solid)
         seen_from = torch.from_numpy(self._examples["true_pose"])[:, self.tau - 1 : self.tau].long()
         scenes = [
-            draw_windows(torch.from_numpy(picture), cell, self.world.config, ZOOM, solid)[0].numpy()
+            draw_windows(torch.from_numpy(picture), cell, self.world.config, ZOOM, solid)[0]
             for picture, cell, solid in zip(self._examples["images"], seen_from, self._solid, strict=True)
         ]
         believed, reckoned = (
             (self.in_world(part[0][:count]) + start[:count]).numpy() for part in (self._inferred, self._reckoned)
         )
-        return WayFound(self._solid.numpy(), torch.stack([torch.from_numpy(s) for s in scenes]).numpy(), believed, reckoned)
+        return WayFound(self._solid.numpy(), torch.stack(scenes).numpy(), believed, reckoned)
 
 
 def _examples(world: ImageWalk, clip: Clip, imagined: Tensor, walk: Tensor, tau: int) -> dict[str, Any]:

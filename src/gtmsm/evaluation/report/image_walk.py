@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.report import image_walk_plots, page, plots
+from gtmsm.evaluation.report import image_walk_plots, page, path_plots, plots
 from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.table import Column
 from gtmsm.evaluation.video import comparison
@@ -13,11 +13,24 @@ CLIPS_IN_VIDEO = 4
 CLIPS_IN_STRIPS = 3
 FPS = 8
 
+OFTEN_RIGHT = (
+    (
+        Column("position_within_half_cell_memorised", "Right cell, memorised", "%", 1),
+        "position within half a cell while memorising",
+    ),
+    (
+        Column("position_within_half_cell_predicted", "Right cell, predicted", "%", 1),
+        "until the first step that failed, which nobody can know",
+    ),
+    (Column("psnr_unhindered", "PSNR, unhindered", "dB", 2), "at revisited places, until a step failed"),
+)
+"""Where steps can fail, or the model recognises places."""
+
 HEADLINES = (
     (Column("psnr_revisited", "PSNR at revisited places", "dB", 2), "where memory can know the answer"),
     (Column("psnr_unseen", "PSNR at unseen places", "dB", 2), "where it cannot"),
     (Column("retrieval_revisited", "Right place retrieved", "%", 1), "at revisited places, over the whole horizon"),
-    (Column("pose_r2", "R² of position", "", 4), "inferred positions against true ones, after an affine fit"),
+    (Column("pose_r2", "R² of position", "", 4), "inferred positions against true ones"),
     (Column("psnr_pooled", "PSNR, all frames", "dB", 2), "of the mean error"),
     (Column("ssim", "SSIM", "", 3), "mean over frames, 7×7 windows"),
 )
@@ -30,13 +43,25 @@ READING = (
 )
 
 
+IN_ANY_SPACE = (
+    "The inferred space is learned from frames and actions: turned, stretched and mirrored is as good as upright, but "
+    "a grid must stay a grid. Dashed: the true walls, mapped by the affine fit."
+)
+IN_CELLS = (
+    "True displacements were learned from, so that the inferred space is in cells from the start, upright, to scale. "
+    "Dashed: the true walls, where they are."
+)
+
+
 def sections(scores: Mapping[str, Any], gallery: Gallery) -> tuple[str, ...]:
     """From the headlines to what was learned about moving."""
-    cards = [page.score_card(scores, column, note) for column, note in HEADLINES]
+    present = [(column, note) for column, note in OFTEN_RIGHT if scores.get(column.key) is not None]
+    cards = [page.score_card(scores, column, note) for column, note in (*HEADLINES, *present)]
     return (
         page.headlines(cards, _verdict(scores), across=3),
         _film(gallery),
         _places(gallery),
+        _paths(gallery),
         _frames(gallery),
         _over_time(scores),
         _motion(gallery),
@@ -76,9 +101,23 @@ def _places(gallery: Gallery) -> str:
         "Where it was, and where it thinks it was",
         svg(image_walk_plots.positions(gallery, 0), "positions"),
         "A dot is a position visited, coloured by the true place, so one colour is one place in every panel. "
-        "The yellow square is the view and the blue squares the position at the end of the phase. The inferred space "
-        "is learned from frames and actions: turned, stretched and mirrored is as good as upright, "
-        "but a grid must stay a grid. Dashed: the true walls, mapped by the affine fit.",
+        "The yellow square is the view and the blue squares the position at the end of the phase. "
+        f"{IN_CELLS if gallery.metric else IN_ANY_SPACE}",
+    )
+
+
+def _paths(gallery: Gallery) -> str:
+    """One walk as it was, as believed, and by its actions alone, where these may differ."""
+    if gallery.way is None:
+        return ""
+    clip = path_plots.worth_showing(gallery, gallery.way)
+    return page.section(
+        "When steps fail",
+        svg(path_plots.paths(gallery, gallery.way, clip), "paths"),
+        "The example that actions alone lead farthest astray. Hatched cells are solid, and nobody sees them. <b>Dead "
+        "reckoning</b> adds up the actions and the walls that were learned; <b>believed</b> is where the model thinks "
+        "it is: while memorising it may correct itself by what it recognises, while imagining it sees nothing. Lines "
+        "on the map are drawn a little apart.",
     )
 
 
@@ -107,6 +146,7 @@ def _over_time(scores: Mapping[str, Any]) -> str:
 
 def _motion(gallery: Gallery) -> str:
     """What the motion model has learned."""
+    mapped = "" if gallery.metric else " mapped by the affine fit"
     arrows = svg(image_walk_plots.displacements(gallery), "displacements")
     halves = f"<div><h3>Displacement of each action</h3>{arrows}</div>"
     if gallery.wall_values.size:
@@ -115,7 +155,7 @@ def _motion(gallery: Gallery) -> str:
     return page.section(
         "What it learned about moving",
         f'<div class="halves">{halves}</div>',
-        "Left: rows of the learned M; dashed, the true moves mapped by the affine fit. Right: σ<sub>d</sub>, by which "
+        f"Left: rows of the learned M; dashed, the true moves{mapped}. Right: σ<sub>d</sub>, by which "
         "a move is multiplied; white, the true walls. It should be near 1 inside and near 0 just outside; "
         "further out the agent never tried, so anything may stand there.",
     )

@@ -21,6 +21,8 @@ from gtmsm.evaluation.report.figure_style import (
 )
 from gtmsm.evaluation.report.plots import draw_strip, pixels
 
+LEARNED = ("s₁ (learned units)", "s₂ (learned units)")
+
 
 @mpl.rc_context(STYLE)
 def positions(gallery: Gallery, clip: int) -> Figure:
@@ -34,11 +36,12 @@ def positions(gallery: Gallery, clip: int) -> Figure:
     _visits(truth, true[:tau, ::-1], colour[:tau], f"true, steps 1–{tau}")
     truth.set(xlabel="column", ylabel="row")
     truth.invert_yaxis()  # rows count downwards, as in the picture
-    _visits(past, inferred[:tau], colour[:tau], f"inferred, steps 1–{tau}")
-    _visits(future, inferred[tau:], colour[tau:], f"inferred, steps {tau + 1}–{len(true)}")
+    _visits(past, _upright(gallery, inferred[:tau]), colour[:tau], f"inferred, steps 1–{tau}")
+    _visits(future, _upright(gallery, inferred[tau:]), colour[tau:], f"inferred, steps {tau + 1}–{len(true)}")
     for axes in (past, future):
-        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=INK, lw=0.8, ls="--", alpha=0.5))
-        axes.set(xlabel="s₁", ylabel="s₂")
+        walls = _ring(_upright(gallery, gallery.walls))
+        axes.add_patch(Polygon(walls, fill=False, edgecolor=INK, lw=0.8, ls="--", alpha=0.5))
+        _name_axes(axes, gallery, ("s₁", "s₂"))
     return figure
 
 
@@ -66,7 +69,7 @@ def displacements(gallery: Gallery) -> Figure:
     figure = new_figure(4.2, WIDTH / 2)
     axes = figure.subplots()
     axes.grid()
-    moves, true = gallery.displacement, gallery.true_displacement
+    moves, true = (_upright(gallery, part) for part in (gallery.displacement, gallery.true_displacement))
     reach = 1.35 * max(np.abs(moves).max(), np.abs(true).max(), 1e-6)
     for i, (name, move, truth) in enumerate(zip(gallery.action_names, moves, true, strict=True)):
         colour = ACTIONS[i % len(ACTIONS)]
@@ -79,7 +82,8 @@ def displacements(gallery: Gallery) -> Figure:
         # Between two arrows there is room for the name of an action that goes nowhere.
         beyond = _gap_direction(moves) if still else move / length
         axes.annotate(name, move + 0.13 * reach * beyond, ha="center", va="center", color=colour, weight="bold")
-    axes.set(xlim=(-reach, reach), ylim=(-reach, reach), xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
+    axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
+    _name_axes(axes, gallery, LEARNED)
     axes.set_aspect("equal", anchor="N")
     return figure
 
@@ -89,26 +93,44 @@ def walls(gallery: Gallery) -> Figure:
     """sigma_d over the inferred space, with the true walls drawn on it."""
     figure = new_figure(4.2, WIDTH / 2)
     axes = figure.subplots()
-    xs, ys = gallery.wall_xs, gallery.wall_ys
+    xs, ys, values = gallery.wall_xs, gallery.wall_ys, gallery.wall_values
+    if gallery.metric:
+        xs, ys, values = ys, xs, values.T
     half_x, half_y = (np.ptp(axis) / max(1, len(axis) - 1) / 2 for axis in (xs, ys))
     extent = (xs.min() - half_x, xs.max() + half_x, ys.min() - half_y, ys.max() + half_y)
-    values = gallery.wall_values[np.argsort(ys)][:, np.argsort(xs)]
+    values = values[np.argsort(ys)][:, np.argsort(xs)]
     heat = axes.imshow(values, origin="lower", extent=extent, vmin=0, vmax=1, cmap="cividis", aspect="equal")
     for width, colour in ((3.2, "black"), (1.6, "white")):  # a line that shows on dark and on bright
-        axes.add_patch(Polygon(_ring(gallery.walls), fill=False, edgecolor=colour, lw=width))
+        axes.add_patch(Polygon(_ring(_upright(gallery, gallery.walls)), fill=False, edgecolor=colour, lw=width))
     bar = figure.colorbar(heat, ax=axes, location="bottom", shrink=0.7, aspect=30)
     bar.set_label("share of the move that is kept")
-    axes.set(xlabel="s₁ (learned units)", ylabel="s₂ (learned units)")
+    _name_axes(axes, gallery, LEARNED)
     axes.locator_params(nbins=5)
     return figure
 
 
+def _upright(gallery: Gallery, points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
+    """Points of the inferred space as they are drawn: where they are cells, columns go to the right."""
+    return points[:, ::-1] if gallery.metric else points
+
+
+def _name_axes(axes: Axes, gallery: Gallery, learned: tuple[str, str]) -> None:
+    """Rows count downwards, as in the picture, where the inferred space has any."""
+    names = ("columns from the start", "rows") if gallery.metric else learned
+    axes.set(xlabel=names[0], ylabel=names[1])
+    if gallery.metric:
+        axes.invert_yaxis()
+
+
 def _world(axes: Axes, gallery: Gallery, clip: int) -> None:
-    """The picture walked upon, with the window at the last memorised step."""
-    axes.imshow(pixels(gallery.images[clip]))
+    """The picture walked upon, with the window at the last memorised step, and obstacles where there are any."""
     axes.set_title(f"world, view at step {gallery.tau}")
     axes.set(xticks=[], yticks=[], anchor="N")
     axes.spines[:].set_visible(False)
+    if gallery.way is not None:
+        axes.imshow(pixels(gallery.way.scenes[clip]))
+        return
+    axes.imshow(pixels(gallery.images[clip]))
     top, left = gallery.view_corner[clip] - 0.5
     height, width = gallery.truth.shape[-2:]
     for line, colour in ((3.6, "black"), (2, "#ffd60a")):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gtmsm.evaluation.gallery import Gallery, RoomsGallery
-from gtmsm.evaluation.report import image_walk, page, rooms
+from gtmsm.evaluation.report import image_walk, landmarks, page, rooms
 from gtmsm.evaluation.table import Column, columns_of, rows, shown
 from gtmsm.files import write_atomically
 
@@ -36,7 +36,7 @@ def _page(scores: Mapping[str, Any], gallery: Gallery | RoomsGallery, title: str
         page.facts("Protocol", scores.get("protocol") or {}),
         page.facts("About this run", about) if about else "",
     )
-    return page.whole_page(title, lead, (*own, *common))
+    return page.whole_page(title, lead, (*own, *landmarks.sections(scores), *common))
 
 
 READING = (

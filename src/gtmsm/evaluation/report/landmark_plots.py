@@ -1,0 +1,129 @@
+"""The figures of what landmarks are good for, in any world."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from jaxtyping import Float
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator, PercentFormatter
+
+from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, STYLE, new_figure
+
+SMOOTHED = 20
+"""Steps over which long curves are averaged: a few walks make a ragged line."""
+COLOURS = (BLUE, ORANGE, RED, GREEN)
+FEW = 20
+"""Fewer pictures than these say little, and are drawn hollow."""
+LANDMARKS, RECKONING = "-", (0, (4, 2))
+
+
+@mpl.rc_context(STYLE)
+def long_walks(landmarks: Mapping[str, Any]) -> Figure:
+    """Errors at every step of long walks: a colour for how often actions slip, solid with and dashed without."""
+    walked, panels = list(kinds(landmarks)), list(_panels(landmarks))
+    figure = new_figure(3.1)
+    figure.get_layout_engine().set(wspace=0.05)
+    for axes, (key, unit, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        highest, steps = 0.0, 2
+        for _, colour, walks in reversed(walked):
+            for way, dash, width in (("dead_reckoning", RECKONING, 1.3), ("landmarks", LANDMARKS, 2.0)):
+                curve = unit * smoothed(np.array(walks[way][f"{key}_by_step"], dtype=float))
+                axes.plot(np.arange(1, len(curve) + 1), curve, ls=dash, color=colour, lw=width)
+                highest, steps = max(highest, float(np.nanmax(curve))), max(steps, len(curve))
+        axes.set(title=title, xlabel="step", xlim=(1, steps), ylim=(0, max(1e-3, 1.08 * highest)))
+        axes.grid(axis="y")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if key == "within":
+            axes.set_ylim(-0.02, 1.04)
+            axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    handles = [Line2D([], [], color=colour, lw=2.4, label=name) for name, colour, _ in walked]
+    handles += [
+        Line2D([], [], color=INK, lw=1.8, ls=dash, label=name)
+        for name, dash in (("with landmarks", LANDMARKS), ("dead reckoning", RECKONING))
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, handlelength=2.6)
+    return figure
+
+
+@mpl.rc_context(STYLE)
+def whereabouts(landmarks: Mapping[str, Any]) -> Figure:
+    """Finding out where one is: step by step from an unknown start; and whether a single look knows what it knows."""
+    figure = new_figure(4.2)
+    figure.get_layout_engine().set(wspace=0.08)
+    grid = figure.add_gridspec(2, 2, height_ratios=(3, 1))
+    _unknown_start(figure.add_subplot(grid[:, 0]), landmarks["unknown_start"], landmarks["right"])
+    diagram = figure.add_subplot(grid[0, 1])
+    _reliability(diagram, figure.add_subplot(grid[1, 1], sharex=diagram), landmarks["localise"]["reliability"])
+    return figure
+
+
+def smoothed(curve: Float[np.ndarray, "time"], over: int = SMOOTHED) -> Float[np.ndarray, "time"]:
+    """The mean of the last steps up to each one; short curves as they are."""
+    if len(curve) < 10 * over:
+        return curve
+    total = np.concatenate([[0.0], curve.cumsum()])
+    last = np.arange(1, len(curve) + 1)
+    first = np.maximum(0, last - over)
+    mean: np.ndarray = (total[last] - total[first]) / (last - first)
+    return mean
+
+
+def kinds(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Name, colour and scores of each kind of long walk."""
+    for i, walks in enumerate(landmarks["slip"]):
+        name = f"{100 * walks['probability']:g}% slip" if walks["probability"] else "no slip"
+        yield name, COLOURS[i % len(COLOURS)], walks
+    if landmarks.get("bump"):
+        yield "bumps, no slip", PURPLE, landmarks["bump"]
+
+
+def _panels(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
+    """Key, factor and title of what there is to show."""
+    if "position_error_relative_by_step" in landmarks["slip"][0]["landmarks"]:
+        yield "position_error_relative", 100, "position off (% of the room's width)"
+        yield "heading_error", 1, "heading off (degrees)"
+    else:
+        yield "position_error", 1, f"position off ({landmarks['unit']})"
+    yield "within", 1, landmarks["right"]
+
+
+def _unknown_start(axes: Axes, scores: Mapping[str, Any], right: str) -> None:
+    """How many agents know where they are after each step."""
+    lines = (
+        ("_on_own_map", GREEN, 1.4, "at a memorised place, on its own map"),
+        ("_at_memorised", BLUE, 2.2, f"at a memorised place in the end ({scores['trials_at_memorised']})"),
+        ("", GREY, 1.6, f"all ({scores['trials']})"),
+    )
+    for suffix, colour, width, label in lines:
+        curve = np.array(scores[f"within{suffix}_by_step"] or [], dtype=float)
+        axes.plot(np.arange(1, len(curve) + 1), curve, "o-", ms=3.5, color=colour, lw=width, label=label)
+    axes.set(title=f"put anywhere: {right}", xlabel="steps since", ylim=(-0.02, 1.04))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
+    axes.grid(axis="y")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.13))
+
+
+def _reliability(axes: Axes, below: Axes, scores: Mapping[str, Any]) -> None:
+    """How often a place was right, against how likely it was said to be; below, how many pictures that is."""
+    axes.plot([0, 1], [0, 1], ls="--", color=INK, lw=1, alpha=0.5)
+    there = [i for i, n in enumerate(scores["count"]) if n]
+    said, came_true = (np.array([scores[key][i] for i in there], dtype=float) for key in ("predicted", "right"))
+    fill = [BLUE if scores["count"][i] >= FEW else "none" for i in there]
+    axes.scatter(said, came_true, s=30, c=fill, edgecolors=BLUE, linewidths=1.2, clip_on=False, zorder=3)
+    axes.set(title="a single picture: how often right, by how sure", xlim=(0, 1), ylim=(-0.02, 1.04))
+    axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+    axes.tick_params(labelbottom=False)
+    axes.grid(axis="y")
+    edges, count = np.array(scores["edges"]), np.array(scores["count"])
+    width = edges[1] - edges[0]
+    below.bar(edges[:-1] + width / 2, count, 0.86 * width, color=GREY)
+    for x, n in zip(edges[:-1] + width / 2, count.tolist(), strict=True):
+        below.annotate(f"{n}", (x, n), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=7)
+    below.set(xlabel="probability that the place is known", ylabel="pictures", yticks=[])
+    below.set_ylim(0, 1.45 * max(1, count.max()))
+    below.xaxis.set_major_formatter(PercentFormatter(1, 0))

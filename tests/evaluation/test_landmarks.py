@@ -1,0 +1,221 @@
+"""What landmarks are worth: structure and ranges of the scores, and what is right."""
+
+import json
+import math
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+
+from gtmsm.data.record import record
+from gtmsm.errors import InputError
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig
+from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
+from gtmsm.evaluation.survey import ImageSurvey, RoomsSurvey, survey_of
+from gtmsm.evaluation.trials import strangers, summary
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.worlds.floorplan import draw_floorplans
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.physics import ACTIONS
+from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.slip import SlipConfig, Slipping
+from gtmsm.worlds.textures import load_textures
+from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker
+
+CPU = torch.device("cpu")
+TINY = LandmarkEvaluationConfig(walks=3, steps=30, slips=(0.0, 0.2), lost=2, lost_steps=5, pictures=4)
+SETTINGS = EvaluationConfig(tau=16, horizon=10, clips=3, metric_poses=True, landmarks=TINY)
+
+
+@cache
+def images(obstacles: int = 2) -> ImageWalk:
+    pictures = torch.randint(256, (4, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return ImageWalk(pictures, ImageWalkConfig(size=20, obstacles=obstacles, obstacle_side=2))
+
+
+@cache
+def rooms() -> Rooms:
+    return Rooms(
+        draw_floorplans("room", 4, 2, load_textures("procedural"), 1),
+        RoomsConfig(textures="procedural", objects=2, antialias=1),
+    )
+
+
+def model(form: str = "bayes", kind: str = "walled") -> WorldModel:
+    torch.manual_seed(0)
+    settings = WorldModelConfig(
+        vae=FrameVAEConfig(width=16, code_size=4),
+        motion=MotionConfig(kind=kind, noise=0.05),
+        recall=RecallConfig(neighbours=3, prior="mixture"),
+        landmark=LandmarkConfig(form=form, matches=4, width=16),
+    )
+    shape, actions = ((3, 8, 8), 5) if kind == "walled" else ((3, 32, 32), len(ACTIONS))
+    return WorldModel(settings, shape, actions)
+
+
+@pytest.fixture(scope="module")
+def scored() -> Evaluation:
+    return evaluate(model(), images(), PoissonWalker(), SETTINGS, CPU)
+
+
+@pytest.fixture(scope="module")
+def in_rooms() -> Evaluation:
+    return evaluate(model(kind="gliding"), rooms(), ScavengerWalker(), SETTINGS, CPU)
+
+
+def shares(scores: Any) -> list[float]:
+    """Every number whose name says that it is a share."""
+    found: list[float] = []
+    for name, value in scores.items():
+        if isinstance(value, dict):
+            found += shares(value)
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            found += [share for part in value for share in shares(part)]
+        elif name.startswith(("within", "top1", "known", "false", "expected", "probability")):
+            found += [v for v in (value if isinstance(value, list) else [value]) if v is not None]
+    return found
+
+
+@pytest.mark.parametrize("form", ["bayes", "paper"])
+def test_either_form_of_landmarks_is_scored_over_images(form: str):
+    landmarks = evaluate(model(form), images(), PoissonWalker(), SETTINGS, CPU).scores["landmarks"]
+    assert [walks["probability"] for walks in landmarks["slip"]] == [0.0, 0.2]
+    for walks in landmarks["slip"]:
+        for way in ("landmarks", "dead_reckoning"):
+            assert len(walks[way]["position_error_by_step"]) == len(walks[way]["within_by_step"]) == TINY.steps
+    assert landmarks["bump"] is None
+    assert landmarks["unknown_start"]["trials"] == TINY.walks * TINY.lost
+    assert len(landmarks["unknown_start"]["within_by_step"]) == TINY.lost_steps
+    looks = landmarks["localise"]
+    assert looks["visited"] + looks["unvisited"] == TINY.walks * TINY.pictures
+    assert sum(looks["reliability"]["count"]) == TINY.walks * TINY.pictures + looks["foreign"]
+    assert all(0 <= share <= 1 for share in shares(landmarks))
+
+
+def test_scores_of_landmarks_can_be_written_as_json(scored, in_rooms):
+    for scores in (scored.scores, in_rooms.scores):
+        assert json.loads(json.dumps(scores, allow_nan=False)) == scores
+
+
+def test_the_same_seed_gives_the_same_scores(scored):
+    assert evaluate(model(), images(), PoissonWalker(), SETTINGS, CPU).scores == scored.scores
+
+
+def test_in_rooms_headings_and_bumps_are_scored_too(in_rooms):
+    landmarks = in_rooms.scores["landmarks"]
+    for walks in (*landmarks["slip"], landmarks["bump"]):
+        curves = walks["landmarks"]
+        assert len(curves["heading_error_by_step"]) == len(curves["position_error_relative_by_step"]) == TINY.steps
+    assert all(0 <= share <= 1 for share in shares(landmarks))
+    assert "degrees" not in landmarks["unit"] and "10°" in landmarks["right"]
+
+
+def test_a_model_without_landmarks_has_no_such_scores_and_walks_by_its_actions():
+    plain = model("off")
+    scores = evaluate(plain, images(), PoissonWalker(), SETTINGS, CPU).scores
+    assert "landmarks" not in scores
+    for key in ("position_within_half_cell_memorised", "position_error_by_step"):
+        assert scores[key] == scores[f"dead_reckoning_{key}"]
+
+
+def test_what_is_scored_is_what_is_memorised_and_dreamt(scored):
+    clip = record(images(), PoissonWalker(), 3, 26, torch.Generator().manual_seed(0))
+    past, future = clip.split(16)
+    with torch.no_grad():
+        memory, here = model().memorise(past.x, past.a)
+        walk = torch.cat([memory.place.mean, model().imagine(memory, here, future.a).poses], 1)
+    torch.testing.assert_close(torch.from_numpy(scored.gallery.inferred_pose), walk)
+    off = (walk + clip.true_start[:, None] - clip.true_pose).norm(dim=-1)
+    assert scored.scores["position_error_by_step"] == pytest.approx(off.mean(0).tolist(), abs=1e-5)
+
+
+def test_a_glance_sees_the_right_cells_too():
+    assert "position_within_half_cell_memorised" in glance(model(), images(), PoissonWalker(), SETTINGS, CPU)
+
+
+def test_worlds_that_slip_can_be_scored():
+    slippery = Slipping(images(0), SlipConfig(probability=0.3))
+    scores = evaluate(model(), slippery, PoissonWalker(), SETTINGS, CPU).scores
+    assert 0 < scores["unhindered_fraction"] < 1
+    assert scores["landmarks"]["slip"][0]["probability"] == 0.0
+    assert scores["controls"]["copy_nearest_true_pose"]["psnr_unhindered"] == 100.0
+
+
+# ---- parts
+
+
+def test_a_stranger_is_of_another_place():
+    place = torch.tensor([3, 3, 5, 3])
+    who, exists = strangers(place)
+    assert exists.all() and (place[who] != place).all()
+    assert not strangers(torch.tensor([2, 2]))[1].any()
+
+
+def test_pictures_are_summed_up_apart():
+    yes, no = torch.tensor([True, True, False, False]), torch.zeros(4, dtype=torch.bool)
+    seen = torch.tensor([True, False, True, False])
+    found = summary(yes, yes, yes, torch.tensor([0.9, 0.9, 0.2, 0.1]), seen, torch.tensor([0.8, 0.1]))
+    assert (found["visited"], found["top1_visited"], found["known_visited"]) == (2, 0.5, 0.5)
+    assert (found["foreign"], found["false_known"]) == (2, 0.5)
+    assert sum(found["reliability"]["count"]) == 6
+    assert summary(no, no, no, torch.rand(4), seen, torch.zeros(0))["false_known"] is None
+
+
+def test_half_a_cell_off_is_still_right():
+    survey = ImageSurvey(images())
+    believed = torch.tensor([[[0.5, 0.0], [0.0, 0.51], [0.3, 0.4], [0.4, 0.4]]])
+    errors = survey.errors(believed, torch.zeros_like(believed))
+    assert survey.within(errors).tolist() == [[True, False, True, False]]
+
+
+def test_in_rooms_both_position_and_heading_must_be_right():
+    world = rooms()
+    world.reset(1)
+    near, far, turn = 0.049 * float(world.width), 0.051 * float(world.width), math.radians(1)
+    believed = torch.tensor([[[near, 0, 9 * turn], [far, 0, 0], [0, near, -11 * turn], [0, 0, 2 * math.pi]]])
+    survey = RoomsSurvey(world)
+    assert survey.within(survey.errors(believed, torch.zeros_like(believed))).tolist() == [[True, False, False, True]]
+
+
+def test_new_agents_move_into_free_cells_of_the_same_pictures_among_the_same_obstacles():
+    world, generator = images(), torch.Generator().manual_seed(1)
+    world.reset(20, generator)
+    image, solid = world.image.clone(), world.solid.clone()
+    survey_of(world).move_in(generator)
+    assert torch.equal(world.image, image) and torch.equal(world.solid, solid)
+    row, column = world.cell.T
+    assert not solid[torch.arange(20), row, column].any()
+    assert len(world.cell.unique(dim=0)) > 5
+
+
+def test_new_agents_move_into_the_same_rooms():
+    world, generator = rooms(), torch.Generator().manual_seed(1)
+    world.reset(3, generator)
+    before, pose = world.where.clone(), world.pose.clone()
+    survey_of(world).move_in(generator)
+    assert torch.equal(world.where, before) and not torch.equal(world.pose, pose)
+
+
+def test_only_who_walks_from_object_to_object_can_bump():
+    assert RoomsSurvey(rooms()).clumsy(SpinWalker()) is None
+    clumsy = RoomsSurvey(rooms()).clumsy(ScavengerWalker())
+    assert isinstance(clumsy, ScavengerWalker) and clumsy.config.may_bump
+
+
+@pytest.mark.parametrize("wrong", [{"walks": 0}, {"steps": 0}, {"lost": 0}, {"lost_steps": 0}, {"pictures": 0}])
+def test_nothing_to_score_is_refused(wrong: dict[str, int]):
+    ((name, value),) = wrong.items()
+    with pytest.raises(InputError, match=f"{name} is {value}; give at least 1"):
+        LandmarkEvaluationConfig(**wrong)
+
+
+def test_a_slip_is_a_probability():
+    with pytest.raises(InputError, match="slips holds 1.5"):
+        LandmarkEvaluationConfig(slips=(0.1, 1.5))
+    with pytest.raises(InputError, match="slips is empty"):
+        LandmarkEvaluationConfig(slips=())

@@ -148,18 +148,20 @@ def toy_walk(toy_images: Path, **parts: Any) -> ImageWalkExperiment:
     return replace(PRESETS["image-walk"][1], **{"images": str(toy_images), "world": world, **parts})
 
 
-def test_actions_slip_in_training_and_in_tests(toy_images: Path):
-    setting = set_up(toy_walk(toy_images, slip=SlipConfig(probability=0.5)), CPU)
-    for world in (setting.train_world, setting.test_world):
-        assert isinstance(world, Slipping) and isinstance(world.world, ImageWalk)
+def test_actions_slip_in_training_and_where_asked_in_tests(toy_images: Path):
+    slippery = toy_walk(toy_images, slip=SlipConfig(probability=0.5))
+    setting = set_up(slippery, CPU)
+    assert isinstance(setting.train_world, Slipping) and isinstance(setting.train_world.world, ImageWalk)
+    assert isinstance(setting.test_world, ImageWalk)
     clip = setting.source(4, 30, torch.Generator().manual_seed(0))
     assert clip.true_step.abs().max() == 2
     assert setting.train_world.world.blocked.any()
+    tested = set_up(replace(slippery, evaluation=replace(slippery.evaluation, slip=0.2)), CPU).test_world
+    assert isinstance(tested, Slipping) and tested.config.probability == 0.2
 
 
 def test_actions_slip_in_rooms():
     slippery, steady = (set_up(tiny("rotate", slip=SlipConfig(probability=p)), CPU) for p in (0.5, 0.0))
-    assert isinstance(slippery.test_world, Slipping)
     assert torch.equal(slippery.pool.a, steady.pool.a)
     assert not torch.equal(slippery.pool.true_pose, steady.pool.true_pose)
     assert slippery.build_model().action_size == 8

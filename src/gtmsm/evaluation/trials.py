@@ -23,6 +23,9 @@ from gtmsm.worlds.world import World
 FRAMES_AT_ONCE = 2**14
 """Long walks come in portions of as many frames."""
 
+CLOSURE = 64
+"""Steps after which loops are closed, where that is scored."""
+
 InWorld: TypeAlias = Callable[[Tensor], Tensor]
 """Poses of the model, in the world's units."""
 
@@ -39,19 +42,25 @@ class Trials:
     def long_walks(
         self, world: World, walker: Walker, generator: torch.Generator, walks: int, steps: int
     ) -> dict[str, Any]:
-        """Errors at every step of long walks from a known start, by landmarks and by dead reckoning."""
+        """Errors at every step of long walks from a known start, by landmarks and by dead reckoning.
+
+        And on the map that is left in the end, once loops are closed: those poses know what was seen after them.
+        """
         model = self.model
-        parts: dict[str, list[dict[str, Tensor]]] = {"landmarks": [], "dead_reckoning": []}
+        assert model.landmarks is not None
+        parts: dict[str, list[dict[str, Tensor]]] = {}
         for n in _portions(walks, max(1, FRAMES_AT_ONCE // steps)):
             clip = record(world, walker, n, steps, generator)
             true = _from(clip.true_start, clip.true_pose)
             ways = {
-                "landmarks": model.follow(clip.x, clip.a).mean,
+                "landmarks": model.follow(clip.x, clip.a, closure=0).mean,
                 "dead_reckoning": model.motion.unroll(model.motion.start(n), clip.a),
             }
+            if model.landmarks.settings.form == "bayes":
+                ways["loops_closed"] = model.follow(clip.x, clip.a, closure=CLOSURE).mean
             for name, way in ways.items():
                 errors = self.survey.errors(self.in_world(way), true)
-                parts[name].append(errors | {"within": self.survey.within(errors).float()})
+                parts.setdefault(name, []).append(errors | {"within": self.survey.within(errors).float()})
         return {name: _over_time(_joined(errors)) for name, errors in parts.items()}
 
     def unknown_start(

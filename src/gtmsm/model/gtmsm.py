@@ -104,10 +104,12 @@ class WorldModel(nn.Module):
         actions: Float[Tensor, "batch time A"],
         memory: Memory | None = None,
         here: Belief | None = None,
+        closure: int | None = None,
     ) -> tuple[Memory, Belief]:
         """Store what was seen and where (section 3.3); returns the memory and where the agent is now.
 
-        Give `memory` and `here` of an earlier call to go on from there.
+        Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
+        0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is.
         """
         self._check(frames, actions)
         require(actions.shape[1] > 0, "there is nothing to memorise: frames and actions have 0 steps; give at least 1")
@@ -117,7 +119,7 @@ class WorldModel(nn.Module):
                 f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
             )
         code = self.vae.encode(frames)
-        walk, variance = self._follow(actions, code, memory, here)
+        walk, variance = self._follow(actions, code, memory, here, closure)
         digest = self.prior.digest(code.flatten())
         # Only a pose that is its own place can be compared by how sure it is.
         covariance = None if self.settings.motion.has_heading else walk.covariance
@@ -135,13 +137,14 @@ class WorldModel(nn.Module):
         actions: Float[Tensor, "batch time A"],
         memory: Memory | None = None,
         here: Belief | None = None,
+        closure: int | None = None,
     ) -> Belief:
         """Where the agent was after each action: p*(s_t) of its actions, or with landmarks q*(s_t) of what it saw, too.
 
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
         self._check(frames, actions)
-        return self._follow(actions, self.vae.encode(frames), memory, here)[0]
+        return self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
 
     def anywhere(self, batch: int) -> Belief:
         """To set out from a place that is not known: looking around will tell, with landmarks and a memory."""
@@ -189,16 +192,20 @@ class WorldModel(nn.Module):
         return weigh_up(landmarks.compare, score, pose, variance, entry, sure)
 
     def _follow(
-        self, actions: Float[Tensor, "batch time A"], code: Gaussian, memory: Memory | None, here: Belief | None
+        self,
+        actions: Float[Tensor, "batch time A"],
+        code: Gaussian,
+        memory: Memory | None,
+        here: Belief | None,
+        closure: int | None = None,
     ) -> tuple[Belief, Float[Tensor, "batch time G"] | None]:
         """The walk, and with landmarks the variances of its poses."""
         here = here or Belief(self.motion.start(len(actions)))
         if self.landmarks is None:
             return self.motion.believe(here, actions), None
         variance = self.landmarks.as_variance(here)
-        track = self.landmarks.follow(
-            self.motion, here.mean, variance, actions, code, self._known(memory, here.mean, variance, code)
-        )
+        past = self._known(memory, here.mean, variance, code)
+        track = self.landmarks.follow(self.motion, here.mean, variance, actions, code, past, closure=closure)
         return Belief(track.state, self.landmarks.as_covariance(track.variance, track.state)), track.variance
 
     def _known(

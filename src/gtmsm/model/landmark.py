@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
+from gtmsm.config import require
 from gtmsm.kernels.blend_scan import blend_scan
 from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse
 from gtmsm.model.motion import Motion
@@ -125,19 +126,24 @@ class Landmarks(nn.Module):
         code: Gaussian,
         past: Known,
         guess: bool = False,
+        closure: int | None = None,
     ) -> Track:
         """Where the agent was at each step, from its actions and from what it saw: q*(s_t), reading m_{1:t-1}.
 
-        `guess`: the actions mean nothing, and every step may lead anywhere near.
+        `guess`: the actions mean nothing, and every step may lead anywhere near. `closure`: steps after which loops are
+        closed, 0 for never; None: as the settings say.
         """
         entries = joined(past.code, code)
         lookup = self.look_back(entries, code, past.pose.shape[1])
         if self.settings.form == "paper":
+            require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
             return self._blend(motion, start, variance, actions, lookup, past)[0]
         sights = self.sights(entries, code, lookup)
         surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
-        if self.settings.closure and not guess:
-            return self._close_as_you_go(motion, start, variance, actions, sights, past)
+        every = self.settings.closure if closure is None else closure
+        require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
+        if every and not guess:
+            return self._close_as_you_go(motion, start, variance, actions, sights, past, every)
         return Track(*motion.filter(start, actions, variance, sights, (past.pose, past.variance), surprise))
 
     def _close_as_you_go(
@@ -148,13 +154,14 @@ class Landmarks(nn.Module):
         actions: Float[Tensor, "batch time A"],
         sights: Sights,
         past: Known,
+        every: int,
     ) -> Track:
         """A stretch of the walk, then all loops closed, then the next stretch on the map as it is now."""
         believed = sights._replace(log_odds=sights.log_odds + 0.5 * self.settings.doubt)
         size, s, v = self.pose_size, start, variance
         states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
-        for begin in range(0, actions.shape[1], self.settings.closure):
-            now = slice(begin, begin + self.settings.closure)
+        for begin in range(0, actions.shape[1], every):
+            now = slice(begin, begin + every)
             there = torch.cat([past.pose, states[..., :size]], 1), torch.cat([past.variance, variances], 1)
             seen = Sights(*(part[:, now] for part in sights))
             state, unsure = motion.filter(s, actions[:, now], v, seen, there, self.surprise)

@@ -18,19 +18,27 @@ SMOOTHED = 20
 COLOURS = (BLUE, ORANGE, RED, GREEN)
 FEW = 20
 """Fewer pictures than these say little, and are drawn hollow."""
-LANDMARKS, RECKONING = "-", (0, (4, 2))
+LANDMARKS, CLOSED, RECKONING = "-", (0, (1, 1)), (0, (4, 2))
+WAYS = (
+    ("dead_reckoning", RECKONING, 1.3, "dead reckoning"),
+    ("loops_closed", CLOSED, 1.6, "loops closed afterwards"),
+    ("landmarks", LANDMARKS, 2.0, "with landmarks"),
+)
+"""What was walked by: name in the scores, line and its width, name in the legend."""
 
 
 @mpl.rc_context(STYLE)
 def long_walks(landmarks: Mapping[str, Any]) -> Figure:
-    """Errors at every step of long walks: a colour for how often actions slip, solid with and dashed without."""
+    """Errors at every step of long walks: a colour for how often actions slip, a line for what helps."""
     walked, panels = list(kinds(landmarks)), list(_panels(landmarks))
     figure = new_figure(3.1)
     figure.get_layout_engine().set(wspace=0.05)
     for axes, (key, unit, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         highest, steps = 0.0, 2
         for _, colour, walks in reversed(walked):
-            for way, dash, width in (("dead_reckoning", RECKONING, 1.3), ("landmarks", LANDMARKS, 2.0)):
+            for way, dash, width, _ in WAYS:
+                if way not in walks:
+                    continue
                 curve = unit * smoothed(np.array(walks[way][f"{key}_by_step"], dtype=float))
                 axes.plot(np.arange(1, len(curve) + 1), curve, ls=dash, color=colour, lw=width)
                 highest, steps = max(highest, float(np.nanmax(curve))), max(steps, len(curve))
@@ -43,9 +51,12 @@ def long_walks(landmarks: Mapping[str, Any]) -> Figure:
     handles = [Line2D([], [], color=colour, lw=2.4, label=name) for name, colour, _ in walked]
     handles += [
         Line2D([], [], color=INK, lw=1.8, ls=dash, label=name)
-        for name, dash in (("with landmarks", LANDMARKS), ("dead reckoning", RECKONING))
+        for way, dash, _, name in reversed(WAYS)
+        if way in walked[0][2]
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False, handlelength=2.6)
+    figure.legend(
+        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False, handlelength=2.6
+    )
     return figure
 
 

@@ -20,15 +20,17 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
     steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
     kinds = landmark_plots.kinds(landmarks)
     told = [
-        f"{name} {_percent(walks['landmarks']['within'])} against {_percent(walks['dead_reckoning']['within'])}"
+        f"{name} {_percent(walks['landmarks']['within'])}, {_percent(walks.get('loops_closed', {}).get('within'))} "
+        f"and {_percent(walks['dead_reckoning']['within'])}"
         for name, _, walks in kinds
     ]
     return page.section(
         "Landmarks: knowing where you are over a long walk",
         svg(landmark_plots.long_walks(landmarks), "landmarks over time"),
         f"Means over {landmarks['walks']} walks of {steps} steps from a known start. A slip is an action that is done "
-        "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dashed: by the "
-        f"actions alone. Share of steps {landmarks['right']}, with landmarks against dead reckoning: "
+        "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dotted: and by "
+        "what is recognised later, once loops are closed; dashed: by the actions alone. "
+        f"Share of steps {landmarks['right']}, in this order: "
         f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",
     )
 

@@ -221,7 +221,7 @@ def one_look(log_odds, entries, noise, surprise, scan):
 
 
 scans = pytest.mark.parametrize("scan", [landmark_scan, by_steps])
-EVEN = Surprise(0.5, (0.5,), (0.5,))  # either way a step adds 0.5: what is free is 1 after it
+EVEN = Surprise(0.5, (0.75,), (0.75,))  # 0.25 was added since the entries, either way a step adds 0.75: 1 is free
 
 
 @scans
@@ -254,15 +254,56 @@ def test_a_sight_as_likely_as_none_moves_the_plan_by_half_as_much(scan, size):
     plan, ahead = torch.eye(size, dtype=torch.float64)[[0, -1]]
     pose, variance = one_look(even, [(plan + ahead).tolist()], 1.0, EVEN, scan)
     torch.testing.assert_close(pose, plan + 0.25 * ahead)
-    # none: 1; the sight: 0.25 + 0.5; between 0 and 0.5 at even odds: 0.25^2, shared by all axes
-    torch.testing.assert_close(variance, variance.new_tensor([0.5 * 1 + 0.5 * 0.75 + 0.0625 / size]))
+    # none: 0.5 + 0.75; the sight: 0.25 + 0.5; between 0 and 0.5 at even odds: 0.25^2, shared by all axes
+    torch.testing.assert_close(variance, variance.new_tensor([0.5 * 1.25 + 0.5 * 0.75 + 0.0625 / size]))
 
 
 @scans
 def test_a_sight_far_from_the_plan_speaks_for_a_step_that_went_otherwise(scan):
-    # 100 standard deviations of a step as planned, but one of another: gain 100 / 101 and not 0.51 / 1.51
-    pose, _ = one_look(1e6, [[11.0, 0.0]], 1.0, Surprise(0.01, (0.01,), (99.5,)), scan)
+    # 100 standard deviations of a step as planned, but one of another: gain 100 / 101 and not 0.26 / 1.26
+    pose, _ = one_look(1e6, [[11.0, 0.0]], 1.0, Surprise(0.01, (0.01,), (99.75,)), scan)
     torch.testing.assert_close(pose, pose.new_tensor([1 + 10 * 100 / 101, 0]), rtol=1e-6, atol=0)
+
+
+@scans
+def test_a_noisy_sight_of_the_step_just_before_hardly_moves_who_does_not_know_where_that_was(scan):
+    # whatever was unsure then still is, alike for both: 1 / 99 is free beside noise of 1, and 0.01 of the way from
+    # (2, 0) to (4, -2) is gone
+    d = torch.tensor([[[1, 0], [1, 0]]], dtype=torch.float64)
+    index, log_odds = torch.zeros(1, 2, 1, dtype=torch.long), d.new_tensor([-math.inf, 1e6]).view(1, 2, 1)
+    sights = Sights(index, log_odds, d.new_tensor([3, -2]).expand(1, 2, 1, 2), d.new_ones(1, 2, 1, 1))
+    start, nothing = d.new_zeros(1, 2), (d.new_zeros(1, 0, 2), d.new_zeros(1, 0, 1))
+    small = Surprise(0.5, (1 / 99,), (1 / 99,))
+    poses, variances = scan(start, d, None, d.new_full((1, 1), 1e4), sights, nothing, small)
+    torch.testing.assert_close(poses[0], d.new_tensor([[1, 0], [2.02, -0.02]]))
+    torch.testing.assert_close(variances[0], d.new_tensor([[1e4 + 1 / 99], [1e4 + 1 / 99 + 0.01]]), rtol=1e-12, atol=0)
+
+
+@scans
+def test_an_entry_less_sure_than_the_agent_leaves_what_the_step_adds_free(scan):
+    # 0.5 of the agent, 2 of the entry, 0.75 of the step: a gain of 0.75 / (0.75 + 0.25), whatever the first two are
+    leaves = [torch.full((1, 1, 1), x, dtype=torch.float64, requires_grad=True) for x in (0.5, 2.0, 5.0)]
+    variance, known, seen = leaves
+    ones = torch.ones_like(known)
+    sights = Sights(torch.zeros(1, 1, 1, dtype=torch.long), 1e6 * ones, 0 * ones[None], 0.25 * ones[None])
+    poses, variances = scan(0 * ones[0], ones, None, variance[0], sights, (seen, known), EVEN)
+    torch.testing.assert_close(poses, 4 * ones)  # from 1 to 5, three quarters of the way
+    torch.testing.assert_close(variances, (2 + 0.75 * 0.25) * ones)
+    assert [x.item() for x in torch.autograd.grad(poses.sum(), leaves, retain_graph=True)] == [0, 0, 0.75]
+    assert [x.item() for x in torch.autograd.grad(variances.sum(), leaves[:2])] == [0, 1]
+
+
+def no_surer_than_the_past(inputs):
+    """The same, its first step on the kink: what is free of the agent's variance beside an equal one."""
+    inputs[7] = inputs[2][:, None].expand_as(inputs[7])
+    return inputs
+
+
+def test_gradients_pass_where_the_agent_and_an_entry_are_equally_sure():
+    inputs, index = walk(3, 2, 2, 5, 6, 4)
+    inputs = no_surer_than_the_past(inputs)
+    fast, readable = (values_and_gradients(scan, inputs, index) for scan in (landmark_scan, by_steps))
+    assert_equal_twins(fast, readable, rtol=1e-9, atol=1e-10)
 
 
 @scans
@@ -393,6 +434,14 @@ def test_the_triton_scan_has_no_gradient_and_no_nan_where_nothing_was_seen(hidde
     fast, readable = (values_and_gradients(scan, inputs, index) for scan in (by_triton, by_steps))
     assert all(part.isfinite().all() for part in fast)
     assert not any(part.any() for part in fast[5:10])
+    assert_equal_twins(fast, readable, rtol=1e-4, atol=1e-4)
+
+
+@where_triton_runs
+def test_the_triton_scan_passes_gradients_where_the_agent_and_an_entry_are_equally_sure():
+    inputs, index = for_triton(3, 2, 2, 5, 6, 4)
+    inputs = no_surer_than_the_past(inputs)
+    fast, readable = (values_and_gradients(scan, inputs, index) for scan in (by_triton, by_steps))
     assert_equal_twins(fast, readable, rtol=1e-4, atol=1e-4)
 
 

@@ -70,9 +70,10 @@ def fuse(
 ) -> Fused:
     """Bayes' rule over 2 K' + 1 hypotheses: sight k is right, and the step went as planned or otherwise; or none is.
 
-    `variance` is that of the pose before the step, `known` that of the entries sighted. A sight that is right brings
-    the agent to where the entry lies on the map, errors of the map included: the errors of the entry and of the agent
-    have a common past, so only the noise of the sight itself speaks against going all the way.
+    `variance` is that of the pose before the step, `known` that of the entries sighted. Errors of the agent and of an
+    entry that have a common past cancel: what is unsure between them, and free to be put right, is what was added
+    since. A sight that is right brings the agent to where the entry lies on the map, errors of the map included; only
+    the noise of the sight itself speaks against going all the way.
     """
     away = apart(planned[..., None, :], sighted)
     groups = [slice(0, 2), slice(2, 3)] if planned.shape[-1] == 3 else [slice(0, planned.shape[-1])]
@@ -81,7 +82,7 @@ def fuse(
     for chance, fresh in ((1 - surprise.chance, surprise.planned), (surprise.chance, surprise.stray)):
         log_w, gains = log_odds + math.log(chance), []
         for g, group in enumerate(groups):
-            free = (variance[..., g] + fresh[g])[..., None]
+            free = (variance[..., None, g] - known[..., g]).clamp_min(0) + fresh[g]
             total = free + noise[..., g]
             log_w = log_w - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + total.log()) + far2[g] / total)
             gains.append(free / total)

@@ -77,7 +77,7 @@ def _walk(
         away += offset[t]
         away -= there.T[:, None]
         far2 = np.add.reduce(away * away, axis=0)
-        free = before + fresh
+        free = np.maximum(before - known, 0) + fresh
         total = free + n
         np.log(total, out=right)
         right *= half_size
@@ -129,7 +129,8 @@ def _slopes(near: Tensor, weight: Tensor, noise: Tensor, before: Tensor, steps: 
     size = near.shape[1] - 1
     away, known, n = near[:, :size], near[:, size], noise[:, None]
     w, lost = weight[:, :-1].view(time, 2, K, batch), weight[:, -1]
-    free = before[:, None, None] + before.new_tensor(steps.fresh)[:, None, None]
+    since = before[:, None] - known
+    free = since.clamp_min(0)[:, None] + before.new_tensor(steps.fresh)[:, None, None]
     precision = (free + n).reciprocal()
     gain = free * precision
     far2 = away.square().sum(1)[:, None]
@@ -156,14 +157,20 @@ def _slopes(near: Tensor, weight: Tensor, noise: Tensor, before: Tensor, steps: 
     rows[:, :size, :size, :K].diagonal(dim1=1, dim2=2).add_(beta[..., None])
     outward = 2 * share * scatter - (by_odds * precision).sum(1)
     rows[:, size, :size, :K] = beta[:, None] * drawn[:, :, None] + away * outward[:, None]
-    rows[:, size, size, :K] = seen
-    # by the plan, which all of them are away from, and by the variance before
+    # by the plan, which all of them are away from
     rows[:, :, :size, K] = -rows[:, :, :size, :K].sum(3)
     rows[:, :size, :size, K].diagonal(dim1=1, dim2=2).add_(1)
     widen, stray = (w * slack).sum(1), (pull * slack).sum(1)
     by_free = stray + n[:, 0] * (w * bend).sum(1)
-    rows[:, :size, size, K] = (away * by_free[:, None]).sum(2) - moved * widen.sum(1)[:, None]
-    rows[:, size, size, K] = lost + (by_odds * slack + by_gain * n * bend).sum((1, 2))
+    # by what was added since an entry, which is the variance before less that of the entry; a gradient passes where
+    # nothing was, as `clamp_min` has it
+    torch.mul(away, by_free[:, None], out=rows[:, :size, size, :K]).sub_(moved[:, :, None] * widen[:, None])
+    rows[:, size, size, :K] = (by_odds * slack + by_gain * n * bend).sum(1)
+    rows[:, :, size, :K] *= (since >= 0)[:, None]
+    rows[:, :, size, K] = rows[:, :, size, :K].sum(2)
+    rows[:, :, size, :K].neg_()
+    rows[:, size, size, :K] += seen
+    rows[:, size, size, K] += lost
     shrink = stray - (w * free * bend).sum(1)
     doubt = (by_odds * slack - by_gain * free * bend).sum(1) + beta
     return _Slopes(rows, moved, beta, seen, by_odds.sum(1), shrink, widen, doubt)

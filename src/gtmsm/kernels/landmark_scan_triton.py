@@ -71,7 +71,8 @@ def _forward(
             y += d_y
         a_x, a_y = s_x - x, s_y - y
         far2 = a_x * a_x + a_y * a_y
-        free_0, free_1 = variance + fresh_0, variance + fresh_1
+        since = tl.maximum(variance - known, 0.0)
+        free_0, free_1 = since + fresh_0, since + fresh_1
         w_0, w_1, lost = _weigh(odds, far2, free_0 + n, free_1 + n, log_0, log_1)
         gain_0, gain_1 = free_0 / (free_0 + n), free_1 / (free_1 + n)
         beta = w_0 * gain_0 + w_1 * gain_1
@@ -127,7 +128,8 @@ def _backward(
         else:
             a_x, a_y = s_x - q_x, s_y - q_y
         far2 = a_x * a_x + a_y * a_y
-        free_0, free_1 = variance + fresh_0, variance + fresh_1
+        since = tl.maximum(variance - known, 0.0)
+        free_0, free_1 = since + fresh_0, since + fresh_1
         w_0, w_1, lost = _weigh(odds, far2, free_0 + n, free_1 + n, log_0, log_1)
         sure_0, sure_1 = 1.0 / (free_0 + n), 1.0 / (free_1 + n)
         gain_0, gain_1 = free_0 * sure_0, free_1 * sure_1
@@ -164,10 +166,12 @@ def _backward(
         right = used & (odds > float("-inf"))
         tl.atomic_add(g_table + entry, da_x, right, sem="relaxed")
         tl.atomic_add(g_table + entry + 1, da_y, right, sem="relaxed")
-        tl.atomic_add(g_table + entry + 2, d_variance * (w_0 + w_1), right, sem="relaxed")
+        # of what was added since an entry: a gradient passes where nothing was, as `clamp_min` has it
+        d_since = tl.where(variance >= known, slack + (bend_0 + bend_1) * n, 0.0)
+        tl.atomic_add(g_table + entry + 2, d_variance * (w_0 + w_1) - d_since, right, sem="relaxed")
         ds_x -= tl.sum(da_x, 0)
         ds_y -= tl.sum(da_y, 0)
-        d_variance = d_variance * lost + tl.sum(slack + (bend_0 + bend_1) * n, 0)
+        d_variance = d_variance * lost + tl.sum(d_since, 0)
         # through the gate
         if HAS_GATE:
             logit = (ds_x * d_x + ds_y * d_y) * g * (1 - g)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
-    "demo": "train a small model, score it, and write a report: gtmsm demo [rotate] (minutes on two cores)",
+    "demo": "train a small model, score it, and write a report: gtmsm demo [rotate|obstacles] (minutes on two cores)",
     "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
@@ -91,6 +91,11 @@ DEMOS = {
         "The model learns from pixels and actions alone how fast it turns, then imagines the rest of the circle, "
         "which it has not seen, and another one.",
     ),
+    "obstacles": (
+        "obstacles-small",
+        "An agent walks over pictures with obstacles that differ from picture to picture; its steps slip, too.\n"
+        "The model learns to recognise places, and so to know where it is in spite of both.",
+    ),
 }
 """Name: the preset it trains, and what there is to see."""
 
@@ -99,8 +104,8 @@ DEMOS = {
 class DemoFlags:
     """Train a small model on the CPU, score it, and write a report."""
 
-    name: Annotated[Literal["image-walk", "rotate"], tyro.conf.Positional] = "image-walk"
-    """image-walk (two minutes on two cores) or rotate (some six minutes)."""
+    name: Annotated[Literal["image-walk", "rotate", "obstacles"], tyro.conf.Positional] = "image-walk"
+    """image-walk (two minutes on two cores), obstacles (some three) or rotate (some six)."""
     run: Path | None = None
     """Folder to make; default: a fresh one under runs/."""
     seed: int = 0

@@ -5,6 +5,7 @@ Numbers are the paper's wherever docs/deviations.md does not say otherwise.
 
 from dataclasses import replace
 
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, RoomsWalkerConfig
 from gtmsm.model.elbo import ObjectiveConfig
@@ -218,28 +219,39 @@ def _obstacles_free() -> ImageWalkExperiment:
 
 
 def _walk_landmarks() -> RoomsExperiment:
-    """What places look like, for a model that walks already: agents that bump, steps that slip."""
+    """What places look like, for a model that walks already: its agents may bump, and their steps slip."""
     walk = _walk_strong()
     return replace(
         walk,
         begin_with="weights/walk-strong",
         walker=replace(walk.walker, scavenger=ScavengerWalkerConfig(may_bump=True)),
-        pool=PoolConfig(clips=10_000, steps=300),
+        pool=PoolConfig(clips=14_000, steps=300),
         training=replace(
             walk.training,
-            updates=6_000,
-            optimiser=replace(walk.training.optimiser, batch=16, anneal_updates=6_000, ramp_updates=200),
+            updates=11_000,
+            optimiser=replace(walk.training.optimiser, batch=20, anneal_updates=11_000, ramp_updates=200),
             curriculum=replace(walk.training.curriculum, landmark_rate=1.0),
             objective=replace(walk.training.objective, recognition_only=True),
         ),
         model=replace(
             walk.model,
             landmark=LandmarkConfig(
-                form="bayes", matches=16, width=512, recent=16, steady=0.02, steady_turn=0.005, surprise=0.03,
-                stray=0.15, stray_turn=0.05, grain=0.02, reach=3.0, tolerance=0.23,
+                form="bayes",
+                matches=16,
+                width=768,
+                recent=16,
+                steady=0.1,
+                steady_turn=0.003,
+                stray=0.3,
+                stray_turn=0.15,
+                doubt=5.0,
+                grain=0.02,
+                reach=3.0,
+                tolerance=0.23,
             ),
         ),
-    )  # fmt: skip
+        evaluation=replace(walk.evaluation, landmarks=LandmarkEvaluationConfig(walks=16)),
+    )
 
 
 HORIZON_IN = {"rooms": 300}

@@ -17,6 +17,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from gtmsm.config import require
 from gtmsm.kernels.blend_scan import blend_scan
 from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse
+from gtmsm.model.bearings import LOOK, find_start
 from gtmsm.model.motion import Motion
 from gtmsm.model.pose_graph import close_loops
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
@@ -133,6 +134,11 @@ class Landmarks(nn.Module):
         `guess`: the actions mean nothing, and every step may lead anywhere near. `closure`: steps after which loops are
         closed, 0 for never; None: as the settings say.
         """
+        if self._is_lost(variance):
+            if past.pose.shape[1]:
+                start, variance = self._get_bearings(motion, start, actions, code, past)
+            elif self.settings.form == "bayes":
+                return self._feel_for_walls(motion, start, actions, code, past)
         entries = joined(past.code, code)
         lookup = self.look_back(entries, code, past.pose.shape[1])
         if self.settings.form == "paper":
@@ -145,6 +151,47 @@ class Landmarks(nn.Module):
         if every and not guess:
             return self._close_as_you_go(motion, start, variance, actions, sights, past, every)
         return Track(*motion.filter(start, actions, variance, sights, (past.pose, past.variance), surprise))
+
+    def _is_lost(self, variance: Float[Tensor, "batch G"]) -> bool:
+        """Whether nothing is known of where a walk begins (`ignorance`)."""
+        return bool((variance[:, 0] >= self.settings.reach**2).all())
+
+    def _get_bearings(
+        self,
+        motion: Motion,
+        start: Float[Tensor, "batch S"],
+        actions: Float[Tensor, "batch time A"],
+        code: Gaussian,
+        past: Known,
+    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch G"]]:
+        """Where a walk begins by what its first steps recognise, and how sure that is."""
+        seen = code[:, :LOOK]
+        lookup = look_up(past.code, seen, self.settings.matches)
+        log_odds, offset, noise = self.compare(past.code, seen, lookup)
+        sure = torch.sigmoid(self.compare.confidence(log_odds, noise, lookup.distance))
+        weight = sure[..., None] * torch.softmax(self.compare.evidence(log_odds, noise), dim=-1)
+        path = motion.unroll(motion.start(len(start)), actions[:, :LOOK])[..., : self.pose_size]
+        sighted = stepped(gather(past.pose, lookup.index), offset)
+        found = find_start(path, sighted, weight, self.compare.tolerances(path))
+        fresh = start.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: self.groups])
+        return motion.settle(start, found), fresh.expand(len(start), -1)
+
+    def _feel_for_walls(
+        self,
+        motion: Motion,
+        start: Float[Tensor, "batch S"],
+        actions: Float[Tensor, "batch time A"],
+        code: Gaussian,
+        past: Known,
+    ) -> Track:
+        """A walk through a place that is not known, put where its failed steps fit the walls that are known."""
+        sights = self.sights(code, code, self.look_back(code, code, 0))
+        sure = torch.zeros_like(start[:, : self.groups])
+        there = past.pose, past.variance
+        state, variance = motion.filter(start, actions, sure, sights, there, self.surprise, walls=False)
+        before = torch.cat([start[:, None], state[:, :-1]], dim=1)
+        shift, unsure = motion.among_walls(before, actions, motion.displacement(state), self.settings.surprise)
+        return Track(state + shift[:, None], variance + unsure[:, None])
 
     def _close_as_you_go(
         self,

@@ -170,6 +170,11 @@ class Comparison(nn.Module):
         sure: Tensor = self.trust(0.2 * features.clamp(-30.0, 30.0).detach())[..., 0]
         return sure
 
+    def tolerances(self, like: Tensor) -> Float[Tensor, "D"]:
+        """How near is near enough, in every coordinate of a pose."""
+        near = [self.settings.tolerance] * self.position
+        return like.new_tensor(near + [math.radians(self.settings.tolerance_turn)] * self.has_heading)
+
     def right(self, miss: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
         """Whether an error in pose is within what counts as recognised."""
         near = miss[..., : self.position].norm(dim=-1) <= self.settings.tolerance

@@ -21,7 +21,8 @@ def way(level: float, rooms: bool) -> dict[str, Any]:
 
 def scores(rooms: bool = False) -> dict[str, Any]:
     def walks() -> dict[str, Any]:
-        return {"landmarks": way(0.9, rooms), "dead_reckoning": way(0.2, rooms)}
+        levels = {"landmarks": 0.9, "loops_closed": 0.95, "dead_reckoning": 0.2}
+        return {name: way(level, rooms) for name, level in levels.items()}
 
     lost = {
         "trials": 8, "within": 0.5, "within_by_step": [0.25, 0.5], "trials_at_memorised": 0,
@@ -48,8 +49,8 @@ def test_a_model_without_landmarks_has_no_section():
 def test_a_model_with_landmarks_has_its_figures_and_its_numbers_in_words(rooms: bool):
     page = "".join(landmarks.sections({"landmarks": scores(rooms)}))
     assert re.findall(r'role="img" aria-label="([^"]+)"', page) == ["landmarks over time", "whereabouts"]
-    assert "no slip 90.0% against 20.0%; 5% slip 90.0% against 20.0%" in page
-    assert ("bumps, no slip 90.0% against 20.0%" in page) == rooms
+    assert "no slip 90.0%, 95.0% and 20.0%; 5% slip 90.0%, 95.0% and 20.0%" in page
+    assert ("bumps, no slip 90.0%, 95.0% and 20.0%" in page) == rooms
     assert "right for 80.0% of 10" in page and "12.5% of 6 pictures of other places" in page
     assert ("heading off (degrees)" in page) == rooms
 

@@ -185,6 +185,19 @@ class Motion(nn.Module, ABC):
         go = self.step if walls else self.go
         return landmark_scan_by_steps(lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise)
 
+    def among_walls(
+        self,
+        before: Float[Tensor, "batch time S"],
+        a: Float[Tensor, "batch time A"],
+        steps: Float[Tensor, "batch time D"],
+        surprise: float,
+    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch G"]]:
+        """How far to move a walk so that its steps fit the walls that are known, and the variance of that.
+
+        A motion that knows no walls leaves it where it is: any place is as good as any other.
+        """
+        return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : 2 if self.settings.has_heading else 1])
+
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """Where a step leads if nothing is in the way."""
         return self.step(s, a)

@@ -1,8 +1,11 @@
 """Motions whose actions act in the frame of the map itself: section 4.1."""
 
+import math
+
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
 from gtmsm.kernels.walled_scan import Gate, walled_scan
@@ -93,11 +96,43 @@ class Walled(Free):
 
         A squashed sigma_d that is wrong hardly learns from distances any more; a hinge never tires.
         """
+        d, made, moves = self._attempts(a, steps)
+        foreseen = torch.relu(DECIDED - made * self.gate.logit(before + d)) / DECIDED
+        return super().regret(before, a, steps) + foreseen * moves
+
+    def among_walls(
+        self,
+        before: Float[Tensor, "batch time S"],
+        a: Float[Tensor, "batch time A"],
+        steps: Float[Tensor, "batch time D"],
+        surprise: float,
+    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch 1"]]:
+        """The mean over all places to begin at, each as likely as sigma_d says that just these steps are made there."""
+        d, made, moves = self._attempts(a, steps)
+        axis = torch.arange(-FURTHEST, FURTHEST + 0.5, 0.5, device=d.device, dtype=d.dtype)
+        places = torch.cartesian_prod(*[axis] * self.state_size).view(-1, self.state_size)
+        # However sure sigma_d is, something else may be in the way.
+        most = math.log((1 - surprise) / surprise)
+        log_likelihood = torch.stack(
+            [
+                (logsigmoid(made * self.gate.logit(before + d + place).clamp(-most, most)) * moves).sum(1)
+                for place in places
+            ],
+            dim=1,
+        )
+        weight = torch.softmax(log_likelihood + logsigmoid(self.gate.logit(places)), dim=1)
+        mean = weight @ places
+        spread = (weight[..., None] * (places - mean[:, None]).square()).sum(1)
+        return mean, spread.mean(-1, keepdim=True)
+
+    def _attempts(
+        self, a: Float[Tensor, "batch time A"], steps: Float[Tensor, "batch time D"]
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
+        """The steps that actions try, whether they were made (1) or not (-1), and which tried to move at all."""
         d = (a @ self.M.T).detach()
         length2 = d.square().sum(-1)
-        made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0)
-        foreseen = torch.relu(DECIDED - made * self.gate.logit(before + d)) / DECIDED
-        return super().regret(before, a, steps) + foreseen * (length2 > 0.1 * length2.max())
+        made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0).to(d)
+        return d, made, length2 > 0.1 * length2.max()
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a."""

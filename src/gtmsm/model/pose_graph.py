@@ -119,4 +119,4 @@ def _relax(
     right = torch.zeros_like(step)
     right.scatter_add_(1, later[..., None].expand_as(pulled), pulled)
     right.scatter_add_(1, inner[..., None].expand_as(pulled), -(weight * free)[..., None] * length)
-    return torch.linalg.solve(matrix.view(batch, steps, steps), right)
+    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, steps, steps)))

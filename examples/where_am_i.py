@@ -1,4 +1,4 @@
-"""Walk over a picture with obstacles on slippery ground, and know all the same where you are; then find a view again."""
+"""Walk over pictures with obstacles, on slippery ground, and know where you are all the same; find a view again."""
 
 from pathlib import Path
 

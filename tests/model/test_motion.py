@@ -1,5 +1,7 @@
 """How actions move the pose, and how sure one can be of it."""
 
+import math
+
 import pytest
 import torch
 
@@ -207,9 +209,109 @@ def test_a_scout_is_a_copy():
     assert torch.equal(motion.M, before)
 
 
+def open_everywhere(logit=0.0, moves=((1.0, -1.0), (0.0, 0.0))):
+    """No wall is known yet; sigma_d is everywhere as open as `logit` says."""
+    motion = motion_of("walled", actions=2)
+    with torch.no_grad():
+        motion.M.copy_(torch.tensor(moves))
+        motion.v.zero_(), motion.c.fill_(logit)
+    return motion
+
+
+@pytest.mark.parametrize("logit", [-4.0, 0.0, 4.0])
+@pytest.mark.parametrize(("made", "opens"), [(8, True), (6, True), (4, False), (2, False)])
+def test_walls_settle_for_what_most_steps_do(logit, made, opens):
+    motion = open_everywhere(logit)
+    a = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(1, 10, 2)
+    steps = torch.zeros(1, 10, 2, dtype=torch.float64)
+    steps[0, :made, 0] = 1.0
+    motion.regret(torch.zeros_like(steps), a, steps).mean().backward()
+    # of ten steps, each that was made opens sigma_d by as much as one that failed closes it
+    assert motion.c.grad.item() == pytest.approx((10 - 2 * made) / 10 / 6)
+    assert (motion.c.grad < 0) == opens
+
+
+def test_moves_settle_for_what_most_steps_do():
+    motion = open_everywhere(moves=((0.5, 0.0), (0.0, 0.0)))
+    a = torch.tensor([1.0, 0.0], dtype=torch.float64).expand(1, 10, 2)
+    steps = torch.zeros(1, 10, 2, dtype=torch.float64)
+    steps[0, :8, 0] = 1.0
+    motion.regret(torch.zeros_like(steps), a, steps).mean().backward()
+    assert motion.M.grad[0, 0].item() == pytest.approx(-0.6, abs=1e-4)
+
+
+def test_who_does_not_try_to_move_learns_nothing_of_walls():
+    motion = open_everywhere(moves=((1.0, 0.0), (0.0, 0.0)))
+    a = torch.eye(2, dtype=torch.float64)[None]
+    steps = torch.tensor([[[1.0, 0.0], [0.0, 0.0]]], dtype=torch.float64)
+    regret = motion.regret(torch.zeros_like(steps), a, steps)
+    assert regret[0, 0] > 0.9 and regret[0, 1] < 0.01
+
+
+def test_what_was_foreseen_is_not_regretted():
+    motion = open_everywhere(logit=10.0)
+    a = torch.tensor([[[1.0, 0.0], [0.0, 1.0]]], dtype=torch.float64)
+    steps = torch.tensor([[[1.0, 0.0], [-1.0, 0.0]]], dtype=torch.float64)
+    assert motion.regret(torch.zeros_like(steps), a, steps).max() < 0.01
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+def test_going_is_stepping_where_nothing_is_in_the_way(kind):
+    motion, a, s = motion_of(kind), actions_of(3, 4), 5 * torch.ones(3, 4, 2, dtype=torch.float64)
+    torch.testing.assert_close(motion.go(s, a), s + a @ motion.M.T, rtol=1e-12, atol=1e-12)
+
+
+def test_steps_retraced_are_the_poses_they_led_to():
+    motion = motion_of("walled")
+    poses = motion.unroll(motion.start(2), actions_of(2, 9))
+    torch.testing.assert_close(motion.retrace(motion.displacement(poses)), poses, rtol=1e-12, atol=1e-12)
+    assert torch.equal(motion.pose_at(motion.place(poses)), poses)
+
+
+def test_who_has_no_velocity_is_where_it_is_seen():
+    motion = motion_of("walled")
+    s, pose = actions_of(3, 1, size=2)[:, 0], actions_of(3, 2, size=2)[:, 1]
+    assert torch.equal(motion.settle(s, pose), pose)
+
+
+def number(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(("kind", "rest"), [("gliding", []), ("drifting", [0.2])])
+def test_whoever_got_less_far_than_planned_is_slower_too(kind, rest):
+    """Ahead is up on the map: planned to (0, 0.3) at a speed of 0.3, and seen at (0, 0.25)."""
+    up = math.pi / 2
+    planned = number(0.0, 0.3, up, 0.3, 0.0, *rest)
+    settled = motion_of(kind).settle(planned, number(0.0, 0.25, up))
+    believed = math.exp(-(0.05**2) / (2 * 0.2**2))
+    assert settled.tolist() == pytest.approx([0.0, 0.25, up, 0.3 - believed * 0.05, 0.0, *rest])
+
+
+@pytest.mark.parametrize("kind", ["gliding", "drifting"])
+def test_whoever_is_somewhere_else_altogether_keeps_its_speed(kind):
+    motion = motion_of(kind)
+    planned = 0.3 * torch.ones(2, motion.state_size, dtype=torch.float64)
+    settled = motion.settle(planned, number(5.0, -5.0, 1.0).expand(2, 3))
+    torch.testing.assert_close(settled[:, 3:], planned[:, 3:], rtol=0, atol=1e-12)
+    assert torch.equal(settled[0, :3], number(5.0, -5.0, 1.0))
+
+
+@pytest.mark.parametrize("kind", ["turning", "drifting", "gliding"])
+def test_an_agent_with_a_heading_finds_its_poses_again(kind):
+    motion = motion_of(kind)
+    states = motion.unroll(motion.start(2), actions_of(2, 9, scale=0.3))
+    pose, found = states[..., :3], motion.pose_at(motion.place(states))
+    turn = torch.remainder(found[..., 2] - pose[..., 2] + math.pi, 2 * math.pi) - math.pi
+    torch.testing.assert_close(found[..., :2], pose[..., :2], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(turn, torch.zeros_like(turn), rtol=0, atol=1e-9)
+    torch.testing.assert_close(motion.retrace(motion.displacement(states)), pose, rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"fence": -1.0}, "fence is -1.0; give the walls some distance from the start, or 0 for no fence"),
         ({"state_size": 0}, "state_size is 0; a pose needs at least 1 dimension"),
         ({"noise": -0.1}, "noise is -0.1; a standard deviation cannot be negative"),
         ({"hidden": 0}, "hidden is 0; a network needs at least 1 unit"),

@@ -1,6 +1,7 @@
 """Memorise, imagine, explain."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
 
@@ -24,12 +26,13 @@ def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-def model_of(kind="walled", noise=1e-2, neighbours=5, distance="euclidean", frame=(3, 8, 8), **vae):
+def model_of(kind="walled", noise=1e-2, neighbours=5, distance="euclidean", frame=(3, 8, 8), form="off", **vae):
     torch.manual_seed(0)
     settings = WorldModelConfig(
         vae=FrameVAEConfig(**{"width": 16, "code_size": 4, **vae}),
         motion=MotionConfig(kind=kind, noise=noise, hidden=8),
         recall=RecallConfig(neighbours=neighbours, distance=distance),
+        landmark=LandmarkConfig(form=form, width=8, matches=3),
     )
     return WorldModel(settings, frame, action_size=5)
 
@@ -442,7 +445,7 @@ FRAMES, CHOICES = walks()
     [
         (FRAMES[..., :7], CHOICES, r"frames have shape \(3, 19, 3, 8, 7\); .* \(batch, time, 3, 8, 8\) in \[0, 1\]"),
         (FRAMES[:, 0], CHOICES, r"frames have shape \(3, 3, 8, 8\)"),
-        ((255 * FRAMES).to(torch.uint8), CHOICES, "frames are torch.uint8 but actions are torch.float32"),
+        ((255 * FRAMES).to(torch.uint8), CHOICES, "frames are torch.uint8; give floats"),
         (FRAMES.double(), CHOICES, "frames are torch.float64 but actions are torch.float32"),
         (FRAMES[:, :5], CHOICES, r"\(3, 5\) frames but \(3, 19\) actions"),
         (FRAMES, CHOICES[..., :4], r"actions are torch.float32 of shape \(3, 19, 4\); .* \(batch, time, 5\)"),
@@ -498,3 +501,99 @@ def test_a_young_memory_is_read_whole():
     model = model_of()
     memory, here = model.memorise(torch.rand(1, 3, 3, 8, 8), torch.zeros(1, 3, 5))
     assert model.imagine(memory, here, torch.zeros(1, 2, 5)).prior.log_weight.shape == (1, 2, 3)
+
+
+# ---- landmarks
+
+
+@pytest.mark.parametrize(("kind", "groups"), [("walled", 1), ("gliding", 2)])
+def test_writing_carries_how_sure_each_entry_is(kind, groups):
+    model, (frames, actions) = model_of(kind, form="bayes"), walks()
+    memory, here = model.memorise(frames[:, :5], actions[:, :5])
+    longer, _ = model.memorise(frames[:, 5:], actions[:, 5:], memory, here)
+    assert (memory.variance.shape, longer.variance.shape) == ((3, 5, groups), (3, TAU + FUTURE, groups))
+    assert torch.equal(longer.variance[:, :5], memory.variance)
+    unsaid = replace(memory, variance=None)
+    assert memory.write(unsaid).variance is None and unsaid.write(memory).variance is None
+    assert model_of(kind).memorise(frames, actions)[0].variance is None
+
+
+@pytest.mark.parametrize("form", ["paper", "bayes"])
+def test_a_model_with_landmarks_dreams_and_explains_and_is_loaded_as_it_was_saved(tmp_path, form):
+    model, (frames, actions) = model_of(form=form), walks()
+    assert dreamt(model).frames.shape == (3, FUTURE, 3, 8, 8)
+    assert model.explain(frames, actions, TAU, seeded()).bound.isfinite().all()
+    model.save(tmp_path / WEIGHTS)
+    loaded = WorldModel.load(tmp_path)
+    assert torch.equal(loaded.follow(frames, actions).mean, model.follow(frames, actions).mean)
+
+
+@pytest.mark.parametrize("form", ["paper", "bayes"])
+def test_a_model_that_recognises_begins_with_the_weights_of_one_that_does_not(tmp_path, form):
+    trained, model = model_of(), model_of(form=form)
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(1.0)
+    fresh = {name: value.clone() for name, value in model.state_dict().items() if name.startswith("landmarks.")}
+    trained.save(tmp_path / WEIGHTS)
+    model.begin_with(tmp_path)
+    now = model.state_dict()
+    assert fresh and all(torch.equal(now[name], value) for name, value in fresh.items())
+    assert now.keys() == fresh.keys() | trained.state_dict().keys()
+    assert all(torch.equal(now[name], value) for name, value in trained.state_dict().items())
+
+
+def test_a_model_that_recognises_begins_with_all_of_one_that_does(tmp_path):
+    trained, model = model_of(form="bayes"), model_of(form="bayes")
+    with torch.no_grad():
+        for parameter in trained.parameters():
+            parameter.add_(1.0)
+    trained.save(tmp_path / WEIGHTS)
+    model.begin_with(tmp_path)
+    assert all(torch.equal(value, trained.state_dict()[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        ({"code_size": 6}, "vae.decoder.0.weight is (16, 6) there and (16, 4) here"),
+        ({"kind": "turning"}, "motion.move is (2, 5) there and unknown here"),
+    ],
+)
+def test_no_model_begins_with_the_weights_of_another(tmp_path, other, named):
+    model_of(**other).save(tmp_path / WEIGHTS)
+    model = model_of(form="bayes")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises(InputError, match="holds weights of another model") as refused:
+        model.begin_with(tmp_path)
+    assert "\n" not in str(refused.value) and named in str(refused.value)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_recognising_alone_teaches_landmarks_and_nothing_else():
+    model, (frames, actions) = model_of(form="bayes"), walks()
+    objective = ObjectiveConfig(recognition_only=True)
+    loss, logs = model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
+    loss.backward()
+    assert logs.keys() == {"recognition"}
+    learns = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert learns == {name for name, _ in model.named_parameters() if name.startswith("landmarks.compare.")}
+
+
+def test_there_is_nothing_to_recognise_without_landmarks():
+    model, (frames, actions) = model_of(), walks()
+    objective = ObjectiveConfig(recognition_only=True)
+    with pytest.raises(InputError, match="to recognise places takes landmarks, and this model has none"):
+        model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"noise": 0.0}, "landmarks correct a pose that may be wrong, but noise is 0"),
+        ({"distance": "kl"}, "distance is kl, but beliefs corrected by landmarks are no marginals of the motion"),
+    ],
+)
+def test_landmarks_that_do_not_fit_the_rest_are_refused(wrong, said):
+    with pytest.raises(InputError, match=said):
+        model_of(form="bayes", **wrong)

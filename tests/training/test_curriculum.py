@@ -109,6 +109,7 @@ def test_without_warm_up_and_growth_there_is_only_the_full_horizon():
         ({"tau": 33, "warm_up_tau": 34}, "warm_up_tau is 34, longer than tau = 33; give at most that"),
         ({"motion_rate": -1.0}, "motion_rate is -1.0; give 0 or more"),
         ({"wall_rate": 0.0}, "wall_rate is 0.0; give a positive one"),
+        ({"landmark_rate": 0.0}, "landmark_rate is 0.0; give a positive one"),
         ({"read_all_stages": -1}, "read_all_stages is -1; give 0 or more"),
         ({"grow": (5, 0)}, r"grow is \(5, 0\); every stage needs at least 1 update"),
     ],
@@ -126,6 +127,11 @@ def test_walls_are_not_learned_before_the_motion_is_known():
 def test_the_motion_learns_at_its_rate_from_the_first_update_on():
     stages = plan_stages(CurriculumConfig(motion_rate=3.0), READING, 50_000)
     assert [stage.motion_rate for stage in stages] == [3.0] * 5
+
+
+def test_landmarks_learn_at_their_rate_from_the_first_update_on():
+    stages = plan_stages(CurriculumConfig(landmark_rate=3.0), READING, 50_000)
+    assert [stage.landmark_rate for stage in stages] == [3.0] * 5
 
 
 def test_the_warm_up_may_memorise_as_many_steps_as_asked():

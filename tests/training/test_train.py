@@ -18,6 +18,7 @@ from lightning_fabric import Fabric
 
 from gtmsm import cli
 from gtmsm.data.clip import Clip
+from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.experiments import ImageWalkExperiment, ImageWalkSetting
@@ -25,6 +26,8 @@ from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import Outcome, TrainingConfig, train
@@ -53,15 +56,16 @@ TOY = ImageWalkExperiment(
 )
 
 
-def smooth_images(n: int, seed: int) -> torch.Tensor:
+def smooth_images(n: int, seed: int, size: int) -> torch.Tensor:
     """Colours that change slowly and never repeat: no two places look alike."""
     coarse = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
-    return (F.interpolate(coarse, (20, 20), mode="bicubic").clamp(0, 1) * 255).byte()
+    return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
 
 
 def open_worlds(experiment: ImageWalkExperiment, images: int = 32) -> ImageWalkSetting:
     """The experiment on smooth random colours."""
-    pictures = ImageSet(smooth_images(images, 0), smooth_images(8, 1), "smooth", "")
+    size = experiment.world.size
+    pictures = ImageSet(smooth_images(images, 0, size), smooth_images(8, 1, size), "smooth", "")
     return ImageWalkSetting(experiment, pictures, CPU)
 
 
@@ -471,6 +475,50 @@ def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
     }  # fmt: skip
 
 
+def learning_landmarks(form: str = "bayes", **objective: Any) -> tuple[WorldModel, Updater]:
+    """A stage in which the rest learns at its rate, landmarks three times as fast."""
+    landmark = LandmarkConfig(form=form, width=16, matches=3)
+    setting = open_worlds(replace(TOY, model=replace(TOY.model, landmark=landmark)))
+    model, generator = setting.build_model(), torch.Generator().manual_seed(0)
+    settings = OptimiserConfig(batch=4, learning_rate=1e-3, final_learning_rate=1e-3)
+    updater = Updater(one_process(), model, setting.source, settings, ObjectiveConfig(**objective), generator)
+    updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0, landmark_rate=3.0))
+    return model, updater
+
+
+@pytest.mark.parametrize("form", ["paper", "bayes"])
+def test_landmarks_learn_at_a_rate_of_their_own(form: str):
+    model, updater = learning_landmarks(form)
+    updater.run()
+    groups = {group["name"]: group for group in updater.optimiser.param_groups}
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    marks = {name for name in names.values() if name.startswith("landmarks.")}
+    assert {names[id(p)] for p in groups["landmarks"]["params"]} == marks
+    assert sum(len(group["params"]) for group in groups.values()) == len(names)
+    rates = {name: float(group["lr"]) for name, group in groups.items()}
+    assert rates == pytest.approx({"rest": 1e-3, "landmarks": 3e-3, "motion": 2e-3, "walls": 5e-3})
+    assert {"pose_kl", "recognition", "regret"} <= updater.take_sums().keys()
+
+
+@pytest.mark.parametrize("displacement", [0.0, 1.0])
+def test_learning_to_recognise_and_nothing_else_moves_only_landmarks(displacement: float):
+    model, updater = learning_landmarks(recognition_only=True, displacement=displacement)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    for _ in range(3):
+        updater.run()
+    moved = {name for name, value in model.state_dict().items() if not torch.equal(before[name], value)}
+    assert moved == {name for name in before if name.startswith("landmarks.")}
+    assert updater.take_sums()["recognition"] > 0
+
+
+def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):
+    seeing = replace(TOY, model=replace(TOY.model, landmark=LandmarkConfig(form="bayes", width=16, matches=3)))
+    assert trained(tmp_path / "at once", seeing).finished
+    assert trained(tmp_path / "in two", seeing, updates=5).finished
+    assert trained(tmp_path / "in two", seeing, resume=True).finished
+    assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"batch": 0}, {"learning_rate": 0.0}, {"final_learning_rate": -1.0},
@@ -508,3 +556,41 @@ def test_a_small_world_is_really_learned(tmp_path: Path):
     seen = glance(model, setting.test_world, setting.walker, settings, CPU)
     assert seen["pose_r2"] > 0.95
     assert seen["retrieval"] > 0.95
+
+
+@pytest.mark.slow
+def test_who_recognises_places_is_less_lost_among_obstacles(tmp_path: Path):
+    small = PRESETS["obstacles-small"][1]
+    assert isinstance(small, ImageWalkExperiment)
+    updates = 300
+    experiment = replace(
+        small,
+        world=replace(small.world, size=24),
+        walker=replace(small.walker, mean_repeats=0.0),
+        model=replace(
+            small.model,
+            vae=FrameVAEConfig(width=64, code_size=8),
+            landmark=replace(small.model.landmark, width=64, matches=6),
+        ),
+        training=replace(
+            small.training,
+            updates=updates,
+            optimiser=OptimiserConfig(batch=16, learning_rate=3e-3, anneal_updates=updates),
+            curriculum=replace(small.training.curriculum, tau=32, horizon=8, warm_up=100),
+            watch_every=10_000,
+            save_every=10_000,
+        ),
+    )
+    setting = open_worlds(experiment, images=256)
+    model = setting.build_model()
+    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    clip = record(setting.test_world, setting.walker, 64, 96, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        walks = {
+            "landmarks": model.follow(clip.x, clip.a).mean,
+            "loops closed": model.follow(clip.x, clip.a, closure=32).mean,
+            "dead reckoning": model.motion.unroll(model.motion.start(64), clip.a),
+        }
+    error = {way: (poses - clip.true_step.cumsum(1)).norm(dim=-1).mean().item() for way, poses in walks.items()}
+    assert error["landmarks"] < 0.6 * error["dead reckoning"]
+    assert error["loops closed"] < 0.6 * error["dead reckoning"]

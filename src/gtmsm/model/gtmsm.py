@@ -113,11 +113,8 @@ class WorldModel(nn.Module):
         """
         self._check(frames, actions)
         require(actions.shape[1] > 0, "there is nothing to memorise: frames and actions have 0 steps; give at least 1")
-        # Training does not come this way, so there is time to look at the pixels.
-        if not (frames.min() >= 0 and frames.max() <= 1):
-            raise InputError(
-                f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
-            )
+        _check_pixels(frames)
+        _check_count(len(frames), memory, here)
         code = self.vae.encode(frames)
         walk, variance = self._follow(actions, code, memory, here, closure)
         digest = self.prior.digest(code.flatten())
@@ -144,6 +141,9 @@ class WorldModel(nn.Module):
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
         self._check(frames, actions)
+        require(actions.shape[1] > 0, "there is nothing to follow: frames and actions have 0 steps; give at least 1")
+        _check_pixels(frames)
+        _check_count(len(frames), memory, here)
         return self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
 
     def anywhere(self, batch: int) -> Belief:
@@ -163,7 +163,8 @@ class WorldModel(nn.Module):
         A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
         """
         landmarks = self._require_landmarks("localise")
-        plan = torch.zeros(*frames.shape[:2], self.action_size).to(frames) if actions is None else actions
+        self._check_frames(frames)
+        plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         self._check(frames, plan)
         held, asked = len(memory), landmarks.settings.matches
         require(held > 0, "this memory is empty; memorise a walk before you ask where something was seen")
@@ -172,8 +173,8 @@ class WorldModel(nn.Module):
             f"this model looks up {asked} entries (K') but memory holds {held}; memorise at least {asked} steps",
         )
         require(frames.shape[1] > 0, "there is no picture to localise: frames have 0 steps; give at least 1")
-        if len(frames) != len(memory.code.mean):
-            raise InputError(f"{len(memory.code.mean)} memories and {len(frames)} clips; give as many of each")
+        _check_count(len(frames), memory, None)
+        _check_pixels(frames)
         code = self.vae.encode(frames)
         lookup = look_up(memory.code, code, asked)
         log_odds, offset, noise = landmarks.compare(memory.code, code, lookup)
@@ -456,13 +457,7 @@ class WorldModel(nn.Module):
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
         self._check_actions(actions)
-        if not isinstance(frames, Tensor):
-            raise InputError(f"frames are a {type(frames).__name__}; give a tensor: torch.from_numpy(frames)")
-        if tuple(frames.shape[2:]) != tuple(self.frame_shape) or frames.dim() != 5:
-            raise InputError(
-                f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
-                f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
-            )
+        self._check_frames(frames)
         if frames.dtype != actions.dtype:
             raise InputError(
                 f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats, "
@@ -473,6 +468,18 @@ class WorldModel(nn.Module):
                 f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
                 "give one action per frame: the one that led to it"
             )
+
+    def _check_frames(self, frames: Tensor) -> None:
+        """Frames of the size and kind this model was built for."""
+        if not isinstance(frames, Tensor):
+            raise InputError(f"frames are a {type(frames).__name__}; give a tensor: torch.from_numpy(frames)")
+        if tuple(frames.shape[2:]) != tuple(self.frame_shape) or frames.dim() != 5:
+            raise InputError(
+                f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
+                f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
+            )
+        if not frames.is_floating_point():
+            raise InputError(f"frames are {frames.dtype}; give floats in [0, 1] (bytes: frames.float() / 255)")
 
     def _check_actions(self, actions: Tensor) -> None:
         """Actions as float vectors of the right size."""
@@ -546,6 +553,23 @@ class _Inferred:
         """The same, from which no motion can be learned."""
         learned = self.learned and replace(self.learned, divergence=self.learned.divergence.detach())
         return replace(self, mean=self.mean.detach(), sample=self.sample.detach(), learned=learned)
+
+
+def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None:
+    """Refuse memories, or places to set out from, that are not as many as the clips."""
+    for what, count in (
+        ("memories", clips if memory is None else len(memory.code.mean)),
+        ("places to set out from", clips if here is None else len(here.mean)),
+    ):
+        require(count == clips, f"{count} {what} and {clips} clips; give as many of each")
+
+
+def _check_pixels(frames: Float[Tensor, "batch time channel height width"]) -> None:
+    """Refuse what are no pictures in [0, 1]; training does not come this way, so there is time to look."""
+    if not (frames.min() >= 0 and frames.max() <= 1):
+        raise InputError(
+            f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
+        )
 
 
 def _draw_steps(batch: int, first: int, end: int, count: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
@@ -74,11 +74,18 @@ class PaperNetworks(nn.Module):
         return torch.sigmoid(logit).masked_fill(~lookup.there, 0.0)
 
     def log_ratio(
-        self, distance: Float[Tensor, "batch K"], known: Float[Tensor, "batch K"], planned: float
+        self,
+        distance: Float[Tensor, "batch K"],
+        known: Float[Tensor, "batch K"],
+        there: Bool[Tensor, "batch K"],
+        planned: float,
     ) -> Float[Tensor, "batch"]:
-        """NN(delta_{1:K'}, sigma^2_{1:K'}, sigma_p^2): what is added to the logarithm of the plan's variance."""
+        """NN(delta_{1:K'}, sigma^2_{1:K'}, sigma_p^2): what is added to the logarithm of the plan's variance.
+
+        An entry that is not there counts as 0 in both.
+        """
         missing = (0, self.matches - distance.shape[-1])
-        parts = [nn.functional.pad((x + 1e-6).log(), missing) for x in (distance, known)]
+        parts = [nn.functional.pad((x + 1e-6).log() * there, missing) for x in (distance, known)]
         last = torch.full_like(distance[:, :1], math.log(planned))
         log_ratio: Tensor = self.spread(torch.cat([*parts, last], dim=-1))[..., 0]
         return log_ratio
@@ -367,7 +374,7 @@ class Landmarks(nn.Module):
         planned = self.noise**2
 
         def spread(known: Tensor, t: int) -> Tensor:
-            return planned * self.paper.log_ratio(lookup.distance[:, t], known, planned).exp()
+            return planned * self.paper.log_ratio(lookup.distance[:, t], known, lookup.there[:, t], planned).exp()
 
         state, marginal, own = blend_scan(
             lambda s, t: motion.step(s, actions[:, t]),

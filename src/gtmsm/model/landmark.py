@@ -211,7 +211,7 @@ class Landmarks(nn.Module):
         every: int,
     ) -> Track:
         """A stretch of the walk, then all loops closed, then the next stretch on the map as it is now."""
-        believed = sights._replace(log_odds=sights.log_odds + 0.5 * self.settings.doubt)
+        believed = sights._replace(log_odds=sights.log_odds + self.settings.doubt / 3)
         size, s, v = self.pose_size, start, variance
         states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
         for begin in range(0, actions.shape[1], every):

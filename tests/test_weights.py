@@ -1,0 +1,63 @@
+"""The weights that are shipped do what the README says."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from gtmsm import WorldModel
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import as_clip, record
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import load_images
+from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
+
+WALKER = PoissonWalker(PoissonWalkerConfig(look_first=True))
+WALKS, STEPS = 24, 256
+
+
+@pytest.fixture(scope="module")
+def model() -> WorldModel:
+    return WorldModel.load(Path(__file__).parent.parent / "weights" / "obstacles-celeba")
+
+
+@pytest.fixture(scope="module")
+def world() -> ImageWalk:
+    return ImageWalk(load_images("builtin", 32).test, ImageWalkConfig(obstacles=2))
+
+
+@pytest.fixture(scope="module")
+def clip(world: ImageWalk) -> Clip:
+    return record(world, WALKER, WALKS, STEPS, torch.Generator().manual_seed(0))
+
+
+def right_cells(poses: torch.Tensor, clip: Clip, start: torch.Tensor) -> torch.Tensor:
+    return (poses + start[:, None] - clip.true_pose).norm(dim=-1) < 0.5
+
+
+def test_landmarks_know_the_cell_where_actions_alone_do_not(model: WorldModel, clip: Clip):
+    reckoned = model.motion.unroll(model.motion.start(WALKS), clip.a)
+    by_actions, by_landmarks = (
+        right_cells(poses, clip, clip.true_start).float().mean()
+        for poses in (reckoned, model.follow(clip.x, clip.a).mean)
+    )
+    assert by_landmarks > 0.9
+    assert by_actions < 0.8
+
+
+def test_whoever_is_put_anywhere_soon_knows_where(model: WorldModel, world: ImageWalk, clip: Clip):
+    memory, _ = model.memorise(clip.x, clip.a)
+    generator = torch.Generator().manual_seed(1)
+    # Somewhere along the way that was memorised, in the same picture with the same obstacles.
+    seen = clip.true_pose[torch.arange(WALKS), torch.randint(STEPS, (WALKS,), generator=generator)]
+    world.place(world.image, seen.long(), world.solid)
+    again = as_clip(world, WALKER(world, 20, generator))
+    belief = model.follow(again.x, again.a, memory, model.anywhere(WALKS))
+    assert right_cells(belief.mean, again, clip.true_start)[:, -1].float().mean() > 0.85
+
+
+def test_views_of_other_pictures_are_not_taken_for_known(model: WorldModel, clip: Clip):
+    memory, _ = model.memorise(clip.x, clip.a)
+    own, strange = (model.localise(memory, view[:, 100:101]).known for view in (clip.x, clip.x.roll(1, 0)))
+    assert (own > 0.5).float().mean() > 0.95
+    assert (strange > 0.5).float().mean() < 0.1

@@ -11,6 +11,7 @@ from gtmsm.worlds.images import load_images
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
 
+# Trained on faces, walked here on photographs: the README has the figures for faces.
 WEIGHTS = Path(__file__).parent.parent / "weights" / "obstacles-celeba"
 STEPS = 256
 

@@ -305,3 +305,21 @@ def test_images_have_no_rooms():
 
 def test_an_experiment_without_a_world_is_refused():
     assert "a Experiment has no world; use a preset" in refusal(lambda: set_up(Experiment(), CPU))
+
+
+@pytest.mark.parametrize(
+    ("preset", "wrong", "said"),
+    [
+        ("obstacles", {"model.landmark.form": "paper"}, "learns from the bound alone: give --poses-from-bound"),
+        ("obstacles", {"training.optimiser.batch": 1}, "batch is 1, but what is strange is learned from another walk"),
+        ("walk-landmarks", {"model.landmark.form": "off"}, "recognition_only needs landmarks"),
+    ],
+)
+def test_landmarks_that_could_not_be_learned_are_refused(preset: str, wrong: dict[str, object], said: str):
+    def changed(settings: Any, path: list[str], value: object) -> Any:
+        name, *rest = path
+        return replace(settings, **{name: changed(getattr(settings, name), rest, value) if rest else value})
+
+    with pytest.raises(InputError, match=said):
+        for path, value in wrong.items():
+            changed(PRESETS[preset][1], path.split("."), value)

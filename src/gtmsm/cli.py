@@ -317,6 +317,8 @@ class LocaliseFlags:
     """A PNG or JPEG of the very size that the model sees, or an .npz: a short clip whose last frame is asked for."""
     out: Path = Path("where.png")
     """Figure to write: the map of the clip, or that of the model where the clip has none, and the places found."""
+    closure: int = 0
+    """Steps after which loops of the clip are closed: worth it where steps slip. 0: never."""
     device: Device = "auto"
     """Where to compute."""
 
@@ -328,7 +330,12 @@ def _localise(words: list[str]) -> int:
     from gtmsm.training.engine import choose_device
 
     told = find_picture(
-        Run.open(flags.run), flags.clip, flags.picture, out=flags.out, device=choose_device(flags.device)
+        Run.open(flags.run),
+        flags.clip,
+        flags.picture,
+        out=flags.out,
+        device=choose_device(flags.device),
+        closure=flags.closure,
     )
     Console().print(told, soft_wrap=True, highlight=False)
     return 0

@@ -62,6 +62,18 @@ class Experiment:
             f"neighbours is {neighbours} but evaluation.tau is {self.evaluation.tau}; memory would be too small",
         )
         objective, training = self.training.objective, self.training
+        form = self.model.landmark.form
+        require(
+            form != "paper" or objective.poses_from_bound,
+            "the paper's form of landmarks learns from the bound alone: give --poses-from-bound",
+        )
+        require(
+            form == "off" or training.optimiser.batch >= 2,
+            "batch is 1, but what is strange is learned from another walk of the batch; give at least 2",
+        )
+        require(
+            not objective.recognition_only or form != "off", "recognition_only needs landmarks: give a form of them"
+        )
         shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))
         require(
             not objective.displacement or objective.displacement_after < shortest,

@@ -219,7 +219,7 @@ def _obstacles_free() -> ImageWalkExperiment:
 
 
 def _walk_landmarks() -> RoomsExperiment:
-    """What places look like, for a model that walks already: its agents may bump, and their steps slip."""
+    """What places look like, for a model that walks already: its agents may bump."""
     walk = _walk_strong()
     return replace(
         walk,
@@ -281,7 +281,10 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
         "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains",
         _obstacles_small(),
     ),
-    "obstacles-free": ("obstacles without true displacements", _obstacles_free()),
+    "obstacles-free": (
+        "obstacles without true displacements; does not find its motion yet (docs/notebook.md)",
+        _obstacles_free(),
+    ),
     "rotate-small": (
         "section 4.2.1, small enough for two CPU cores; what `gtmsm demo rotate` trains",
         _rotate_small(),
@@ -297,7 +300,7 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
         _walk_strong(),
     ),
     "walk-landmarks": (
-        "walk-strong, taught to recognise places, so that agents may bump and slip (App. D); for a GPU",
+        "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU, in the repository",
         _walk_landmarks(),
     ),
     "walk-free": ("walk without the displacement loss", _walk_free()),

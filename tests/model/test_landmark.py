@@ -364,7 +364,7 @@ def test_the_papers_form_cannot_close_loops():
 
 def test_loops_cannot_be_closed_before_they_are_walked():
     (frames, actions), model = walks(), model_of()
-    with pytest.raises(InputError, match="closure is -1; give a number of steps, or 0 for never"):
+    with pytest.raises(InputError, match="closure is -1; give a number of steps, 0 for never"):
         model.follow(frames, actions, closure=-1)
 
 

@@ -572,7 +572,7 @@ def test_no_model_begins_with_the_weights_of_another(tmp_path, other, named):
 
 def test_recognising_alone_teaches_landmarks_and_nothing_else():
     model, (frames, actions) = model_of(form="bayes"), walks()
-    objective = ObjectiveConfig(recognition_only=True)
+    objective = ObjectiveConfig(recognition_only=True, displacement=1.0)
     loss, logs = model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
     loss.backward()
     assert logs.keys() == {"recognition"}
@@ -582,7 +582,7 @@ def test_recognising_alone_teaches_landmarks_and_nothing_else():
 
 def test_there_is_nothing_to_recognise_without_landmarks():
     model, (frames, actions) = model_of(), walks()
-    objective = ObjectiveConfig(recognition_only=True)
+    objective = ObjectiveConfig(recognition_only=True, displacement=1.0)
     with pytest.raises(InputError, match="to recognise places takes landmarks, and this model has none"):
         model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
 

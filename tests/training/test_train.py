@@ -500,15 +500,14 @@ def test_landmarks_learn_at_a_rate_of_their_own(form: str):
     assert {"pose_kl", "recognition", "regret"} <= updater.take_sums().keys()
 
 
-@pytest.mark.parametrize("displacement", [0.0, 1.0])
-def test_learning_to_recognise_and_nothing_else_moves_only_landmarks(displacement: float):
-    model, updater = learning_landmarks(recognition_only=True, displacement=displacement)
+def test_learning_to_recognise_and_nothing_else_moves_only_landmarks():
+    model, updater = learning_landmarks(recognition_only=True, displacement=1.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(3):
         updater.run()
     moved = {name for name, value in model.state_dict().items() if not torch.equal(before[name], value)}
     assert moved == {name for name in before if name.startswith("landmarks.")}
-    assert updater.take_sums()["recognition"] > 0
+    assert updater.take_sums().keys() == {"recognition", "gradient"}
 
 
 def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):

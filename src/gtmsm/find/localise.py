@@ -33,7 +33,7 @@ class _Question:
 
 
 @torch.no_grad()
-def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torch.device) -> str:
+def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torch.device, closure: int = 0) -> str:
     """Draw where the picture was seen; returns lines that say it."""
     require(out.suffix.lower() == ".png", f'cannot write a figure as "{out.name}"; end its name with .png')
     require_folder(out.parent)
@@ -41,7 +41,7 @@ def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torc
     model = run.load_model(device)
     recording = _read(clip, model)
     question = _ask(picture, model, device)
-    memory, _ = model.memorise(recording.x(device), recording.a(model.action_size, device))
+    memory, _ = model.memorise(recording.x(device), recording.a(model.action_size, device), closure=closure)
     where = model.localise(memory, question.x, question.a)
     inferred = _array(model.motion.pose_at(memory.place.mean))
     require(bool(np.isfinite(inferred).all()), f"{run.folder}: poses are NaN or infinite: it diverged, train it again")

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from gtmsm.tensors import apart, felt, stepped
 
-LOOK = 32
-"""Steps of looking around before an agent makes up its mind where it set out from."""
+LOOK = 8
+"""Steps of looking around before an agent makes up its mind where it set out from: with each more may go wrong."""
 
 
 def find_start(
@@ -15,11 +15,11 @@ def find_start(
     sighted: Float[Tensor, "batch time K D"],
     weight: Float[Tensor, "batch time K"],
     reach: Float[Tensor, "D"],
-) -> Float[Tensor, "batch D"]:
-    """The start that most sights agree on: each of them votes for the one from which `path` leads to where it points.
+) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch"]]:
+    """The start that most sights agree on, and the weight of those that do.
 
-    `path` is the walk as its actions have it, from the origin. `reach` is how far two votes may be apart, in every
-    coordinate, and still be for the same.
+    Each of them votes for the start from which `path` leads to where it points. `path` is the walk as its actions have
+    it, from the origin. `reach` is how far two votes may be apart, in every coordinate, and still be for the same.
     """
     votes = _began(path[:, :, None], sighted).flatten(1, 2)
     weights = weight.flatten(1)
@@ -29,7 +29,7 @@ def find_start(
     row = torch.arange(len(best), device=best.device)
     near = alike[row, best] * weights
     share = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
-    return votes[row, best] + (share * off[row, best]).sum(1)
+    return votes[row, best] + (share * off[row, best]).sum(1), near.sum(1)
 
 
 def _began(path: Float[Tensor, "batch time 1 D"], place: Float[Tensor, "batch time K D"]) -> Tensor:

@@ -41,6 +41,10 @@ class ObjectiveConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be maximised."""
+        require(
+            not self.recognition_only or self.displacement > 0,
+            "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
+        )
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 

@@ -166,6 +166,7 @@ class WorldModel(nn.Module):
         self._check_frames(frames)
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         self._check(frames, plan)
+        _check_count(len(frames), memory, None)
         held, asked = len(memory), landmarks.settings.matches
         require(held > 0, "this memory is empty; memorise a walk before you ask where something was seen")
         require(
@@ -173,7 +174,6 @@ class WorldModel(nn.Module):
             f"this model looks up {asked} entries (K') but memory holds {held}; memorise at least {asked} steps",
         )
         require(frames.shape[1] > 0, "there is no picture to localise: frames have 0 steps; give at least 1")
-        _check_count(len(frames), memory, None)
         _check_pixels(frames)
         code = self.vae.encode(frames)
         lookup = look_up(memory.code, code, asked)
@@ -201,6 +201,8 @@ class WorldModel(nn.Module):
         closure: int | None = None,
     ) -> tuple[Belief, Float[Tensor, "batch time G"] | None]:
         """The walk, and with landmarks the variances of its poses."""
+        if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
+            raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
         here = here or Belief(self.motion.start(len(actions)))
         if self.landmarks is None:
             return self.motion.believe(here, actions), None
@@ -277,7 +279,8 @@ class WorldModel(nn.Module):
     ) -> Elbo:
         """The bound on log p(x_{tau+1:T} | a, x_{1:tau}), per frame (section 3.4).
 
-        Memory holds the means of p*(s_t); the future's poses are ancestral samples of it.
+        Memory holds the means of p*(s_t); the future's poses are ancestral samples of it. With landmarks both are of
+        q*(s_t), which looks at the frames as well and, as in training, knows no walls; the bound pays for that.
         """
         self._check(frames, actions)
         require(
@@ -307,7 +310,7 @@ class WorldModel(nn.Module):
         """The loss to train on, and what to log: the negative bound, averaged over frames, and the extra terms."""
         self._check(frames, actions)
         if objective.recognition_only:
-            return self._recognise_only(frames, actions, true_step, objective)
+            return self._recognise_only(frames, true_step)
         inferred = self._infer(frames, actions, generator)
         recognition = None
         if inferred.codes is not None and objective.recognition:
@@ -344,7 +347,7 @@ class WorldModel(nn.Module):
         return loss, {name: value.detach().mean() for name, value in logs.items()}
 
     def _recognise_only(
-        self, frames: Tensor, actions: Tensor, true_step: Tensor, objective: ObjectiveConfig
+        self, frames: Float[Tensor, "batch time channel height width"], true_step: Float[Tensor, "batch time D"]
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """The loss of recognising places, all else held."""
         landmarks = self._require_landmarks("recognise places")
@@ -353,10 +356,7 @@ class WorldModel(nn.Module):
             with torch.autocast(frames.device.type, enabled=False):
                 code = Gaussian(code.mean.to(frames), code.log_var.to(frames))
                 lookup = landmarks.look_back(code, code, 0)
-            mean = self.motion.start(len(actions))[:, None]
-            if not objective.displacement:
-                mean = self._follow(actions, code, None, None)[0].mean
-        loss = self._recognition(code, lookup, mean, true_step, objective)
+        loss = landmarks.recognition_loss(code, lookup, self.motion.retrace(true_step))
         return loss, {"recognition": loss.detach()}
 
     def _recognition(
@@ -500,6 +500,8 @@ class WorldModel(nn.Module):
 
     def begin_with(self, folder: Path) -> None:
         """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""
+        if not (folder / WEIGHTS).is_file():
+            raise InputError(f"begin_with is {folder}, which holds no {WEIGHTS}; give a run folder with --begin-with")
         other = WorldModel.load(folder)
         tensors = self.state_dict() | other.state_dict()
         self.load_weights(tensors, folder / WEIGHTS)
@@ -556,7 +558,13 @@ class _Inferred:
 
 
 def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None:
-    """Refuse memories, or places to set out from, that are not as many as the clips."""
+    """Refuse memories, or places to set out from, that are none, or not as many as the clips."""
+    require(clips > 0, "there are 0 clips; give at least 1")
+    for thing, kind in ((memory, Memory), (here, Belief)):
+        if thing is not None and not isinstance(thing, kind):
+            raise InputError(f"got a {type(thing).__name__} for a {kind.__name__}; memorise returns (memory, here)")
+    if here is not None and here.mean.dim() != 2:
+        raise InputError(f"here has shape {tuple(here.mean.shape)}; give one pose per clip, like walk[:, -1]")
     for what, count in (
         ("memories", clips if memory is None else len(memory.code.mean)),
         ("places to set out from", clips if here is None else len(here.mean)),

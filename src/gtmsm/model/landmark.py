@@ -160,8 +160,13 @@ class Landmarks(nn.Module):
         return Track(*motion.filter(start, actions, variance, sights, (past.pose, past.variance), surprise))
 
     def _is_lost(self, variance: Float[Tensor, "batch G"]) -> bool:
-        """Whether nothing is known of where a walk begins (`ignorance`)."""
-        return bool((variance[:, 0] >= self.settings.reach**2).all())
+        """Whether nothing is known of where walks begin (`ignorance`)."""
+        lost = variance[:, 0] >= self.settings.reach**2
+        require(
+            bool(lost.all() or not lost.any()),
+            f"{int(lost.sum())} of {len(lost)} walks begin anywhere, the others at known places; follow them apart",
+        )
+        return bool(lost.all())
 
     def _get_bearings(
         self,
@@ -176,12 +181,14 @@ class Landmarks(nn.Module):
         lookup = look_up(past.code, seen, self.settings.matches)
         log_odds, offset, noise = self.compare(past.code, seen, lookup)
         sure = torch.sigmoid(self.compare.confidence(log_odds, noise, lookup.distance))
-        weight = sure[..., None] * torch.softmax(self.compare.evidence(log_odds, noise), dim=-1)
+        still = (1 - self.settings.surprise) ** torch.arange(sure.shape[1], device=sure.device)
+        weight = (still * sure)[..., None] * torch.softmax(self.compare.evidence(log_odds, noise), dim=-1)
         path = motion.unroll(motion.start(len(start)), actions[:, :LOOK])[..., : self.pose_size]
         sighted = stepped(gather(past.pose, lookup.index), offset)
-        found = find_start(path, sighted, weight, self.compare.tolerances(path))
+        found, agreed = find_start(path, sighted, weight, self.compare.tolerances(path))
         fresh = start.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: self.groups])
-        return motion.settle(start, found), fresh.expand(len(start), -1)
+        share = (agreed / still.sum()).clamp(max=1)[:, None]
+        return motion.settle(start, found), share * fresh + (1 - share) * self.ignorance(len(start), start)
 
     def _feel_for_walls(
         self,
@@ -197,7 +204,8 @@ class Landmarks(nn.Module):
         there = past.pose, past.variance
         state, variance = motion.filter(start, actions, sure, sights, there, self.surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
-        shift, unsure = motion.among_walls(before, actions, motion.displacement(state), self.settings.surprise)
+        steps = felt(before[..., : self.pose_size], state[..., : self.pose_size])
+        shift, unsure = motion.among_walls(before, actions, steps, self.settings.surprise)
         return Track(state + shift[:, None], variance + unsure[:, None])
 
     def _close_as_you_go(

@@ -44,7 +44,7 @@ class LandmarkConfig:
     """Standard deviation of a place that is recognised exactly, in the same units: no sight is surer than that."""
     doubt: float = 6.0
     """Nats that an opinion has to overcome before it is believed rather than the plan: K' opinions from one memory are
-    not independent, and a plan is right more often than not. To close a loop, two thirds of it: all of a walk speaks."""
+    not independent, and a plan is right more often than not. To close a loop, two thirds of it do."""
     reach: float = 4.0
     """How far apart two views of a walk usually are, in the same units: what an entry that tells nothing says."""
     tolerance: float = 0.5

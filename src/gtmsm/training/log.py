@@ -134,6 +134,7 @@ def _in_words(values: dict[str, Any]) -> str:
 
 _SHOWN = {
     "elbo": "ELBO {elbo:.1f}",
+    "recognition": "recognition {recognition:.2f}",
     "kl": "KL {kl:.1f}",
     "psnr": "PSNR {psnr:.1f} dB",
     "retrieval": "retrieval {retrieval:.1%}",

@@ -83,6 +83,10 @@ class Updater:
     ) -> None:
         self.fabric, self.source, self.settings, self.generator = fabric, source, settings, generator
         self.objective = objective
+        if objective.recognition_only:
+            learning = set() if model.landmarks is None else set(model.landmarks.parameters())
+            for parameter in model.parameters():
+                parameter.requires_grad_(parameter in learning)
         self.optimiser = build_optimiser(model, settings)
         wrapped, self._wrapped_optimiser = fabric.setup(model, self.optimiser)
         self._model: nn.Module = wrapped
@@ -90,9 +94,11 @@ class Updater:
         self.count = torch.zeros((), dtype=torch.int64, device=device)
         self.first_bad = torch.zeros((), dtype=torch.int64, device=device)
         """Number of the first update whose loss or gradient was not finite; 0 while there is none."""
-        names = ["elbo", "log_likelihood", "kl", "gradient", "updates"]
-        names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
-        names += ["pose_kl", "recognition", "regret"] if model.landmarks is not None else []
+        names = ["recognition"] if objective.recognition_only else ["elbo", "log_likelihood", "kl"]
+        if not objective.recognition_only:
+            names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
+            names += ["pose_kl", "recognition", "regret"] if model.landmarks is not None else []
+        names += ["gradient", "updates"]
         self.sums = {name: torch.zeros((), device=device) for name in names}
         self._graph: torch.cuda.CUDAGraph | None = None
         self._until_capture = 0

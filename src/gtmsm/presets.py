@@ -207,12 +207,13 @@ def _obstacles_free() -> ImageWalkExperiment:
     training = large.training
     return replace(
         large,
+        slip=SlipConfig(),
         training=replace(
             training,
             objective=ObjectiveConfig(regret=10.0, poses_from_bound=False),
             curriculum=replace(training.curriculum, prospect=True, motion_rate=1.0),
-            # Four of five actions move by a unit, so that units are steps.
-            prospect=ProspectConfig(length=2.0),
+            # Four of five actions move by a unit: units are steps. Few steps at a time, before many have failed.
+            prospect=ProspectConfig(length=2.0, tau=12, horizon=6, neighbours=3, clips=128),
         ),
         evaluation=replace(large.evaluation, metric_poses=False),
     )

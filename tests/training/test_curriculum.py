@@ -129,9 +129,13 @@ def test_the_motion_learns_at_its_rate_from_the_first_update_on():
     assert [stage.motion_rate for stage in stages] == [3.0] * 5
 
 
-def test_landmarks_learn_at_their_rate_from_the_first_update_on():
-    stages = plan_stages(CurriculumConfig(landmark_rate=3.0), READING, 50_000)
-    assert [stage.landmark_rate for stage in stages] == [3.0] * 5
+def test_landmarks_learn_as_soon_as_there_are_poses_to_learn_from():
+    told, searching = (
+        plan_stages(CurriculumConfig(landmark_rate=3.0, prospect=prospect), READING, 50_000)
+        for prospect in (False, True)
+    )
+    assert {stage.landmark_rate for stage in told} == {3.0}
+    assert [stage.landmark_rate for stage in searching] == [0.0, 3.0, 3.0, 3.0, 3.0]
 
 
 def test_the_warm_up_may_memorise_as_many_steps_as_asked():

@@ -97,8 +97,9 @@ def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int)
     for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)
         fitting = replace(read, neighbours=min(read.neighbours, tau))  # a short memory may hold fewer than K
-        stages.append(
-            Stage(name, begin, end, tau, horizon, fitting, settings.motion_rate, wall_rate, settings.landmark_rate)
-        )
+        # Until the motion has been searched for there are no poses that places could be recognised by.
+        landmark_rate = 0.0 if settings.prospect and name == "warm up" else settings.landmark_rate
+        rates = settings.motion_rate, wall_rate, landmark_rate
+        stages.append(Stage(name, begin, end, tau, horizon, fitting, *rates))
         begin = end
     return [stage for stage in stages if stage.end > stage.begin]

@@ -51,6 +51,14 @@ class Gaussian:
 
         return Gaussian(rows(self.mean), rows(self.log_var))
 
+    def at(self, index: Int[Tensor, "batch *which"]) -> "Gaussian":
+        """The entries `index` of every member of a batch."""
+        return Gaussian(gather(self.mean, index), gather(self.log_var, index))
+
+    def then(self, later: "Gaussian") -> "Gaussian":
+        """Entries after entries, for every member of a batch."""
+        return Gaussian(torch.cat([self.mean, later.mean], 1), torch.cat([self.log_var, later.log_var], 1))
+
     def flatten(self) -> "Gaussian":
         """All leading axes as one."""
         return Gaussian(self.mean.flatten(0, -2), self.log_var.flatten(0, -2))
@@ -103,6 +111,11 @@ def stepped(before: Float[Tensor, "*#batch D"], step: Float[Tensor, "*batch D"])
     ahead, left, turn = step.unbind(-1)
     c, s = before[..., 2].cos(), before[..., 2].sin()
     return before + torch.stack([c * ahead - s * left, s * ahead + c * left, turn], dim=-1)
+
+
+def coordinates(size: int) -> list[slice]:
+    """Which coordinates of a pose of this size belong together: the position and, of (x, y, heading), the heading."""
+    return [slice(0, 2), slice(2, 3)] if size == 3 else [slice(0, size)]
 
 
 def apart(before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gtmsm.kernels import landmark_scan_cpu
 from gtmsm.kernels.walled_scan import Gate
-from gtmsm.tensors import LOG_TWO_PI, apart, gather, stepped
+from gtmsm.tensors import LOG_TWO_PI, apart, coordinates, gather, stepped
 
 
 class Sights(NamedTuple):
@@ -76,7 +76,7 @@ def fuse(
     the noise of the sight itself speaks against going all the way.
     """
     away = apart(planned[..., None, :], sighted)
-    groups = [slice(0, 2), slice(2, 3)] if planned.shape[-1] == 3 else [slice(0, planned.shape[-1])]
+    groups = coordinates(planned.shape[-1])
     far2 = [away[..., group].square().sum(-1) for group in groups]
     log_weight, gain = [], []
     for chance, fresh in ((1 - surprise.chance, surprise.planned), (surprise.chance, surprise.stray)):

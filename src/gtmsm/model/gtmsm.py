@@ -56,6 +56,10 @@ class WorldModelConfig:
             "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
         )
         require(
+            self.landmark.form == "off" or self.motion.has_heading or self.motion.state_size != 3,
+            "state_size is 3, which landmarks take for x, y and a heading; use a motion with a heading",
+        )
+        require(
             self.landmark.form == "off" or self.recall.distance == "euclidean",
             "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
         )
@@ -314,7 +318,7 @@ class WorldModel(nn.Module):
         inferred = self._infer(frames, actions, generator)
         recognition = None
         if inferred.codes is not None and objective.recognition:
-            recognition = self._recognition(inferred.codes, inferred.lookup, inferred.mean, true_step, objective)
+            recognition = self._recognition(inferred, true_step, objective)
         walked = inferred
         if not objective.poses_from_bound:
             inferred = inferred.detached()
@@ -360,12 +364,14 @@ class WorldModel(nn.Module):
         return loss, {"recognition": loss.detach()}
 
     def _recognition(
-        self, code: Gaussian, lookup: Lookup | None, mean: Tensor, true_step: Tensor, objective: ObjectiveConfig
+        self, inferred: "_Inferred", true_step: Float[Tensor, "batch time D"], objective: ObjectiveConfig
     ) -> Tensor:
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
-        assert self.landmarks is not None and lookup is not None
-        path = self.motion.retrace(true_step) if objective.displacement else mean[..., : self.motion.noisy].detach()
-        return self.landmarks.recognition_loss(code, lookup, path)
+        assert self.landmarks is not None and inferred.codes is not None
+        assert inferred.lookup is not None and inferred.learned is not None
+        own = inferred.mean[..., : self.motion.noisy].detach()
+        path = self.motion.retrace(true_step) if objective.displacement else own
+        return self.landmarks.recognition_loss(inferred.codes, inferred.lookup, path, inferred.learned.said)
 
     def _foresee(
         self,
@@ -391,7 +397,7 @@ class WorldModel(nn.Module):
         if inferred.codes is None:
             code, bank, row = self._encode_needed(frames, tau, asked, neighbours.index)
         else:
-            code = Gaussian(gather(inferred.codes.mean, asked), gather(inferred.codes.log_var, asked))
+            code = inferred.codes.at(asked)
             bank = inferred.codes[:, :tau].flatten()
             row = neighbours.index + tau * torch.arange(len(frames), device=frames.device).view(-1, 1, 1)
         retrieved = Retrieved(neighbours, bank.take(row), relative, reading.delta, self.prior.digest(bank), row)

@@ -20,8 +20,8 @@ from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse
 from gtmsm.model.bearings import LOOK, find_start
 from gtmsm.model.motion import Motion
 from gtmsm.model.pose_graph import close_loops
-from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
-from gtmsm.tensors import Belief, Gaussian, apart, felt, gather, stepped
+from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Said, look_up
+from gtmsm.tensors import Belief, Gaussian, apart, coordinates, felt, gather, stepped
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Learned:
     """KL[q(s_t | s_{t-1}, a_t, z_t, m) || p(s_t | s_{t-1}, a_t)]: the third term of App. D's bound."""
     before: Float[Tensor, "batch time S"]
     """What each step set out from."""
+    said: Said | None = None
+    """What the comparison said of each pair of views, where it was asked."""
 
 
 class PaperNetworks(nn.Module):
@@ -120,7 +122,11 @@ class Landmarks(nn.Module):
 
     def sights(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Sights:
         """Opinions of the entries found on where each query is."""
-        log_odds, offset, noise = self.compare(entries, query, lookup)
+        return self._as_sights(self.compare(entries, query, lookup), lookup)
+
+    def _as_sights(self, said: Said, lookup: Lookup) -> Sights:
+        """What a comparison said, weighed against the plan."""
+        log_odds, offset, noise = said
         log_odds = log_odds + (self.compare.indifference - self.settings.doubt)
         log_odds = log_odds.masked_fill(~lookup.there, -math.inf)
         return Sights(lookup.index, log_odds, offset, noise)
@@ -146,7 +152,7 @@ class Landmarks(nn.Module):
                 start, variance = self._get_bearings(motion, start, actions, code, past)
             elif self.settings.form == "bayes":
                 return self._feel_for_walls(motion, start, actions, code, past)
-        entries = joined(past.code, code)
+        entries = past.code.then(code)
         lookup = self.look_back(entries, code, past.pose.shape[1])
         if self.settings.form == "paper":
             require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
@@ -259,7 +265,8 @@ class Landmarks(nn.Module):
             off2 = apart(planned, track.state[..., : self.pose_size]).square().sum(-1)
             divergence = _divergence(own[..., 0], off2, self.noise**2, self.pose_size)
             return Learned(track, divergence, before)
-        sights = self.sights(code, code, lookup)
+        said = self.compare(code, code, lookup)
+        sights = self._as_sights(said, lookup)
         with torch.no_grad():
             past = nothing.pose, nothing.variance
             # Walls are still being learned, and soft ones would squeeze the map.
@@ -275,7 +282,7 @@ class Landmarks(nn.Module):
         divergence = self.divergence(
             fused.pose, fused.variance, motion.step(before, actions)[..., : self.pose_size], unsure
         )
-        return Learned(track, divergence, before)
+        return Learned(track, divergence, before, said)
 
     def divergence(
         self,
@@ -296,13 +303,14 @@ class Landmarks(nn.Module):
         return -torch.logsumexp(torch.stack(ways), dim=0)
 
     def recognition_loss(
-        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"]
+        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"], said: Said | None = None
     ) -> Float[Tensor, ""]:
         """How badly pairs of views tell where they were taken from, given where they were; and how wrong is how sure.
 
-        Every walk is also compared with entries of another one, in which nothing can be recognised.
+        Every walk is also compared with entries of another one, in which nothing can be recognised. `said`: of the walk
+        itself, where somebody has asked already.
         """
-        log_odds, offset, noise = self.compare(code, code, lookup)
+        log_odds, offset, noise = said or self.compare(code, code, lookup)
         relative = felt(gather(path, lookup.index), path[:, :, None].expand(*lookup.index.shape, -1))
         there = lookup.there.to(relative)
         pairs = (self.compare.loss(log_odds, offset, noise, relative) * there).sum() / there.sum().clamp_min(1)
@@ -402,13 +410,8 @@ class Landmarks(nn.Module):
 
     def _by_group(self, step: Float[Tensor, "*n D"]) -> list[tuple[Float[Tensor, "*n"], int]]:
         """Squared length of each group of coordinates, and how many they are."""
-        parts = [step[..., :2], step[..., 2:]] if self.has_heading else [step]
+        parts = [step[..., group] for group in coordinates(self.pose_size)]
         return [(part.square().sum(-1), part.shape[-1]) for part in parts]
-
-
-def joined(first: Gaussian, then: Gaussian) -> Gaussian:
-    """Entries after entries."""
-    return Gaussian(torch.cat([first.mean, then.mean], 1), torch.cat([first.log_var, then.log_var], 1))
 
 
 def _divergence(

@@ -49,10 +49,7 @@ class Memory:
                 torch.cat([self.place.mean, later.place.mean], 1),
                 torch.cat(known, 1) if len(known) == 2 else None,
             ),
-            Gaussian(
-                torch.cat([self.code.mean, later.code.mean], 1),
-                torch.cat([self.code.log_var, later.code.log_var], 1),
-            ),
+            self.code.then(later.code),
             None if self.digest is None or later.digest is None else torch.cat([self.digest, later.digest], 1),
             None if self.variance is None or later.variance is None else torch.cat([self.variance, later.variance], 1),
         )
@@ -63,7 +60,7 @@ class Memory:
 
     def code_at(self, index: Int[Tensor, "batch *which"]) -> Gaussian:
         """Values of the entries `index`."""
-        return Gaussian(gather(self.code.mean, index), gather(self.code.log_var, index))
+        return self.code.at(index)
 
 
 def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:

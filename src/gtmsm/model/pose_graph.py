@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.kernels.landmark_scan import Sights, Surprise
-from gtmsm.tensors import LOG_TWO_PI, apart, gather, stepped
+from gtmsm.tensors import LOG_TWO_PI, apart, coordinates, gather, stepped
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """How loose planned steps are, round after round, in units of what they miss by on average. A loose net first finds out
@@ -31,7 +31,7 @@ def close_loops(
     What was on the map before stays where it is. A sight is believed, and a step taken for a surprise, as far as that
     is likely where the net has come to lie.
     """
-    groups = [slice(0, 2), slice(2, 3)] if pose.shape[-1] == 3 else [slice(0, pose.shape[-1])]
+    groups = coordinates(pose.shape[-1])
     for slack in SLACK:
         every = torch.cat([past, pose], dim=1)
         known = gather(every, sights.index)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from gtmsm.config import config, require
-from gtmsm.tensors import LOG_TWO_PI, Gaussian, gather
+from gtmsm.tensors import LOG_TWO_PI, Gaussian, apart, coordinates, gather
 
 
 @config
@@ -93,9 +93,13 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
         found, index = far.topk(min(k, far.shape[-1]), dim=-1, largest=False)
         there = found < math.inf
         index = torch.where(there, index, 0)
-    seen = Gaussian(gather(entries.mean, index), gather(entries.log_var, index))
+    seen = entries.at(index)
     scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
     return Lookup(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
+
+
+Said: TypeAlias = tuple[Float[Tensor, "batch time K"], Float[Tensor, "batch time K D"], Float[Tensor, "batch time K G"]]
+"""Log-odds, offset and variance: what a comparison says."""
 
 
 class Comparison(nn.Module):
@@ -115,9 +119,7 @@ class Comparison(nn.Module):
         )
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
 
-    def forward(
-        self, entries: Gaussian, query: Gaussian, lookup: Lookup
-    ) -> tuple[Float[Tensor, "batch time K"], Float[Tensor, "batch time K D"], Float[Tensor, "batch time K G"]]:
+    def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Said:
         """Log-odds that entry k and the query show one place, the query's pose from the entry's, and its variance."""
         distance = lookup.distance.detach()[..., None]
         there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
@@ -143,13 +145,12 @@ class Comparison(nn.Module):
         relative: Float[Tensor, "*n D"],
     ) -> Float[Tensor, "*n"]:
         """-log p(relative pose | both codes): what the network says where it is right, else anything within reach."""
-        miss = _wrapped(relative - offset)
+        miss = apart(offset, relative)
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
-        position = self.position
-        for g, (begin, end) in enumerate(((0, position), (position, self.pose_size))[: noise.shape[-1]]):
-            spread = miss[..., begin:end].square().sum(-1) / noise[..., g]
-            shown = shown - 0.5 * ((end - begin) * (LOG_TWO_PI + noise[..., g].log()) + spread)
-        anywhere = anywhere - 0.5 * relative[..., :position].square().sum(-1) / self.settings.reach**2
+        for g, group in enumerate(coordinates(self.pose_size)):
+            spread = miss[..., group].square().sum(-1) / noise[..., g]
+            shown = shown - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise[..., g].log()) + spread)
+        anywhere = anywhere - 0.5 * relative[..., : self.position].square().sum(-1) / self.settings.reach**2
         return -torch.logaddexp(shown, anywhere)
 
     def evidence(self, log_odds: Float[Tensor, "*n K"], noise: Float[Tensor, "*n K G"]) -> Float[Tensor, "*n K"]:
@@ -180,11 +181,4 @@ class Comparison(nn.Module):
         near = miss[..., : self.position].norm(dim=-1) <= self.settings.tolerance
         if not self.has_heading:
             return near
-        return near & (_wrapped(miss)[..., 2].abs() <= math.radians(self.settings.tolerance_turn))
-
-
-def _wrapped(step: Float[Tensor, "*n D"]) -> Float[Tensor, "*n D"]:
-    """The same with the heading, where there is one, between -pi and pi."""
-    if step.shape[-1] != 3:
-        return step
-    return torch.cat([step[..., :2], torch.atan2(step[..., 2:].sin(), step[..., 2:].cos())], dim=-1)
+        return near & (apart(torch.zeros_like(miss), miss)[..., 2].abs() <= math.radians(self.settings.tolerance_turn))

@@ -1,5 +1,7 @@
 """A toy world that trains in a second: five by five cells, smooth random colours, a tiny model."""
 
+import importlib.util
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -10,6 +12,9 @@ import torch
 import torch.nn.functional as F
 
 from gtmsm import cli
+
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined: before any of them is imported
 
 TOY_FLAGS = (
     "--world.size 20 --model.vae.width 32 --model.vae.code-size 8 --batch 4 --tau 16 --horizon 4 --warm-up 4 "
@@ -23,6 +28,16 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
     """Colours that change slowly and never repeat: no two places look alike."""
     coarse = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
     return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
+
+
+@pytest.fixture(scope="session")
+def triton_device() -> str:
+    """Where kernels in Triton run: on a GPU, or by Triton's interpreter on a CPU."""
+    if torch.cuda.is_available():
+        return "cuda"
+    if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1":
+        pytest.skip("Triton needs a CUDA device, or its interpreter")
+    return "cpu"
 
 
 @pytest.fixture(scope="session")

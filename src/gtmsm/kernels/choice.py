@@ -1,0 +1,38 @@
+"""Which twin of a kernel runs: the fastest for where the tensors are, or the one a test asks for."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import Literal, TypeAlias
+
+from torch import Tensor
+
+Twin: TypeAlias = Literal["readable", "cpu", "triton"]
+"""readable: plain PyTorch, on any device and in any precision; cpu, triton: fast where they run."""
+
+_forced: ContextVar[Twin | None] = ContextVar("forced", default=None)
+
+
+def choose(like: Tensor, *, cpu: bool = False, triton: bool = False) -> Twin:
+    """The twin for tensors like this one, of those that can: `cpu` and `triton` say which of them do this case.
+
+    A forced twin that cannot do the case gives way to the readable one.
+    """
+    can: dict[Twin, bool] = {"readable": True, "cpu": cpu and like.device.type == "cpu", "triton": triton}
+    if wanted := _forced.get():
+        return wanted if can[wanted] else "readable"
+    if like.is_cuda:
+        # Triton comes with the CUDA builds of PyTorch on Linux only.
+        return "triton" if triton and find_spec("triton") is not None else "readable"
+    return "cpu" if can["cpu"] else "readable"
+
+
+@contextmanager
+def forced(twin: Twin) -> Iterator[None]:
+    """Within this, every kernel runs as `twin`: Triton on a CPU by its interpreter, where TRITON_INTERPRET is 1."""
+    token = _forced.set(twin)
+    try:
+        yield
+    finally:
+        _forced.reset(token)

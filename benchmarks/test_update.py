@@ -15,7 +15,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
 
 BATCH, TAU, HORIZON = 16, 256, 32  # App. A.1, at a quarter of the batch
-AT_LEAST = 10
+AT_LEAST = 25
 
 
 def load_twin():
@@ -54,15 +54,13 @@ def loss_and_gradients(loss_of, model, clip):
 def updater(loss_of, model, clip):
     """A function that makes one update: forward, backward, clip, Adam."""
     model = copy.deepcopy(model)
-    settings = OptimiserConfig()
-    optimiser = build_optimiser(model, settings)
+    optimiser = build_optimiser(model, OptimiserConfig())
     generator = seeded(2)
 
     def update():
-        optimiser.zero_grad(set_to_none=True)
-        loss_of(model, clip.x, clip.a, TAU, generator, model.settings.recall).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
-        optimiser.step()
+        loss = loss_of(model, clip.x, clip.a, TAU, generator, model.settings.recall)
+        loss.backward()
+        optimiser.step(loss)
 
     return update
 

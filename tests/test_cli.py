@@ -66,13 +66,16 @@ def test_train_without_a_preset_lists_them(gtmsm):
         ("imagine", cli.ImagineFlags),
         ("record", cli.RecordFlags),
         ("localise", cli.LocaliseFlags),
+        ("bench", cli.BenchFlags),
     ],
 )
 def test_the_help_of_a_verb_lists_each_flag_with_its_default(gtmsm, verb: str, kind: type):
     code, out, _ = gtmsm(verb, "--help")
     assert code == 0
     text = " ".join(out.replace("│", " ").split())
-    positional = {"demo": {"name"}, "record": {"run", "out"}, "localise": {"run", "clip", "picture"}}.get(verb, {"run"})
+    positional = {
+        "demo": {"name"}, "record": {"run", "out"}, "localise": {"run", "clip", "picture"}, "bench": {"names"},
+    }.get(verb, {"run"})  # fmt: skip
     for field in (field for field in fields(kind) if field.name not in positional):
         assert re.search(rf"--{field.name}\b.*?\(default: |--{field.name}\b.*?default:", text), field.name
 
@@ -106,7 +109,7 @@ def test_the_help_of_train_lists_each_flag_with_its_default(gtmsm):
     ("words", "complaint"),
     [
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
-        (["xyz"], 'unknown verb "xyz"; choose from demo, train, evaluate, imagine, record, localise, compare'),
+        (["xyz"], 'unknown verb "xyz"; choose from demo, train, evaluate, imagine, record, localise, compare, bench'),
         (["train", "image-walk-smal"], 'unknown preset "image-walk-smal"; did you mean "image-walk-small"?'),
         (
             ["train", "rooms"],

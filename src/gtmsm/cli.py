@@ -30,6 +30,7 @@ VERBS = {
     "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
+    "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
 }
 
 
@@ -368,6 +369,48 @@ def _compare(words: list[str]) -> int:
     console.print(comparison_table(scores))
     for reason in left_out:
         console.print(f"left out: {reason}", highlight=False, soft_wrap=True)
+    return 0
+
+
+@dataclass(frozen=True)
+class BenchFlags:
+    """Time what matters on this device, each beside the floor that its memory and arithmetic set."""
+
+    names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAMES]")] = ()
+    """What to time; default: all. Updates: image-walk, walk, walk-strong. Then: rollouts, imagine, decoder, nearest,
+    long-memory, walled-scan, landmark-scan, raycast."""
+    device: Device = "auto"
+    """Where to compute; on a CPU there is less of everything, and the table says how much."""
+    json: Path | None = None
+    """A file to write the numbers to, and those of the device; default: none."""
+    goals: bool = False
+    """Also say which of the speeds meant to be reached on one H200 are reached here."""
+    profile: bool = False
+    """Also say where the time of updates goes, kernel by kernel."""
+    large: bool = False
+    """Also ask a memory of ten million entries."""
+
+
+def _bench(words: list[str]) -> int:
+    flags = parse(BenchFlags, words, "gtmsm bench", BenchFlags())
+    from gtmsm.bench import bench, goals_table, profile_table, sizes_for, speeds_table
+    from gtmsm.files import require_folder
+    from gtmsm.training.engine import choose_device
+
+    device = choose_device(flags.device)
+    if flags.json is not None:
+        require_folder(flags.json.parent)
+    console = Console()
+    with console.status("") as status:
+        sizes = sizes_for(device, flags.large)
+        report = bench(flags.names, device, sizes, flags.profile, lambda doing: status.update(f"timing {doing}"))
+    console.print(speeds_table(report, console.width))
+    for name, shares in report.profiles.items():
+        console.print("", profile_table(name, shares), sep="\n")
+    if flags.goals and any(row.goal for row in report.rows):
+        console.print("", goals_table(report.rows), sep="\n")
+    if flags.json is not None:
+        report.write(flags.json)
     return 0
 
 

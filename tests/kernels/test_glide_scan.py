@@ -5,10 +5,12 @@ import math
 import pytest
 import torch
 
+from gtmsm.kernels.choice import forced
 from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan, glide_scan_by_steps
 
 NAMES = ("displacements", "velocities", "start", "u", "cos", "sin", "pre", "keep", "W", "V")
-on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton needs a CUDA device")
+TRITON_SHAPES = [(1, 1, 1), (1, 7, 8), (3, 33, 5), (5, 3, 100), (2, 0, 4), (0, 3, 4)]
+LONG_SHAPES = [(16, 181, 64), (3, 1500, 64), (2, 20, 600)]  # too long to interpret
 
 
 def glide(batch, time, hidden, dtype=torch.float64):
@@ -73,29 +75,47 @@ def test_a_glide_in_two_parts_is_a_glide_at_once():
     torch.testing.assert_close(torch.cat([first[1], second[1]], 1), v, rtol=1e-12, atol=1e-12)
 
 
-@on_a_gpu
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 8), (3, 33, 5), (5, 12, 100), (16, 181, 64), (2, 0, 4)])
-def test_the_triton_scan_equals_the_scan_by_steps(shape):
-    inputs = [x.cuda() for x in glide(*shape, dtype=torch.float32)]
-    fast = values_and_gradients(glide_scan, inputs)
+def by_triton(*inputs):
+    with forced("triton"):
+        return glide_scan(*inputs)
+
+
+def for_triton(device, *shape):
+    return [x.to(device) for x in glide(*shape, dtype=torch.float32)]
+
+
+@pytest.mark.parametrize("shape", TRITON_SHAPES + (LONG_SHAPES if torch.cuda.is_available() else []))
+def test_the_triton_scan_equals_the_scan_by_steps(shape, triton_device):
+    inputs = for_triton(triton_device, *shape)
+    fast = values_and_gradients(by_triton, inputs)
     readable = values_and_gradients(glide_scan_by_steps, [x.double() for x in inputs])
     assert all(part.dtype == torch.float32 for part in fast)
     assert_equal_twins(fast, [part.float() for part in readable], rtol=1e-3, atol=1e-3)
 
 
-@on_a_gpu
-def test_the_triton_scan_takes_strided_and_expanded_inputs():
-    start, u, cos, sin, pre, *network = (x.cuda() for x in glide(1, 6, 5, dtype=torch.float32))
+@pytest.mark.parametrize("steps", [128, 130])
+def test_the_triton_scan_goes_back_in_rounds_where_a_walk_is_long(steps, triton_device, monkeypatch):
+    from gtmsm.kernels import glide_scan_triton
+
+    monkeypatch.setattr(glide_scan_triton, "STEPS_AT_ONCE", 128)
+    inputs = for_triton(triton_device, 1, steps, 3)
+    fast = values_and_gradients(by_triton, inputs)
+    readable = values_and_gradients(glide_scan_by_steps, [x.double() for x in inputs])
+    assert_equal_twins(fast, [part.float() for part in readable], rtol=1e-3, atol=1e-3)
+
+
+def test_the_triton_scan_takes_strided_and_expanded_inputs(triton_device):
+    start, u, cos, sin, pre, *network = for_triton(triton_device, 1, 6, 5)
     strided = u.expand(4, 6, 2).transpose(0, 1).contiguous().transpose(0, 1)
     inputs = [start.expand(4, 2), strided, cos.expand(4, 6), sin.expand(4, 6), pre.expand(4, 6, 5), *network]
-    for one, other in zip(run(glide_scan, inputs), run(glide_scan_by_steps, inputs), strict=True):
+    for one, other in zip(run(by_triton, inputs), run(glide_scan_by_steps, inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@on_a_gpu
-def test_only_one_of_the_two_results_may_be_learned_from():
+@pytest.mark.parametrize("which", [0, 1])
+def test_only_one_of_the_two_results_may_be_learned_from(which, triton_device):
     gradients = []
-    for scan in (glide_scan, glide_scan_by_steps):
-        leaves = [x.cuda().requires_grad_() for x in glide(3, 9, 5, dtype=torch.float32)]
-        gradients.append(torch.autograd.grad(run(scan, leaves)[0].sum(), leaves))
+    for scan in (by_triton, glide_scan_by_steps):
+        leaves = [x.requires_grad_() for x in for_triton(triton_device, 3, 9, 5)]
+        gradients.append(torch.autograd.grad(run(scan, leaves)[which].sum(), leaves))
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)

@@ -1,15 +1,14 @@
 """Recognising places on the way: the fast twins equal the readable one, and Bayes' rule is worked out by hand."""
 
-import importlib.util
 import itertools
 import math
-import os
 import warnings
 
 import pytest
 import torch
 
 from gtmsm.kernels import landmark_scan_cpu
+from gtmsm.kernels.choice import forced
 from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse, landmark_scan, landmark_scan_by_steps
 from gtmsm.kernels.walled_scan import Gate, walled_scan
 from gtmsm.tensors import LOG_TWO_PI, stepped
@@ -29,10 +28,8 @@ LONG_SHAPES = [(16, 288, 2, 8, 256, 64), (16, 288, 2, 5, 0, 0), (4, 100, 2, 32, 
 NAMES = ("start", "displacement", "variance", "log_odds", "offset", "noise", "past", "past_variance", *"Wbvc")
 SURPRISE = Surprise(0.1, (0.02,), (0.5,))
 ON_A_GPU = torch.cuda.is_available()
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 
 on_a_gpu = pytest.mark.skipif(not ON_A_GPU, reason="Triton needs a CUDA device")
-where_triton_runs = pytest.mark.skipif(not ON_A_GPU and not INTERPRETED, reason="Triton needs a CUDA device")
 
 
 def walk(batch, time, size, K, past, hidden, dtype=torch.float64):
@@ -405,31 +402,27 @@ def test_the_same_walk_twice_is_the_same_to_the_bit():
 
 
 def by_triton(*arguments):
-    from gtmsm.kernels import landmark_scan_triton
+    with forced("triton"):
+        return landmark_scan(*arguments)
 
-    return landmark_scan_triton.scan(*arguments)
 
-
-def for_triton(*shape):
+def for_triton(device, *shape):
     inputs, index = walk(*shape, dtype=torch.float32)
     gate = [0.5 * x for x in inputs[8:]]
-    device = "cuda" if ON_A_GPU else "cpu"
     return [x.to(device) for x in (*inputs[:8], *gate)], index.to(device)
 
 
-@where_triton_runs
 @pytest.mark.parametrize("shape", TRITON_SHAPES + (LONG_SHAPES if ON_A_GPU else []))
-def test_the_triton_scan_equals_the_scan_by_steps(shape):
-    inputs, index = for_triton(*shape)
+def test_the_triton_scan_equals_the_scan_by_steps(shape, triton_device):
+    inputs, index = for_triton(triton_device, *shape)
     fast = values_and_gradients(by_triton, inputs, index)
     readable = values_and_gradients(by_steps, [x.double() for x in inputs], index)
     assert_equal_twins(fast, [part.float() for part in readable], rtol=2e-3, atol=2e-3)
 
 
-@where_triton_runs
 @pytest.mark.parametrize("hidden", [0, 6])
-def test_the_triton_scan_has_no_gradient_and_no_nan_where_nothing_was_seen(hidden):
-    inputs, index = for_triton(3, 7, 2, 5, 2, hidden)
+def test_the_triton_scan_has_no_gradient_and_no_nan_where_nothing_was_seen(hidden, triton_device):
+    inputs, index = for_triton(triton_device, 3, 7, 2, 5, 2, hidden)
     inputs[3] = torch.full_like(inputs[3], -math.inf)
     fast, readable = (values_and_gradients(scan, inputs, index) for scan in (by_triton, by_steps))
     assert all(part.isfinite().all() for part in fast)
@@ -437,17 +430,15 @@ def test_the_triton_scan_has_no_gradient_and_no_nan_where_nothing_was_seen(hidde
     assert_equal_twins(fast, readable, rtol=1e-4, atol=1e-4)
 
 
-@where_triton_runs
-def test_the_triton_scan_passes_gradients_where_the_agent_and_an_entry_are_equally_sure():
-    inputs, index = for_triton(3, 2, 2, 5, 6, 4)
+def test_the_triton_scan_passes_gradients_where_the_agent_and_an_entry_are_equally_sure(triton_device):
+    inputs, index = for_triton(triton_device, 3, 2, 2, 5, 6, 4)
     inputs = no_surer_than_the_past(inputs)
     fast, readable = (values_and_gradients(scan, inputs, index) for scan in (by_triton, by_steps))
     assert_equal_twins(fast, readable, rtol=1e-4, atol=1e-4)
 
 
-@where_triton_runs
-def test_the_triton_scan_takes_strided_and_expanded_inputs():
-    inputs, index = for_triton(1, 6, 2, 3, 4, 5)
+def test_the_triton_scan_takes_strided_and_expanded_inputs(triton_device):
+    inputs, index = for_triton(triton_device, 1, 6, 2, 3, 4, 5)
     spread = [strided(x.expand(4, *x.shape[1:])) for x in inputs[:8]] + inputs[8:]
     arguments = arranged(spread, strided(index.expand(4, 6, 3)))
     for one, other in zip(by_triton(*arguments), by_steps(*arguments), strict=True):
@@ -456,7 +447,7 @@ def test_the_triton_scan_takes_strided_and_expanded_inputs():
 
 @on_a_gpu
 def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
-    inputs, index = for_triton(4, 33, 2, 5, 8, 16)
+    inputs, index = for_triton("cuda", 4, 33, 2, 5, 8, 16)
     leaves = [x.requires_grad_() for x in inputs]
 
     def update():
@@ -474,3 +465,9 @@ def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert_equal_twins(replayed, warm, rtol=1e-4, atol=1e-4)
+
+
+def test_the_triton_scan_is_given_no_empty_batch(triton_device):
+    inputs, index = for_triton(triton_device, 1, 3, 2, 2, 4, 5)
+    poses, variances = by_triton(*arranged([*(x[:0] for x in inputs[:8]), *inputs[8:]], index[:0]))
+    assert poses.shape == (0, 3, 2) and variances.shape == (0, 3, 1)

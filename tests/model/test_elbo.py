@@ -10,7 +10,7 @@ from gtmsm.model.elbo import elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
 from gtmsm.model.memory import Memory
 from gtmsm.model.recall import MixturePrior, Retrieved
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Belief, Gaussian
 
 GRID = torch.linspace(-12, 12, 8_001, dtype=torch.float64)
 
@@ -33,11 +33,15 @@ def vae_of(likelihood="gaussian", frame=(1, 2, 2)):
     return vae.requires_grad_(False)
 
 
+def nowhere():
+    raise AssertionError("a mixture does not ask where entries lie from the query")
+
+
 def read(memory, query, k, delta):
     """The mixture of the k entries nearest to each query."""
     near = memory.nearest(query, k)
-    relative = gather(memory.place.mean, near.index) - query.mean[:, :, None]
-    return MixturePrior()(Retrieved(near, memory.code_at(near.index), relative, delta))
+    bank, row, _ = memory.retrieve(near.index)
+    return MixturePrior()(Retrieved(near, bank, row, nowhere, delta))
 
 
 def prior_at(pose, times):

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
+from gtmsm.model import learning
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -67,8 +68,8 @@ def test_without_further_terms_the_loss_is_the_mean_of_explained_frames(kind, pr
     model, (frames, actions) = model_of(prior, kind), walks()
     loss, logs = loss_of(model)
     terms = model.explain(frames, actions, TAU, seeded(3))
-    torch.testing.assert_close(loss, -terms.bound.mean(), rtol=0, atol=0)
-    assert logs.keys() == {"elbo", "log_likelihood", "kl"}
+    torch.testing.assert_close(loss, -terms.bound.mean(), rtol=1e-12, atol=0)
+    assert logs.keys() - {"needed"} == {"elbo", "log_likelihood", "kl"}
 
 
 def test_a_few_targets_give_the_bound_on_average():
@@ -91,13 +92,13 @@ def test_as_many_targets_as_there_are_steps_are_all_of_them():
 
 def test_targets_of_a_clip_are_different_steps_of_its_future(monkeypatch):
     model, asked = model_of(), []
-    foresee = model._foresee
+    foresee = learning._foresee
 
-    def listening(frames, actions, tau, steps, *rest):
+    def listening(model, frames, actions, tau, steps, *rest):
         asked.append(steps)
-        return foresee(frames, actions, tau, steps, *rest)
+        return foresee(model, frames, actions, tau, steps, *rest)
 
-    monkeypatch.setattr(model, "_foresee", listening)
+    monkeypatch.setattr(learning, "_foresee", listening)
     for seed in range(20):
         loss_of(model, seed, targets=3)
     for steps in torch.stack(asked).flatten(0, 1).tolist():

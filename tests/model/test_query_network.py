@@ -29,13 +29,13 @@ def retrieved(batch=2, time=3, delta=1e-4):
     relative = drawn(batch, time, K, PLACES, seed=3)
     relative[:, :, 1] = 0
     near = Neighbours(torch.arange(K).expand(batch, time, K), relative.square().sum(-1))
-    code = Gaussian(drawn(batch, time, K, CODES, seed=1), drawn(batch, time, K, CODES, seed=2))
-    return Retrieved(near, code, relative, delta)
+    bank = Gaussian(drawn(batch * time * K, CODES, seed=1), drawn(batch * time * K, CODES, seed=2))
+    return Retrieved(near, bank, torch.arange(batch * time * K).view(batch, time, K), lambda: relative, delta)
 
 
 def reordered(one, order):
     near = Neighbours(one.neighbours.index[..., order], one.neighbours.distance2[..., order])
-    return Retrieved(near, one.code[:, :, order], one.relative[:, :, order], one.delta)
+    return Retrieved(near, one.bank, one.row[..., order], lambda: one.relative[:, :, order], one.delta)
 
 
 def test_before_anything_is_learned_an_exact_revisit_is_remembered():
@@ -65,8 +65,9 @@ def test_one_query_does_not_know_of_the_others():
     network, asked = network_of(trained=True), retrieved()
     alone = Retrieved(
         Neighbours(asked.neighbours.index[:1, 2:], asked.neighbours.distance2[:1, 2:]),
-        asked.code[:1, 2:],
-        asked.relative[:1, 2:],
+        asked.bank,
+        asked.row[:1, 2:],
+        lambda: asked.relative[:1, 2:],
         asked.delta,
     )
     torch.testing.assert_close(network(asked).peak()[:1, 2:], network(alone).peak(), rtol=1e-10, atol=1e-12)
@@ -74,7 +75,7 @@ def test_one_query_does_not_know_of_the_others():
 
 def test_where_entries_lie_matters_to_what_is_seen():
     network, asked = network_of(trained=True), retrieved()
-    elsewhere = Retrieved(asked.neighbours, asked.code, asked.relative.flip(-1), asked.delta)
+    elsewhere = Retrieved(asked.neighbours, asked.bank, asked.row, lambda: asked.relative.flip(-1), asked.delta)
     assert ((network(asked).peak() - network(elsewhere).peak()).abs().amax(-1) > 1e-4).all()
 
 
@@ -83,7 +84,7 @@ def test_every_weight_and_every_pose_feels_the_forecast():
     relative = asked.relative.clone().requires_grad_()
     # At no distance at all the weight of an entry is at its peak, where it has no slope.
     near = Neighbours(asked.neighbours.index, (relative + 0.1).square().sum(-1))
-    forecast = network(Retrieved(near, asked.code, relative, asked.delta))
+    forecast = network(Retrieved(near, asked.bank, asked.row, lambda: relative, asked.delta))
     (forecast.code.mean.square().sum() + forecast.code.log_var.sum()).backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in network.parameters())
     assert (relative.grad.abs().amax(-1) > 0).all()

@@ -52,7 +52,7 @@ def asked(model, entries=7, k=4):
     row = index + entries * torch.arange(2).view(2, 1, 1)
     relative = model.motion.place(drawn(2, 3, k, 3, seed=4))
     near = Neighbours(index, relative[..., :2].square().sum(-1))
-    return Retrieved(near, code.take(row), relative, 1e-4, model.prior.digest(code), row)
+    return Retrieved(near, code, row, lambda: relative, 1e-4, model.prior.digest(code))
 
 
 def test_a_forecast_has_a_code_for_every_query():
@@ -66,9 +66,7 @@ def test_the_order_of_the_views_does_not_matter():
     model, order = model_of(), [2, 0, 3, 1]
     one = asked(model)
     near = Neighbours(one.neighbours.index[..., order], one.neighbours.distance2[..., order])
-    other = Retrieved(
-        near, one.code[:, :, order], one.relative[:, :, order], one.delta, one.digest, one.row[..., order]
-    )
+    other = Retrieved(near, one.bank, one.row[..., order], lambda: one.relative[:, :, order], one.delta, one.digest)
     torch.testing.assert_close(model.prior(one).peak(), model.prior(other).peak(), rtol=1e-9, atol=1e-10)
     assert torch.equal(model.prior(one).heaviest, model.prior(other).heaviest)
 
@@ -76,8 +74,8 @@ def test_the_order_of_the_views_does_not_matter():
 def test_what_the_views_are_and_where_they_lie_both_matter():
     model = model_of()
     one = asked(model)
-    elsewhere = Retrieved(one.neighbours, one.code, one.relative.roll(1, 2), one.delta, one.digest, one.row)
-    others = Retrieved(one.neighbours, one.code, one.relative, one.delta, one.digest, (one.row + 1) % 14)
+    elsewhere = Retrieved(one.neighbours, one.bank, one.row, lambda: one.relative.roll(1, 2), one.delta, one.digest)
+    others = Retrieved(one.neighbours, one.bank, (one.row + 1) % 14, one.whereabouts, one.delta, one.digest)
     for changed in (elsewhere, others):
         assert ((model.prior(one).peak() - model.prior(changed).peak()).abs().amax(-1) > 1e-6).all()
 
@@ -160,7 +158,7 @@ def test_poses_feel_the_forecast():
     model = model_of()
     one = asked(model)
     relative = one.relative.clone().requires_grad_()
-    forecast = model.prior(Retrieved(one.neighbours, one.code, relative, one.delta, one.digest, one.row))
+    forecast = model.prior(Retrieved(one.neighbours, one.bank, one.row, lambda: relative, one.delta, one.digest))
     forecast.code.mean.square().sum().backward()
     assert (relative.grad.abs().amax(-1) > 0).all()
 

@@ -12,8 +12,10 @@ from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory, Neighbours
 from gtmsm.model.motion import MotionConfig
-from gtmsm.model.recall import Mixture, RecallConfig
+from gtmsm.model.recall import Mixture, RecallConfig, Retrieved
 from gtmsm.tensors import Belief, Gaussian
+
+DELTA = 1e-4
 
 
 def seeded(seed=0):
@@ -35,21 +37,24 @@ def memory_of(batch=2, n=12, code_size=3):
     return Memory(Belief(points(batch, n, 2, seed=3)), code)
 
 
+def nowhere():
+    raise AssertionError("a mixture does not ask where entries lie from the query")
+
+
 def mixture_of(weights, means, deviations):
     """One query, codes of one dimension, these components."""
     weights, means, deviations = (torch.tensor(x, dtype=torch.float64) for x in (weights, means, deviations))
-    component = Gaussian(means[None, None, :, None], 2 * deviations.log()[None, None, :, None])
+    bank = Gaussian(means[:, None], 2 * deviations.log()[:, None])
     index = torch.arange(len(weights))[None, None]
-    return Mixture(weights.log()[None, None], component, Neighbours(index, torch.zeros(1, 1, len(weights))))
+    near = Neighbours(index, (1 / weights)[None, None] - DELTA)
+    return Mixture(Retrieved(near, bank, index, nowhere, DELTA))
 
 
 def spread_over(mixture, times):
     """The same mixture at each of `times` steps."""
-    return Mixture(
-        mixture.log_weight.expand(1, times, -1),
-        Gaussian(*(x.expand(1, times, -1, -1) for x in (mixture.component.mean, mixture.component.log_var))),
-        Neighbours(mixture.neighbours.index.expand(1, times, -1), mixture.neighbours.distance2.expand(1, times, -1)),
-    )
+    one = mixture.retrieved
+    near = Neighbours(*(x.expand(1, times, -1) for x in (one.neighbours.index, one.neighbours.distance2)))
+    return Mixture(Retrieved(near, one.bank, one.row.expand(1, times, -1), nowhere, DELTA))
 
 
 @pytest.mark.parametrize("k", [1, 2, 5, 12])

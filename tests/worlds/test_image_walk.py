@@ -5,9 +5,12 @@ from itertools import product
 import pytest
 import torch
 
+from gtmsm.data.record import record
 from gtmsm.errors import InputError
+from gtmsm.kernels.choice import forced
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig, draw_windows
 from gtmsm.worlds.rectangles import most_rectangles
+from gtmsm.worlds.walkers import PoissonWalker
 
 GRIDS = [(32, 8, 3), (48, 8, 3), (64, 8, 5), (9, 8, 1), (16, 5, 4), (31, 8, 3)]
 DELTAS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1), "stay": (0, 0)}
@@ -83,6 +86,37 @@ def test_a_walk_is_step_and_look_in_turn(grid, start):
         assert torch.equal(walk.poses[:, t], world.pose)
         assert torch.equal(walk.frames[:, t], world.look())
     assert torch.equal(end, world.pose)
+
+
+def test_a_walk_by_the_kernels_of_a_gpu_is_the_walk_of_a_cpu(triton_device):
+    walks = []
+    for twin in ("readable", "triton"):
+        device = triton_device if twin == "triton" else "cpu"
+        world = ImageWalk(noise(3, 20).to(device), ImageWalkConfig(size=20))
+        world.reset(4)
+        choices = torch.randint(5, (4, 9), generator=seeded(1)).to(device)
+        with forced(twin):
+            walk = world.walk(choices)
+            walks.append([walk.frames, walk.poses, world.look(), world.blocked])
+    for one, other in zip(*walks, strict=True):
+        assert torch.equal(one, other.cpu())
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recording_fits_into_a_graph():
+    world = ImageWalk(noise(6, 32).cuda(), ImageWalkConfig())
+    walker, generator = PoissonWalker(), torch.Generator("cuda").manual_seed(0)
+    record(world, walker, 64, 288, generator)
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(generator)
+    with torch.cuda.graph(graph):
+        clip = record(world, walker, 64, 288, generator)
+    generator.manual_seed(5)
+    graph.replay()
+    torch.cuda.synchronize()
+    expected = record(world, walker, 64, 288, torch.Generator("cuda").manual_seed(5))
+    for name in ("x", "a", "true_pose", "true_step"):
+        assert torch.equal(getattr(clip, name), getattr(expected, name)), name
 
 
 def test_a_walk_goes_on_where_the_last_one_ended():

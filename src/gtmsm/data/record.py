@@ -36,4 +36,5 @@ def steps_of(start: Float[Tensor, "n D"], poses: Float[Tensor, "n steps D"]) -> 
 def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count"]:
     """Action numbers as vectors; a number that is no action (-1: no key pressed) is the zero vector."""
     # Not F.one_hot, which may read the numbers on the host: recording must fit into a CUDA graph.
-    return (actions[..., None] == torch.arange(count, device=actions.device)).float()
+    vectors = torch.empty(*actions.shape, count, device=actions.device)
+    return torch.eq(actions[..., None], torch.arange(count, device=actions.device), out=vectors)

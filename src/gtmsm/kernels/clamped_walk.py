@@ -6,6 +6,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from gtmsm.kernels.choice import choose
 from gtmsm.kernels.prefix import prefix_scan
 
 
@@ -27,9 +28,24 @@ def clamped_walk(start: Int[Tensor, "n D"], steps: Int[Tensor, "n time D"], high
     >>> clamped_walk(torch.tensor([[1]]), torch.tensor([[[1], [1], [-1]]]), high=2).flatten().tolist()
     [2, 2, 1]
     """
+    if choose(steps, triton=True) == "triton":
+        from gtmsm.kernels import clamped_walk_triton
+
+        return clamped_walk_triton.walk(start, steps, high)
     walls = (torch.zeros_like(steps), torch.full_like(steps, high))
     shift, lowest, highest = prefix_scan(_then, (steps, *walls))
     return (start[:, None] + shift).clamp(lowest, highest)
+
+
+def clamped_moves(
+    start: Int[Tensor, "n D"], actions: Int[Tensor, "n time"], moves: Int[Tensor, "A D"], high: int
+) -> Int[Tensor, "n time D"]:
+    """The clamped walk whose steps are `moves[actions]`, which a GPU need not write down."""
+    if choose(actions, triton=actions.dtype == moves.dtype) == "triton":
+        from gtmsm.kernels import clamped_walk_triton
+
+        return clamped_walk_triton.walk(start, actions[..., None].expand(-1, -1, moves.shape[1]), high, moves)
+    return clamped_walk(start, moves[actions], high)
 
 
 def _then(earlier: Sequence[Tensor], later: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -9,6 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gtmsm.kernels.choice import choose
+
 
 class GlideNetwork(NamedTuple):
     """What a step makes of the velocity: linear, and corrected by one hidden layer of ReLUs."""
@@ -66,8 +68,7 @@ def glide_scan(
     network: GlideNetwork,
 ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
     """Displacements and velocities of each step, by the fastest twin for where the tensors are."""
-    if u.device.type == "cuda" and u.dtype == torch.float32 and u.shape[1] > 0:
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+    if choose(u, triton=u.dtype == torch.float32 and len(network.W) > 0) == "triton":
         from gtmsm.kernels import glide_scan_triton
 
         return glide_scan_triton.scan(start, u, cos, sin, pre, *network)

@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.kernels import landmark_scan_cpu
+from gtmsm.kernels.choice import choose
 from gtmsm.kernels.walled_scan import Gate
 from gtmsm.tensors import LOG_TWO_PI, apart, coordinates, gather, stepped
 
@@ -146,10 +147,11 @@ def landmark_scan(
     surprise: Surprise,
 ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time 1"]]:
     """The same for motions whose state is a position, by the fastest twin for where the tensors are."""
-    if displacement.device.type == "cpu":
+    can = len(start) > 0 and start.shape[-1] == 2 and displacement.dtype == torch.float32
+    twin = choose(displacement, cpu=True, triton=can)
+    if twin == "cpu":
         return landmark_scan_cpu.scan(start, displacement, gate, variance, sights, past, surprise)
-    if displacement.device.type == "cuda" and start.shape[-1] == 2 and displacement.dtype == torch.float32:
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+    if twin == "triton":
         from gtmsm.kernels import landmark_scan_triton
 
         return landmark_scan_triton.scan(start, displacement, gate, variance, sights, past, surprise)

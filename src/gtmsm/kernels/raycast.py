@@ -20,6 +20,7 @@ from jaxtyping import Float, Float64, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.config import require
+from gtmsm.kernels.choice import choose
 
 NOTHING, COLUMN, SPHERE, CONE, BOX = range(5)
 """Kinds of objects."""
@@ -132,8 +133,7 @@ def raycast(
     scene: Scene, camera: Camera, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]
 ) -> UInt8[Tensor, "n 3 pixels pixels"]:
     """What is seen in `place` from each pose (x, y, heading in radians); on the scene's device."""
-    if scene.walls.device.type == "cuda":
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+    if choose(scene.walls, cpu=True, triton=True) == "triton":
         from gtmsm.kernels import raycast_triton
 
         return raycast_triton.render(scene, camera, place, pose)

@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels import walled_scan_cpu
+from gtmsm.kernels.choice import choose
 
 
 class Gate(NamedTuple):
@@ -34,13 +35,14 @@ class Gate(NamedTuple):
 def walled_scan_by_steps(
     start: Float[Tensor, "batch S"],
     displacement: Float[Tensor, "batch time S"],
-    noise: Float[Tensor, "batch time S"],
+    noise: Float[Tensor, "batch time S"] | None,
     gate: Gate,
 ) -> Float[Tensor, "batch time S"]:
-    """The readable twin: poses after each step, by stepping."""
+    """The readable twin: poses after each step, by stepping; without noise, those of the mean path."""
     s, poses = start, []
-    for d, epsilon in zip(displacement.unbind(1), noise.unbind(1), strict=True):
-        s = s + d * gate(s + d)[..., None] + epsilon
+    for t, d in enumerate(displacement.unbind(1)):
+        s = s + d * gate(s + d)[..., None]
+        s = s if noise is None else s + noise[:, t]
         poses.append(s)
     return torch.stack(poses, dim=1) if poses else torch.zeros_like(displacement)
 
@@ -48,14 +50,16 @@ def walled_scan_by_steps(
 def walled_scan(
     start: Float[Tensor, "batch S"],
     displacement: Float[Tensor, "batch time S"],
-    noise: Float[Tensor, "batch time S"],
+    noise: Float[Tensor, "batch time S"] | None,
     gate: Gate,
 ) -> Float[Tensor, "batch time S"]:
     """Poses after each step, by the fastest twin for where the tensors are."""
-    if displacement.device.type == "cpu":
+    twin = choose(
+        displacement, cpu=True, triton=start.shape[-1] == 2 and displacement.dtype == torch.float32 and len(gate.b) > 0
+    )
+    if twin == "cpu":
         return walled_scan_cpu.scan(start, displacement, noise, *gate)
-    if displacement.device.type == "cuda" and start.shape[-1] == 2 and displacement.dtype == torch.float32:
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+    if twin == "triton":
         from gtmsm.kernels import walled_scan_triton
 
         return walled_scan_triton.scan(start, displacement, noise, *gate)

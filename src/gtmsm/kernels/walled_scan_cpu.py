@@ -18,10 +18,10 @@ class _WalledScan(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor
+        ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
     ) -> Tensor:
         d = displacement.transpose(0, 1).contiguous()
-        shakes = noise.transpose(0, 1).contiguous()
+        shakes = torch.zeros_like(d) if noise is None else noise.transpose(0, 1).contiguous()
         steps, batch, size = d.shape
         s = d.new_empty(steps + 1, batch, size)
         s[0] = start
@@ -46,12 +46,13 @@ class _WalledScan(torch.autograd.Function):
             there += here
             there += shake
         ctx.save_for_backward(d, s, hidden, gate, W, v)
+        ctx.is_noisy = noise is not None
         # a copy even where batch is 1 and a view would do: the caller may overwrite poses, backward still needs them
         return s[1:].transpose(0, 1).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d, s, hidden, gate, W, v = ctx.saved_tensors
         incoming = grad.transpose(0, 1).contiguous()
         active = (hidden > 0).to(d.dtype)
@@ -71,7 +72,7 @@ class _WalledScan(torch.autograd.Function):
         return (
             torch.from_numpy(ds),
             (before * gate + along * slope).transpose(0, 1),
-            before.transpose(0, 1),
+            before.transpose(0, 1) if ctx.is_noisy else None,
             v[:, None] * (active.T @ (logit * projected)),
             v * (active.T @ logit)[:, 0],
             (hidden.flatten(0, 1).T @ logit)[:, 0],
@@ -79,6 +80,8 @@ class _WalledScan(torch.autograd.Function):
         )
 
 
-def scan(start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
+def scan(
+    start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
+) -> Tensor:
     """`walled_scan_by_steps`, faster on a CPU: values and gradients in the precision of the input."""
     return _WalledScan.apply(start, displacement, noise, W, b, v, c)  # type: ignore[no-any-return]

@@ -1,9 +1,14 @@
-"""The walled scan on a GPU: one Triton program walks one sequence, the hidden layer of sigma_d in registers.
+"""The walled scan on a GPU: a loop over time on the way forward, a parallel scan over it on the way back.
 
-Nothing but the poses is stored on the way forward; the way back computes the gate again, which is cheaper
-than reading it. Each program sums its own share of the weights' gradients.
+Forward, a program walks a few sequences in one warp, a few lanes for each: fewer lanes to sum over is a shorter wait at
+every step, and what a step needs of memory is read two steps ahead. Nothing but the poses is stored.
+
+Backward, they are known for all steps at once, and so is all of the gate. What is left is linear: the gradient of s_t
+passes step t as A_t = I + slope_t d_t^T, and such maps compose in a scan, the last step first. Each program does one
+sequence and writes its own share of the weights' gradients, the sum of which needs no atomics.
 """
 
+import os
 from typing import Any
 
 import torch
@@ -12,110 +17,271 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+FEW = 1024
+"""Sequences for which a GPU has room to spare."""
+STEPS_AT_ONCE = 512
+"""Per round of the way back: four in each thread."""
+TILE = 1024
+"""Steps times hidden units whose share of the weights' gradients is summed at once: eight in each thread."""
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+LOG2_E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def _gate(level):  # pragma: no cover - runs on the GPU
+    """1 / (1 + 2^level), without the care for the smallest numbers of all that costs a fifth of every step."""
+    if INTERPRETED:
+        g = 1.0 / (1.0 + tl.exp2(level))
+    else:
+        g = tl.inline_asm_elementwise(
+            "{ .reg .f32 e; ex2.approx.ftz.f32 e, $1; add.f32 e, e, 0f3F800000; rcp.approx.ftz.f32 $0, e; }",
+            "=f,f", [level], dtype=tl.float32, is_pure=True, pack=1,
+        )  # fmt: skip
+    return g
+
 
 @triton.jit
 def _forward(
-    start, displacement, noise, W, b, v, c, poses, T, H, HIDDEN: tl.constexpr
-):  # pragma: no cover - runs on the GPU
-    row = tl.program_id(0)
+    start, displacement, noise, W, b, v, c, poses, batch, T,
+    H: tl.constexpr, HAS_NOISE: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    row = tl.program_id(0) * SEQUENCES + tl.arange(0, SEQUENCES)
+    used = row < batch
+    steps = tl.where(used, T, 0)
     h = tl.arange(0, HIDDEN)
-    used = h < H
-    w_x, w_y = tl.load(W + 2 * h, used, 0.0), tl.load(W + 2 * h + 1, used, 0.0)
-    bias, out, offset = tl.load(b + h, used, 0.0), tl.load(v + h, used, 0.0), tl.load(c)
-    x, y = tl.load(start + 2 * row), tl.load(start + 2 * row + 1)
+    w_x = tl.load(W + 2 * h, h < H, 0.0)[:, None]
+    w_y = tl.load(W + 2 * h + 1, h < H, 0.0)[:, None]
+    bias = tl.load(b + h, h < H, 0.0)[:, None]
+    out = tl.load(v + h, h < H, 0.0)[:, None] * -LOG2_E
+    offset = tl.load(c) * -LOG2_E
+    x = tl.load(start + 2 * row, used, 0.0)
+    y = tl.load(start + 2 * row + 1, used, 0.0)
+    at = 2 * row.to(tl.int64) * T
+    move = displacement + at
+    shake = noise + at
+    there = poses + at
+    # of this step and of the next; loads of the one after it are under way while a step is made
+    d_x = tl.load(move, used, 0.0)
+    d_y = tl.load(move + 1, used, 0.0)
+    next_x = tl.load(move + 2, steps > 1, 0.0)
+    next_y = tl.load(move + 3, steps > 1, 0.0)
+    if HAS_NOISE:
+        e_x = tl.load(shake, used, 0.0)
+        e_y = tl.load(shake + 1, used, 0.0)
+        next_ex = tl.load(shake + 2, steps > 1, 0.0)
+        next_ey = tl.load(shake + 3, steps > 1, 0.0)
+    pushed = w_x * d_x[None, :] + (w_y * d_y[None, :] + bias)
     for t in range(T):
-        at = 2 * (row * T + t)
-        d_x, d_y = tl.load(displacement + at), tl.load(displacement + at + 1)
-        u = tl.maximum(w_x * (x + d_x) + w_y * (y + d_y) + bias, 0.0)
-        g = tl.sigmoid(tl.sum(u * out, 0) + offset)
-        x += d_x * g + tl.load(noise + at)
-        y += d_y * g + tl.load(noise + at + 1)
-        tl.store(poses + at, x)
-        tl.store(poses + at + 1, y)
+        ahead = steps > t + 2
+        far_x = tl.load(move + 2 * t + 4, ahead, 0.0)
+        far_y = tl.load(move + 2 * t + 5, ahead, 0.0)
+        u = tl.maximum(w_x * x[None, :] + (w_y * y[None, :] + pushed), 0.0)
+        pushed = w_x * next_x[None, :] + (w_y * next_y[None, :] + bias)
+        g = _gate(tl.sum(u * out, 0) + offset)
+        if HAS_NOISE:
+            far_ex = tl.load(shake + 2 * t + 4, ahead, 0.0)
+            far_ey = tl.load(shake + 2 * t + 5, ahead, 0.0)
+            x += e_x
+            y += e_y
+            e_x, e_y = next_ex, next_ey
+            next_ex, next_ey = far_ex, far_ey
+        x += d_x * g
+        y += d_y * g
+        tl.store(there + 2 * t, x, used)
+        tl.store(there + 2 * t + 1, y, used)
+        d_x, d_y = next_x, next_y
+        next_x, next_y = far_x, far_y
+
+
+@triton.jit
+def one_map(
+    xx, xy, yx, yy, x, y, then_xx, then_xy, then_yx, then_yy, then_x, then_y
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """Two maps of a gradient, each a matrix and what is added to its result, one after the other, as one."""
+    return (
+        then_xx * xx + then_xy * yx,
+        then_xx * xy + then_xy * yy,
+        then_yx * xx + then_yy * yx,
+        then_yx * xy + then_yy * yy,
+        then_xx * x + then_xy * y + then_x,
+        then_yx * x + then_yy * y + then_y,
+    )
+
+
+@triton.jit
+def _tried(start, displacement, poses, t, used):  # pragma: no cover - runs on the GPU
+    """The displacements of steps t, and where they would lead."""
+    d_x = tl.load(displacement + 2 * t, used, 0.0)
+    d_y = tl.load(displacement + 2 * t + 1, used, 0.0)
+    later = used & (t > 0)
+    x = tl.load(poses + 2 * t - 2, later, 0.0) + tl.load(start + 2 * t, used & (t == 0), 0.0)
+    y = tl.load(poses + 2 * t - 1, later, 0.0) + tl.load(start + 2 * t + 1, used & (t == 0), 0.0)
+    return d_x, d_y, x + d_x, y + d_y
 
 
 @triton.jit
 def _backward(
-    start, displacement, W, b, v, c, poses, incoming,
-    g_start, g_displacement, g_noise, g_W, g_b, g_v, g_c, T, H, HIDDEN: tl.constexpr,
+    start, displacement, W, b, v, c, poses, incoming, g_start, g_displacement, g_noise, logits, shares, T,
+    H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    row = tl.program_id(0)
-    h = tl.arange(0, HIDDEN)
-    used = h < H
-    w_x, w_y = tl.load(W + 2 * h, used, 0.0), tl.load(W + 2 * h + 1, used, 0.0)
-    bias, out, offset = tl.load(b + h, used, 0.0), tl.load(v + h, used, 0.0), tl.load(c)
-    sum_wx, sum_wy = tl.zeros([HIDDEN], tl.float32), tl.zeros([HIDDEN], tl.float32)
-    sum_b, sum_v, sum_c = tl.zeros([HIDDEN], tl.float32), tl.zeros([HIDDEN], tl.float32), 0.0
+    row = tl.program_id(0).to(tl.int64)
+    start += 2 * row
+    displacement += 2 * row * T
+    poses += 2 * row * T
+    incoming += 2 * row * T
+    g_displacement += 2 * row * T
+    g_noise += 2 * row * T
+    logits += row * T
+    shares += row * (4 * H + 1)
+    level = tl.load(c)
+    into_c = 0.0
+    # of what later rounds asked of the pose before them; nothing is later than the last step
     ds_x, ds_y = 0.0, 0.0
-    first_x, first_y = tl.load(start + 2 * row), tl.load(start + 2 * row + 1)
-    for i in range(T):
-        t = T - 1 - i
-        at = 2 * (row * T + t)
-        d_x, d_y = tl.load(displacement + at), tl.load(displacement + at + 1)
-        x = tl.load(poses + at - 2, mask=t > 0, other=0.0)
-        y = tl.load(poses + at - 1, mask=t > 0, other=0.0)
-        q_x = tl.where(t > 0, x, first_x) + d_x
-        q_y = tl.where(t > 0, y, first_y) + d_y
-        pre = w_x * q_x + w_y * q_y + bias
-        u = tl.maximum(pre, 0.0)
-        g = tl.sigmoid(tl.sum(u * out, 0) + offset)
-        ds_x += tl.load(incoming + at)
-        ds_y += tl.load(incoming + at + 1)
-        tl.store(g_noise + at, ds_x)
-        tl.store(g_noise + at + 1, ds_y)
-        logit = (ds_x * d_x + ds_y * d_y) * g * (1 - g)
-        into = tl.where(pre > 0, logit * out, 0.0)
-        sum_v += logit * u
-        sum_c += logit
-        sum_b += into
-        sum_wx += into * q_x
-        sum_wy += into * q_y
-        dq_x, dq_y = tl.sum(into * w_x, 0), tl.sum(into * w_y, 0)
-        tl.store(g_displacement + at, ds_x * g + dq_x)
-        tl.store(g_displacement + at + 1, ds_y * g + dq_y)
-        ds_x += dq_x
-        ds_y += dq_y
+    for done in range(0, T, STEPS):
+        t = T - 1 - done - tl.arange(0, STEPS)  # the last step first, which is the way gradients go
+        used = t >= 0
+        d_x, d_y, q_x, q_y = _tried(start, displacement, poses, t, used)
+        logit = tl.zeros([STEPS], tl.float32) + level
+        tilt_x = tl.zeros([STEPS], tl.float32)
+        tilt_y = tl.zeros([STEPS], tl.float32)
+        for unit in range(H):
+            w_x, w_y = tl.load(W + 2 * unit), tl.load(W + 2 * unit + 1)
+            bias, out = tl.load(b + unit), tl.load(v + unit)
+            pre = w_x * q_x + w_y * q_y + bias
+            logit += out * tl.maximum(pre, 0.0)
+            tilt_x += tl.where(pre > 0, out * w_x, 0.0)
+            tilt_y += tl.where(pre > 0, out * w_y, 0.0)
+        g = tl.sigmoid(logit)
+        steep = tl.where(used, g * (1 - g), 0.0)
+        tilt_x *= steep
+        tilt_y *= steep
+        # e_{t-1} = A_t (e_t + incoming_t): what is asked of a pose by all that follows it
+        in_x = tl.load(incoming + 2 * t, used, 0.0)
+        in_y = tl.load(incoming + 2 * t + 1, used, 0.0)
+        along = d_x * in_x + d_y * in_y
+        xx, xy, yx, yy, e_x, e_y = tl.associative_scan(
+            (
+                1 + tilt_x * d_x, tilt_x * d_y, tilt_y * d_x, 1 + tilt_y * d_y,
+                in_x + tilt_x * along, in_y + tilt_y * along,
+            ), 0, one_map,
+        )  # fmt: skip
+        before_x = xx * ds_x + xy * ds_y + e_x
+        before_y = yx * ds_x + yy * ds_y + e_y
+        # a step needs what is asked of the pose it leads to, which lies with its neighbour: through memory
+        last = t == T - 1 - done
+        tl.store(g_noise + 2 * t, ds_x + in_x, used & last)
+        tl.store(g_noise + 2 * t + 1, ds_y + in_y, used & last)
+        inner = (t > 0) & (t > T - done - STEPS)
+        tl.store(g_noise + 2 * t - 2, before_x + tl.load(incoming + 2 * t - 2, inner, 0.0), inner)
+        tl.store(g_noise + 2 * t - 1, before_y + tl.load(incoming + 2 * t - 1, inner, 0.0), inner)
+        tl.debug_barrier()
+        first = t == tl.maximum(T - done - STEPS, 0)
+        ds_x = tl.sum(tl.where(first, before_x, 0.0), 0)
+        ds_y = tl.sum(tl.where(first, before_y, 0.0), 0)
+        g_x = tl.load(g_noise + 2 * t, used, 0.0)
+        g_y = tl.load(g_noise + 2 * t + 1, used, 0.0)
+        along = g_x * d_x + g_y * d_y
+        tl.store(g_displacement + 2 * t, g_x * g + tilt_x * along, used)
+        tl.store(g_displacement + 2 * t + 1, g_y * g + tilt_y * along, used)
+        into_logit = along * steep
+        tl.store(logits + t, into_logit, used)
+        into_c += tl.sum(into_logit, 0)
     tl.store(g_start + 2 * row, ds_x)
     tl.store(g_start + 2 * row + 1, ds_y)
-    tl.store(g_W + 2 * (row * H + h), sum_wx, used)
-    tl.store(g_W + 2 * (row * H + h) + 1, sum_wy, used)
-    tl.store(g_b + row * H + h, sum_b, used)
-    tl.store(g_v + row * H + h, sum_v, used)
-    tl.store(g_c + row, sum_c)
+    tl.store(shares + 4 * H, into_c)
+    tl.debug_barrier()
+    # now hidden units side by side, and steps one after the other
+    h = tl.arange(0, HIDDEN)
+    w_x = tl.load(W + 2 * h, h < H, 0.0)[None, :]
+    w_y = tl.load(W + 2 * h + 1, h < H, 0.0)[None, :]
+    bias = tl.load(b + h, h < H, 0.0)[None, :]
+    sum_x = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_y = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_b = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_v = tl.zeros([ROWS, HIDDEN], tl.float32)
+    for first_row in range(0, T, ROWS):
+        r = first_row + tl.arange(0, ROWS)
+        _, _, q_x, q_y = _tried(start, displacement, poses, r, r < T)
+        into_logit = tl.load(logits + r, r < T, 0.0)
+        pre = w_x * q_x[:, None] + w_y * q_y[:, None] + bias
+        sum_v += into_logit[:, None] * tl.maximum(pre, 0.0)
+        sum_b += tl.where(pre > 0, into_logit[:, None], 0.0)
+        sum_x += tl.where(pre > 0, (into_logit * q_x)[:, None], 0.0)
+        sum_y += tl.where(pre > 0, (into_logit * q_y)[:, None], 0.0)
+    out = tl.load(v + h, h < H, 0.0)
+    tl.store(shares + 2 * h, tl.sum(sum_x, 0) * out, h < H)
+    tl.store(shares + 2 * h + 1, tl.sum(sum_y, 0) * out, h < H)
+    tl.store(shares + 2 * H + h, tl.sum(sum_b, 0) * out, h < H)
+    tl.store(shares + 3 * H + h, tl.sum(sum_v, 0), h < H)
+
+
+@triton.jit
+def _sum(shares, sums, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # pragma: no cover - runs on the GPU
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)
+        there = (row < count)[:, None] & (column < size)[None, :]
+        total += tl.load(shares + row.to(tl.int64)[:, None] * size + column[None, :], there, 0.0)
+    tl.store(sums + column, tl.sum(total, 0), column < size)
+
+
+def summed(shares: Tensor) -> Tensor:
+    """The sum of all rows: what PyTorch does, but faster where there are few of them."""
+    count, size = shares.shape
+    sums = shares.new_empty(size)
+    _sum[(triton.cdiv(size, 16),)](shares, sums, count, size, ROWS=128, COLUMNS=16, num_warps=4)
+    return sums
 
 
 class _WalledScan(torch.autograd.Function):
-    """Poses of a walk and their gradients, one program a sequence."""
+    """Poses of a walk and their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> Tensor:
-        start, displacement, noise, W, b, v, c = (x.contiguous() for x in inputs)
-        poses = torch.empty_like(displacement)
-        batch, steps, _ = displacement.shape
-        hidden = len(b)
-        _forward[(batch,)](
-            start, displacement, noise, W, b, v, c, poses, steps, hidden,
-            HIDDEN=triton.next_power_of_2(hidden), num_warps=1,
-        )  # fmt: skip
-        ctx.save_for_backward(start, displacement, W, b, v, c, poses)
+    def forward(ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
+        start, d, W, b, v, c = (x.contiguous() for x in (start, displacement, *weights))
+        poses = torch.empty_like(d)
+        (batch, steps, _), hidden = d.shape, len(b)
+        ctx.save_for_backward(start, d, W, b, v, c, poses)
+        ctx.is_noisy = noise is not None
+        if poses.numel():
+            HIDDEN = triton.next_power_of_2(hidden)
+            # Few wait least in pairs, many go four abreast; so many that the weights fit into registers.
+            SEQUENCES = max(1, min(2 if batch <= FEW else 4, 256 // HIDDEN))
+            _forward[(triton.cdiv(batch, SEQUENCES),)](
+                start, d, d if noise is None else noise.contiguous(), W, b, v, c, poses, batch, steps,
+                H=hidden, HAS_NOISE=noise is not None, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES,
+                num_warps=max(1, min(8, HIDDEN // 512)),
+            )  # fmt: skip
         return poses
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor, ...]:
-        start, displacement, W, b, v, c, poses = ctx.saved_tensors
-        batch, steps, _ = displacement.shape
-        hidden = len(b)
-        into_start, into_d, into_noise = (torch.empty_like(x) for x in (start, displacement, displacement))
-        shares = [x.new_empty((batch, *x.shape)) for x in (W, b, v, c)]
+    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, ...]:
+        start, d, W, b, v, c, poses = ctx.saved_tensors
+        (batch, steps, _), hidden = d.shape, len(b)
+        if not poses.numel():
+            return tuple(torch.zeros_like(x) for x in (start, d)) + (
+                torch.zeros_like(d) if ctx.is_noisy else None,
+                *(torch.zeros_like(x) for x in (W, b, v, c)),
+            )
+        into_start, into_d, into_noise = (torch.empty_like(x) for x in (start, d, d))
+        shares = d.new_empty(batch, 4 * hidden + 1)
+        HIDDEN = triton.next_power_of_2(hidden)
         _backward[(batch,)](
-            start, displacement, W, b, v, c, poses, incoming.contiguous(),
-            into_start, into_d, into_noise, *shares, steps, hidden,
-            HIDDEN=triton.next_power_of_2(hidden), num_warps=1,
+            start, d, W, b, v, c, poses, incoming.contiguous(), into_start, into_d, into_noise,
+            d.new_empty(batch, steps), shares, steps, H=hidden, HIDDEN=HIDDEN,
+            STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
+            ROWS=max(1, min(64, TILE // HIDDEN)), num_warps=4,
         )  # fmt: skip
-        return into_start, into_d, into_noise, *(share.sum(0) for share in shares)
+        into_W, into_b, into_v, into_c = summed(shares).split([2 * hidden, hidden, hidden, 1])
+        weights = (into_W.view_as(W), into_b, into_v, into_c.view_as(c))
+        return into_start, into_d, into_noise if ctx.is_noisy else None, *weights
 
 
-def scan(start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> Tensor:
-    """`walled_scan_by_steps` for float32 CUDA tensors of two-dimensional poses."""
+def scan(
+    start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
+) -> Tensor:
+    """`walled_scan_by_steps` for float32 tensors of two-dimensional poses."""
     return _WalledScan.apply(start, displacement, noise, W, b, v, c)  # type: ignore[no-any-return]

@@ -64,6 +64,11 @@ class Elbo:
         bound = self.log_likelihood - self.kl
         return bound if self.pose_kl is None else bound - self.pose_kl
 
+    def parts(self) -> dict[str, Float[Tensor, "batch time"]]:
+        """Its terms, by name."""
+        parts = {"log_likelihood": self.log_likelihood, "kl": self.kl}
+        return parts if self.pose_kl is None else parts | {"pose_kl": self.pose_kl}
+
 
 def elbo(
     vae: FrameVAE,

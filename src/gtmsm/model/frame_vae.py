@@ -1,16 +1,23 @@
 """q(z|x) and p(x|z): one frame to a code and back."""
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.kernels.drawn_codes import DrawnCodes, drawn_codes
+from gtmsm.kernels.picture_error import picture_error
+from gtmsm.model.compiled import compiled_to_learn
+from gtmsm.model.mlp import Mlp
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
+LOWEST, HIGHEST = -10.0, 4.0
+"""Bounds of log-variances, far outside anything useful, so that an early overshoot cannot become a NaN."""
 AT_ONCE = 4_096
 """Frames coded at once where no gradients are wanted: at most some 2 GB between layers."""
 
@@ -44,21 +51,50 @@ class FrameVAE(nn.Module):
         self.frame_shape = frame_shape
         build = {"dense": _dense, "conv": _convolutional, "spatial": _spatial}[settings.coder]
         self.encoder, self.decoder = build(frame_shape, settings.width, settings.code_size)
+        self._compiled: dict[str, Callable[[Tensor], Tensor]] = {}
         if settings.coder != "dense":
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.likelihood == "gaussian":
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
+    def compile_to_learn(self) -> None:
+        """Compile the convolutions; dense layers have kernels of their own."""
+        if self.settings.coder != "dense":
+            self._compiled = {
+                "encoder": compiled_to_learn(self.encoder.forward),
+                "decoder": compiled_to_learn(self.decoder.forward),
+            }
+
     def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
         """q(z|x)."""
-        lead = x.shape[:-3]
-        flat = x.reshape(-1, *self.frame_shape)
+        both = _in_portions(self._encode, x.reshape(-1, *self.frame_shape))
+        return self._as_code(both.reshape(*x.shape[:-3], both.shape[-1]), x.dtype)
+
+    def draw(
+        self,
+        x: Float[Tensor, "m channel height width"],
+        rows: Int64[Tensor, "n"],
+        asked: int,
+        noise: Float[Tensor, "asked Z"] | None,
+    ) -> DrawnCodes:
+        """q(z|x) of the frames `rows`, for learning: with samples of the first `asked` of them, and not in portions."""
+        if isinstance(self.encoder, Mlp) and not x.requires_grad:  # rows are gathered without a copy
+            both = self.encoder(x, rows)
+        else:
+            both = self._encode(x.index_select(0, rows))
+        with torch.autocast(x.device.type, enabled=False):
+            return drawn_codes(both, asked, noise, LOWEST, HIGHEST)
+
+    def _encode(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
+        """Mean and log-variance, side by side."""
         if self.settings.coder != "dense":
-            flat = flat.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
-        both = _in_portions(self.encoder, flat).to(x.dtype)
-        mean, log_var = both.reshape(*lead, both.shape[-1]).chunk(2, dim=-1)
-        # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
-        return Gaussian(mean, log_var.clamp(-10, 4))
+            x = x.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
+        return self._compiled.get("encoder", self.encoder)(x)
+
+    def _as_code(self, both: Float[Tensor, "*batch both"], dtype: torch.dtype) -> Gaussian:
+        """The two apart."""
+        mean, log_var = both.to(dtype).chunk(2, dim=-1)
+        return Gaussian(mean, log_var.clamp(LOWEST, HIGHEST))
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The mean of p(x|z), in [0, 1]."""
@@ -68,20 +104,29 @@ class FrameVAE(nn.Module):
         self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
     ) -> Float[Tensor, "*batch"]:
         """log p(x|z), summed over the frame."""
-        logits = self._logits(z)
         if self.settings.likelihood == "bernoulli":
-            return -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum((-3, -2, -1))
-        error2 = (x - torch.sigmoid(logits)).square().sum((-3, -2, -1))
+            return -F.binary_cross_entropy_with_logits(self._logits(z), x, reduction="none").sum((-3, -2, -1))
         pixels = math.prod(self.frame_shape)
-        return -0.5 * (error2 * (-2 * self.log_sigma).exp() + pixels * (2 * self.log_sigma + LOG_TWO_PI))
+        spread = pixels * (2 * self.log_sigma + LOG_TWO_PI)
+        return -0.5 * (self.error2(x, z) * (-2 * self.log_sigma).exp() + spread)
+
+    def error2(
+        self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
+    ) -> Float[Tensor, "*batch"]:
+        """Squared errors of what z decodes to, summed over the frame."""
+        logits = self._decode(z)
+        return picture_error(logits, x.reshape(len(logits), *logits.shape[1:])).view(z.shape[:-1])
 
     def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
-        flat = z.reshape(-1, z.shape[-1])
-        return _in_portions(self.decoder, flat).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
+        return self._decode(z).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
+
+    def _decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "n *pixels"]:
+        """The same as it comes, all in a row."""
+        return _in_portions(self._compiled.get("decoder", self.decoder), z.reshape(-1, z.shape[-1]))
 
 
-def _in_portions(coder: nn.Module, x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
+def _in_portions(coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
     """A bounded number of frames at a time where nobody learns from it: what lies between layers is large."""
     if torch.is_grad_enabled() or len(x) <= AT_ONCE:
         return coder(x)
@@ -91,9 +136,7 @@ def _in_portions(coder: nn.Module, x: Float[Tensor, "n *any"]) -> Float[Tensor, 
 def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
     """Two hidden layers each way."""
     pixels = math.prod(frame)
-    encoder = [nn.Flatten(), nn.Linear(pixels, width), nn.ELU(), nn.Linear(width, width), nn.ELU()]
-    decoder = [nn.Linear(code_size, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, pixels)]
-    return nn.Sequential(*encoder, nn.Linear(width, 2 * code_size)), nn.Sequential(*decoder)
+    return Mlp(pixels, width, width, 2 * code_size, pictures=True), Mlp(code_size, width, width, pixels)
 
 
 def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:

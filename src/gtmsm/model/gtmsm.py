@@ -1,25 +1,25 @@
 """The world model: memorise, imagine, explain."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.dream import Dream
-from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
+from gtmsm.model.elbo import Elbo, ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
-from gtmsm.model.landmark import Known, Landmarks, Learned
+from gtmsm.model.landmark import Known, Landmarks
+from gtmsm.model.learning import explain, learn
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
-from gtmsm.model.recognition import LandmarkConfig, Lookup, look_up
+from gtmsm.model.recognition import LandmarkConfig, look_up
 from gtmsm.model.visibility import most_visible
 from gtmsm.model.whereabouts import Whereabouts, weigh_up
 from gtmsm.tensors import Belief, Gaussian, gather, stepped
@@ -152,7 +152,7 @@ class WorldModel(nn.Module):
 
     def anywhere(self, batch: int) -> Belief:
         """To set out from a place that is not known: looking around will tell, with landmarks and a memory."""
-        landmarks = self._require_landmarks("start anywhere")
+        landmarks = self.require_landmarks("start anywhere")
         start = self.motion.start(batch)
         return Belief(start, landmarks.as_covariance(landmarks.ignorance(batch, start), start))
 
@@ -166,7 +166,7 @@ class WorldModel(nn.Module):
 
         A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
         """
-        landmarks = self._require_landmarks("localise")
+        landmarks = self.require_landmarks("localise")
         self._check_frames(frames)
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         self._check(frames, plan)
@@ -225,7 +225,7 @@ class WorldModel(nn.Module):
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
         return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)
 
-    def _require_landmarks(self, what: str) -> Landmarks:
+    def require_landmarks(self, what: str) -> Landmarks:
         """Refuse what needs landmarks where there are none."""
         if self.landmarks is None:
             raise InputError(
@@ -243,14 +243,19 @@ class WorldModel(nn.Module):
         """Where `actions` would lead from `here`, and what memory says is to be seen there.
 
         Poses come first and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path
-        and the heaviest component; with one: samples of pose, component and code.
+        and the heaviest component; with one: samples of pose, component and code. From one memory and one place to
+        start from, any number of plans may be imagined.
         """
         self._check_actions(actions)
-        if not len(actions) == len(here.mean) == len(memory.code.mean):
+        plans = len(actions)
+        if len(here.mean) not in (1, plans) or memory.batch not in (1, plans):
             raise InputError(
-                f"{len(memory.code.mean)} memories, {len(here.mean)} places to start from and {len(actions)} plans; "
-                "give as many of each"
+                f"{memory.batch} memories, {len(here.mean)} places to start from and {plans} plans; "
+                "give as many of each, or one memory and one place for all plans"
             )
+        if len(here.mean) != plans:
+            covariance = None if here.covariance is None else here.covariance.expand(plans, -1, -1)
+            here = Belief(here.mean.expand(plans, -1), covariance)
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:
@@ -261,17 +266,25 @@ class WorldModel(nn.Module):
         return Dream(Belief(poses, covariance), memory, self, generator)
 
     def read(self, memory: Memory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
-        """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer."""
+        """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer.
+
+        A single memory answers any number of clips.
+        """
         reading = reading or self.settings.recall
         k = min(reading.neighbours or len(memory), len(memory))
-        neighbours = self._choose(memory.place, query, k, reading)
-        relative = self.motion.relative(gather(memory.place.mean, neighbours.index), query.mean[:, :, None])
-        code = memory.code_at(neighbours.index)
-        if memory.digest is None:
-            return self.prior(Retrieved(neighbours, code, relative, reading.delta))
-        batch = torch.arange(len(query.mean), device=relative.device).view(-1, 1, 1)
-        row = neighbours.index + len(memory) * batch
-        return self.prior(Retrieved(neighbours, code, relative, reading.delta, memory.digest.flatten(0, 1), row))
+        lead = query.mean.shape[:2]
+        if memory.batch == 1 != lead[0]:  # all of them ask the same memory
+            covariance = None if query.covariance is None else query.covariance.flatten(0, 1)[None]
+            query = Belief(query.mean.flatten(0, 1)[None], covariance)
+        neighbours = self._search(memory, query, k, reading)
+        bank, row, digest = memory.retrieve(neighbours.index)
+        near = Neighbours(neighbours.index.view(*lead, k), neighbours.distance2.view(*lead, k))
+
+        def relative() -> Float[Tensor, "batch time K P"]:
+            place = memory.place_at(neighbours.index)
+            return self.motion.relative(place, query.mean[:, :, None]).view(*lead, k, -1)
+
+        return self.prior(Retrieved(near, bank, row.view(*lead, k), relative, reading.delta, digest))
 
     def explain(
         self,
@@ -291,15 +304,12 @@ class WorldModel(nn.Module):
             0 < tau < frames.shape[1],
             f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}",
         )
-        inferred = self._infer(frames, actions, generator)
-        asked = torch.arange(tau, frames.shape[1], device=frames.device).repeat(len(frames), 1)
         reading = reading or self.settings.recall
         require(
             reading.neighbours <= tau,
             f"tau is {tau} but this model reads {reading.neighbours} neighbours; memorise at least as many steps",
         )
-        code, forecast = self._foresee(frames, actions, tau, asked, inferred, reading)
-        return elbo(self.vae, frames[:, tau:], code, forecast, generator, inferred.divergence_at(asked))
+        return explain(self, frames, actions, tau, generator, reading)
 
     def forward(
         self,
@@ -310,155 +320,25 @@ class WorldModel(nn.Module):
         generator: torch.Generator,
         reading: RecallConfig,
         objective: ObjectiveConfig,
+        room: int | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss to train on, and what to log: the negative bound, averaged over frames, and the extra terms."""
+        """The loss to train on, and what to log: `learning.learn`, the negative bound and the extra terms."""
         self._check(frames, actions)
-        if objective.recognition_only:
-            return self._recognise_only(frames, true_step)
-        inferred = self._infer(frames, actions, generator)
-        recognition = None
-        if inferred.codes is not None and objective.recognition:
-            recognition = self._recognition(inferred, true_step, objective)
-        walked = inferred
-        if not objective.poses_from_bound:
-            inferred = inferred.detached()
-        asked = _draw_steps(len(frames), tau, frames.shape[1], objective.targets, generator)
-        code, forecast = self._foresee(frames, actions, tau, asked, inferred, reading)
-        truth = gather(frames, asked)
-        terms = elbo(self.vae, truth, code, forecast, generator, inferred.divergence_at(asked))
-        logs = {"elbo": terms.bound, "log_likelihood": terms.log_likelihood, "kl": terms.kl}
-        if terms.pose_kl is not None:
-            logs["pose_kl"] = terms.pose_kl
-        loss = -terms.bound.mean()
-        if recognition is not None:
-            logs["recognition"] = recognition
-            loss = loss + objective.recognition * recognition
-        if objective.foresight:
-            error2 = (truth - self.vae.decode(forecast.peak())).square()
-            logs["foresight"] = error2.mean()
-            loss = loss + objective.foresight * error2.sum((-3, -2, -1)).mean()
-        if objective.displacement:
-            felt = self.motion.displacement(walked.mean)
-            logs["displacement"] = (felt - true_step)[:, objective.displacement_after :].square().sum(-1).mean()
-        if walked.learned is not None:
-            # Where places are recognised an agent notices by itself when a step has gone otherwise than planned.
-            made = true_step if objective.displacement else self.motion.displacement(walked.mean.detach())
-            regret = self.motion.regret(walked.learned.before.detach(), actions, made)
-            logs["regret"] = regret[:, objective.displacement_after :].mean()
-            loss = loss + (objective.displacement or objective.regret) * logs["regret"]
-        elif objective.displacement:
-            loss = loss + objective.displacement * logs["displacement"]
-        return loss, {name: value.detach().mean() for name, value in logs.items()}
+        return learn(self, frames, actions, true_step, tau, generator, reading, objective, room)
 
-    def _recognise_only(
-        self, frames: Float[Tensor, "batch time channel height width"], true_step: Float[Tensor, "batch time D"]
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss of recognising places, all else held."""
-        landmarks = self._require_landmarks("recognise places")
-        with torch.no_grad():
-            code = self.vae.encode(frames)
-            with torch.autocast(frames.device.type, enabled=False):
-                code = Gaussian(code.mean.to(frames), code.log_var.to(frames))
-                lookup = landmarks.look_back(code, code, 0)
-        loss = landmarks.recognition_loss(code, lookup, self.motion.retrace(true_step))
-        return loss, {"recognition": loss.detach()}
+    def _search(self, memory: Memory, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
+        """Which k entries of memory to retrieve: it knows best, unless it does not know what near means."""
+        if reading.choice == "nearest" and not self.settings.recall.map_size:
+            return memory.nearest(query, k, reading.distance)
+        return self.choose(memory.place, query, k, reading)
 
-    def _recognition(
-        self, inferred: "_Inferred", true_step: Float[Tensor, "batch time D"], objective: ObjectiveConfig
-    ) -> Tensor:
-        """How badly places are recognised, by the path that true displacements make, or the model's own."""
-        assert self.landmarks is not None and inferred.codes is not None
-        assert inferred.lookup is not None and inferred.learned is not None
-        own = inferred.mean[..., : self.motion.noisy].detach()
-        path = self.motion.retrace(true_step) if objective.displacement else own
-        return self.landmarks.recognition_loss(inferred.codes, inferred.lookup, path, inferred.learned.said)
-
-    def _foresee(
-        self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
-        tau: int,
-        asked: Int[Tensor, "batch asked"],
-        inferred: "_Inferred",
-        reading: RecallConfig,
-    ) -> tuple[Gaussian, Forecast]:
-        """q(z|x) and p(z|s, m) at the steps `asked`, with the first tau steps for a memory."""
-        with torch.autocast(frames.device.type, enabled=False):
-            covariance = None
-            if reading.distance == "kl":
-                covariance = self.motion.believe(Belief(self.motion.start(len(actions))), actions).covariance
-            place = Belief(self.motion.place(inferred.mean), covariance)[:, :tau]
-            query = Belief(
-                gather(self.motion.place(inferred.sample), asked),
-                None if covariance is None else gather(covariance, asked),
-            )
-            neighbours = self._choose(place, query, reading.neighbours or tau, reading)
-            relative = self.motion.relative(gather(place.mean, neighbours.index), query.mean[:, :, None])
-        if inferred.codes is None:
-            code, bank, row = self._encode_needed(frames, tau, asked, neighbours.index)
-        else:
-            code = inferred.codes.at(asked)
-            bank = inferred.codes[:, :tau].flatten()
-            row = neighbours.index + tau * torch.arange(len(frames), device=frames.device).view(-1, 1, 1)
-        retrieved = Retrieved(neighbours, bank.take(row), relative, reading.delta, self.prior.digest(bank), row)
-        return code, self.prior(retrieved)
-
-    def _choose(self, place: Belief, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
+    def choose(self, place: Belief, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
         """Which k entries to retrieve, and how far they are."""
         if reading.choice == "visible":
             index = most_visible(place.mean, query.mean, k, reading.field_of_view)
             return measure(self.metric(place.mean), self.metric(query.mean), index)
         mapped, asked = (Belief(self.metric(belief.mean), belief.covariance) for belief in (place, query))
         return nearest(mapped, asked, k, reading.distance)
-
-    def _encode_needed(
-        self,
-        frames: Float[Tensor, "batch time channel height width"],
-        tau: int,
-        asked: Int[Tensor, "batch asked"],
-        index: Int[Tensor, "batch asked K"],
-    ) -> tuple[Gaussian, Gaussian, Int[Tensor, "batch asked K"]]:
-        """Codes of the steps asked for; codes of memorised frames, and which of these `index` retrieves.
-
-        Poses do not depend on frames, so retrieval comes first, and a frame that nobody retrieves need not be encoded:
-        two in three of a long memory. On a GPU the shapes must not depend on the data, or a graph cannot hold them:
-        there it is every retrieval or all of memory, whichever is fewer.
-        """
-        (batch, steps), (_, count, k) = frames.shape[:2], index.shape
-        first = steps * torch.arange(batch, device=index.device)
-        wanted = (asked + first[:, None]).flatten()
-        retrieved = index + first[:, None, None]
-        if index.is_cuda and count * k < tau:
-            needed, row = retrieved.flatten(), torch.arange(index.numel(), device=index.device).view_as(index)
-        elif index.is_cuda or k == tau:
-            needed = (torch.arange(tau, device=index.device) + first[:, None]).flatten()
-            row = index + tau * torch.arange(batch, device=index.device).view(-1, 1, 1)
-        else:
-            needed, row = retrieved.unique(return_inverse=True)
-        code = self.vae.encode(frames.flatten(0, 1)[torch.cat([wanted, needed])])
-        return code[: len(wanted)].unflatten(0, (batch, count)), code[len(wanted) :], row
-
-    def _infer(
-        self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
-        generator: torch.Generator | None,
-    ) -> "_Inferred":
-        """The mean path and one sampled path (without a generator the mean twice); with landmarks, all codes first."""
-        start = self.motion.start(len(actions))
-        if self.landmarks is not None:
-            codes = self.vae.encode(frames)
-            with torch.autocast(frames.device.type, enabled=False):
-                codes = Gaussian(codes.mean.to(frames), codes.log_var.to(frames))
-                lookup = self.landmarks.look_back(codes, codes, 0)
-                learned = self.landmarks.learn(self.motion, start, actions, codes, lookup)
-                sample = self.landmarks.sample(learned.track, generator)
-            return _Inferred(learned.track.state, sample, codes, lookup, learned)
-        with torch.autocast(frames.device.type, enabled=False):
-            if generator is None:
-                mean = self.motion.unroll(start, actions)
-                return _Inferred(mean, mean)
-            return _Inferred(*self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator)))
 
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
@@ -542,27 +422,6 @@ class WorldModel(nn.Module):
         self.load_state_dict(tensors)
 
 
-@dataclass(frozen=True)
-class _Inferred:
-    """Where a walk led, for the bound."""
-
-    mean: Float[Tensor, "batch time S"]
-    sample: Float[Tensor, "batch time S"]
-    codes: Gaussian | None = None
-    """Of all frames, where poses were inferred from them."""
-    lookup: Lookup | None = None
-    learned: Learned | None = None
-
-    def divergence_at(self, asked: Int[Tensor, "batch asked"]) -> Float[Tensor, "batch asked"] | None:
-        """What the bound pays for the poses inferred at these steps."""
-        return None if self.learned is None else self.learned.divergence.gather(1, asked)
-
-    def detached(self) -> "_Inferred":
-        """The same, from which no motion can be learned."""
-        learned = self.learned and replace(self.learned, divergence=self.learned.divergence.detach())
-        return replace(self, mean=self.mean.detach(), sample=self.sample.detach(), learned=learned)
-
-
 def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None:
     """Refuse memories, or places to set out from, that are none, or not as many as the clips."""
     require(clips > 0, "there are 0 clips; give at least 1")
@@ -572,7 +431,7 @@ def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None
     if here is not None and here.mean.dim() != 2:
         raise InputError(f"here has shape {tuple(here.mean.shape)}; give one pose per clip, like walk[:, -1]")
     for what, count in (
-        ("memories", clips if memory is None else len(memory.code.mean)),
+        ("memories", clips if memory is None else memory.batch),
         ("places to set out from", clips if here is None else len(here.mean)),
     ):
         require(count == clips, f"{count} {what} and {clips} clips; give as many of each")
@@ -584,14 +443,6 @@ def _check_pixels(frames: Float[Tensor, "batch time channel height width"]) -> N
         raise InputError(
             f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
         )
-
-
-def _draw_steps(batch: int, first: int, end: int, count: int, generator: torch.Generator) -> Int[Tensor, "batch count"]:
-    """`count` different steps from `first` to `end` for each clip, at random; 0: all of them, in order."""
-    if not count or count >= end - first:
-        return torch.arange(first, end, device=generator.device).repeat(batch, 1)
-    lots = torch.rand(batch, end - first, device=generator.device, generator=generator)
-    return first + lots.topk(count, dim=1).indices
 
 
 def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:

@@ -8,6 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.errors import InputError
+from gtmsm.kernels.nearest import nearest_k
+from gtmsm.kernels.separations import separations
 from gtmsm.tensors import Belief, Gaussian, gather
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
@@ -40,6 +42,11 @@ class Memory:
         """How many entries each memory of the batch holds."""
         return self.code.mean.shape[1]
 
+    @property
+    def batch(self) -> int:
+        """How many memories these are."""
+        return len(self.code.mean)
+
     def write(self, later: "Memory") -> "Memory":
         """A memory that also holds the entries of `later`, after its own."""
         covariances = [self.place.covariance, later.place.covariance]
@@ -58,9 +65,20 @@ class Memory:
         """The k entries nearest to each query."""
         return nearest(self.place, query, k, distance)
 
+    def place_at(self, index: Int[Tensor, "batch *which"]) -> Float[Tensor, "batch *which P"]:
+        """Where the entries `index` are."""
+        return gather(self.place.mean, index)
+
     def code_at(self, index: Int[Tensor, "batch *which"]) -> Gaussian:
         """Values of the entries `index`."""
         return self.code.at(index)
+
+    def retrieve(
+        self, index: Int[Tensor, "batch time K"]
+    ) -> tuple[Gaussian, Int[Tensor, "batch time K"], Float[Tensor, "rows tokens width"] | None]:
+        """Codes in one flat bank, which rows of it the entries `index` are, and what the prior made of each row."""
+        row = index + len(self) * torch.arange(len(index), device=index.device).view(-1, 1, 1)
+        return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
 
 
 def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
@@ -79,8 +97,10 @@ def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidea
         found = Belief(gather(place.mean, index), gather(place.covariance, index))
         return Neighbours(index, _kl_divergence(query[:, :, None], found))
     with torch.no_grad():
-        every = torch.cdist(query.mean, place.mean, compute_mode="donot_use_mm_for_euclid_dist")
-        index = _nearest_k(every, k)
+        if k == n:  # where all are wanted there is nothing to search for
+            index = torch.arange(n, device=place.mean.device).expand(*query.mean.shape[:2], n)
+        else:
+            index = nearest_k(place.mean, query.mean, k)
     return measure(place.mean, query.mean, index)
 
 
@@ -88,7 +108,7 @@ def measure(
     place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time P"], index: Int[Tensor, "batch time K"]
 ) -> Neighbours:
     """The entries `index`, and how far they are from each query."""
-    return Neighbours(index, (query[:, :, None] - gather(place, index)).square().sum(-1))
+    return Neighbours(index, separations(place, query, index))
 
 
 def _nearest_k(distance: Float[Tensor, "batch time n"], k: int) -> Int[Tensor, "batch time K"]:

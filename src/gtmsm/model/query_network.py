@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from gtmsm.model.mlp import Mlp
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 
@@ -17,14 +18,8 @@ class QueryNetwork(Prior):
     def __init__(self, settings: RecallConfig, code_size: int, place_size: int) -> None:
         super().__init__()
         width = settings.width
-        self.embed = nn.Sequential(
-            nn.Linear(2 * code_size + place_size + 2, width), nn.ELU(),
-            nn.Linear(width, width), nn.ELU(),
-            nn.Linear(width, width),
-        )  # fmt: skip
-        self.view = nn.Sequential(
-            nn.Linear(2 * width, width), nn.ELU(), nn.Linear(width, width), nn.ELU(), nn.Linear(width, 2 * code_size)
-        )
+        self.embed = Mlp(2 * code_size + place_size + 2, width, width, width)
+        self.view = Mlp(2 * width, width, width, 2 * code_size)
         last = self.view[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
@@ -35,9 +30,10 @@ class QueryNetwork(Prior):
         code, log_weight = retrieved.code, retrieved.log_weight
         near = (retrieved.neighbours.distance2 + retrieved.delta).log()
         entry = [code.mean, 0.1 * code.log_var, retrieved.relative, log_weight[..., None], 0.1 * near[..., None]]
-        h = self.embed(torch.cat(entry, dim=-1))
+        h = self.embed(torch.cat(entry, dim=-1).flatten(0, -2)).unflatten(0, log_weight.shape)
         weight = log_weight.exp()[..., None]
-        change, log_var = self.view(torch.cat([h.mean(-2), (weight * h).sum(-2)], dim=-1)).chunk(2, dim=-1)
+        pooled = torch.cat([h.mean(-2), (weight * h).sum(-2)], dim=-1)
+        change, log_var = self.view(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2]).chunk(2, dim=-1)
         mean = (weight * code.mean).sum(-2) + change
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
         return SingleView(Gaussian(mean, log_var.to(mean.dtype).clamp(-8.0, 4.0)), retrieved.neighbours)

@@ -1,12 +1,14 @@
 """A prior with geometry: every ray of the view asked for attends to the rays of the retrieved views."""
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from gtmsm.model.compiled import compiled_to_learn
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 
@@ -40,15 +42,24 @@ class RayAttention(Prior):
         self.across = nn.ModuleList([_CrossBlock(width) for _ in range(settings.layers)])
         self.within_asked = nn.ModuleList([_SelfBlock(width) for _ in range(settings.layers)])
         self.out = nn.Sequential(_Norm(width), nn.Linear(width, 2 * self.channels))
+        self._say: Callable[..., Tensor] = self._say_slowly
+        self._ask: Callable[..., Tensor] = self._ask_slowly
         wide = math.tan(math.radians(settings.field_of_view) / 2)
         across = (torch.arange(columns) + 0.5) / columns * 2 - 1
         self.register_buffer("yaw", -torch.atan(across * wide), persistent=False)
         self.yaw: Tensor
 
+    def compile_to_learn(self) -> None:
+        """Compile what a view says by itself, and what it is asked."""
+        self._say, self._ask = compiled_to_learn(self._say_slowly), compiled_to_learn(self._ask_slowly)
+
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
         """A token for every patch of each view."""
-        both = torch.cat([self._patches(code.mean), 0.1 * self._patches(code.log_var)], dim=-1)
-        x = self.patch(both)
+        return self._say(code.mean, code.log_var)
+
+    def _say_slowly(self, mean: Float[Tensor, "n Z"], log_var: Float[Tensor, "n Z"]) -> Float[Tensor, "n tokens width"]:
+        """What each view says by itself."""
+        x = self.patch(torch.cat([self._patches(mean), 0.1 * self._patches(log_var)], dim=-1))
         x = x + self.where_in_view.to(x.dtype)
         for block in self.within:
             x = block(x)
@@ -56,18 +67,18 @@ class RayAttention(Prior):
 
     def forward(self, retrieved: Retrieved) -> SingleView:
         """Ask the retrieved views, ray by ray; in portions where nobody learns from it, since tokens are large."""
-        assert retrieved.digest is not None and retrieved.row is not None
+        assert retrieved.digest is not None
         relative, row = retrieved.relative.flatten(0, 1), retrieved.row.flatten(0, 1)
         at_once = len(row) if retrieved.digest.requires_grad else AT_ONCE
         views = [
             self._ask(retrieved.digest, *some) for some in zip(row.split(at_once), relative.split(at_once), strict=True)
         ]
-        mean, log_var = torch.cat(views).to(retrieved.code.mean.dtype).chunk(2, dim=-1)
+        mean, log_var = torch.cat(views).to(retrieved.bank.mean.dtype).chunk(2, dim=-1)
         lead = retrieved.row.shape[:2]
         parts = (part.mT.flatten(1).unflatten(0, lead) for part in (mean, log_var.clamp(-8.0, 4.0)))
         return SingleView(Gaussian(*parts), retrieved.neighbours)
 
-    def _ask(
+    def _ask_slowly(
         self, digest: Float[Tensor, "rows tokens width"], row: Int[Tensor, "n K"], relative: Float[Tensor, "n K 4"]
     ) -> Float[Tensor, "n tokens both"]:
         """Mean and log-variance of the code of every patch."""

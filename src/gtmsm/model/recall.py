@@ -1,7 +1,9 @@
 """p(z_t | s_t, m): what memory says is to be seen at a pose."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, Protocol, runtime_checkable
 
 import torch
@@ -9,6 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
 from gtmsm.tensors import Gaussian
 
@@ -64,15 +67,25 @@ class Retrieved:
     """What a query got out of memory."""
 
     neighbours: Neighbours
-    code: Gaussian
-    """`batch time K Z`."""
-    relative: Float[Tensor, "batch time K P"]
-    """Where each entry lies from the query (`Motion.relative`)."""
+    bank: Gaussian
+    """Codes of the entries of all memories, `rows Z`; perhaps only of those that anybody retrieved."""
+    row: Int[Tensor, "batch time K"]
+    """Which of them were."""
+    whereabouts: Callable[[], Float[Tensor, "batch time K P"]]
+    """Works out `relative`, which not every prior asks for."""
     delta: float
     digest: Float[Tensor, "rows tokens width"] | None = None
-    """What the prior made of the entries of all memories when they were written."""
-    row: Int[Tensor, "batch time K"] | None = None
-    """Which rows of `digest` were retrieved."""
+    """What the prior made of each code of the bank when it was written."""
+
+    @cached_property
+    def relative(self) -> Float[Tensor, "batch time K P"]:
+        """Where each entry lies from the query (`Motion.relative`)."""
+        return self.whereabouts()
+
+    @cached_property
+    def code(self) -> Gaussian:
+        """The codes retrieved, `batch time K Z`."""
+        return self.bank.take(self.row)
 
     @property
     def log_weight(self) -> Float[Tensor, "batch time K"]:
@@ -105,6 +118,10 @@ class Prior(nn.Module, ABC):
     def forward(self, retrieved: Retrieved) -> Forecast:
         """p(z_t | s_t, m) at every query."""
 
+    def compile_to_learn(self) -> None:
+        """Compile networks that have no kernels of their own; most have no large ones."""
+        return
+
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"] | None:
         """What is worth working out once, when an entry is written, instead of at every read."""
         return None
@@ -114,18 +131,36 @@ class Prior(nn.Module, ABC):
 class Mixture:
     """sum_k w_k N(z | z_k), w_k proportional to 1 / (d_k^2 + delta): the prior of App. A.1."""
 
-    log_weight: Float[Tensor, "batch time K"]
-    component: Gaussian
-    """`batch time K Z`."""
-    neighbours: Neighbours
+    retrieved: Retrieved
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """The entries it is made of."""
+        return self.retrieved.neighbours
+
+    @property
+    def component(self) -> Gaussian:
+        """N(z | z_k), `batch time K Z`."""
+        return self.retrieved.code
+
+    @property
+    def log_weight(self) -> Float[Tensor, "batch time K"]:
+        """log w_k."""
+        return self.retrieved.log_weight
 
     def log_prob(self, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
         """log sum_k w_k N(z | z_k)."""
-        return torch.logsumexp(self.log_weight + self.component.log_prob(z[:, :, None]), dim=-1)
+        return mixture_log_prob(z.flatten(0, 1), *self._parts()).view(z.shape[:2])
 
     def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
         """By one sample: a mixture has no closed form."""
-        return code.log_prob(z) - self.log_prob(z)
+        mean, log_var, flat = (part.flatten(0, 1) for part in (code.mean, code.log_var, z))
+        return mixture_divergence(mean, log_var, flat, *self._parts()).view(z.shape[:2])
+
+    def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
+        """Codes, which of them, how far they are, and delta."""
+        bank, row, distance2 = self.retrieved.bank, self.retrieved.row, self.neighbours.distance2
+        return bank.mean, bank.log_var, row.flatten(0, 1), distance2.flatten(0, 1), self.retrieved.delta
 
     @property
     def heaviest(self) -> Int[Tensor, "batch time"]:
@@ -182,4 +217,4 @@ class MixturePrior(Prior):
 
     def forward(self, retrieved: Retrieved) -> Mixture:
         """Weights from distances."""
-        return Mixture(retrieved.log_weight, retrieved.code, retrieved.neighbours)
+        return Mixture(retrieved)

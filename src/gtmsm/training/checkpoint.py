@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from gtmsm.config import require
@@ -21,9 +20,9 @@ def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected
     if not updater.fabric.is_global_zero:
         return
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
-    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    for parameter, moments in updater.optimiser.state.items():
-        tensors |= {f"optimiser.{names[parameter]}.{key}": value for key, value in moments.items()}
+    for name, parameter in model.named_parameters():
+        moments = updater.optimiser.moments(parameter)
+        tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items()}
     tensors |= {f"sums.{name}": total for name, total in updater.sums.items()}
     tensors["count"] = updater.count
     tensors["generator"] = generators
@@ -51,14 +50,7 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     parameters = dict(model.named_parameters())
     for key, value in _below("optimiser", tensors).items():
         name, moment = key.rsplit(".", 1)
-        parameter = parameters[name]
-        if moment == "step":
-            # fused Adam counts its steps on the CPU unless it is captured in a graph, where they live on the GPU
-            restored = value.to(parameter.device)
-        else:
-            # fused Adam walks through memory as it lies: moments must lie as their parameter does
-            restored = torch.empty_like(parameter, requires_grad=False).copy_(value)
-        updater.optimiser.state[parameter][moment] = restored
+        updater.optimiser.moments(parameters[name])[moment].copy_(value)
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)
     updater.count.copy_(tensors["count"])

@@ -86,14 +86,16 @@ def train(
     require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
     log = MetricsLog(folder, start if resume else None, loop.prospected) if fabric.is_global_zero else NoLog()
     quiet = Console(quiet=True)
-    precision = torch.get_float32_matmul_precision()
+    precision, searching = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     # TF32 while training on a GPU: the codes' own noise is far coarser. Scores are computed in full precision.
     torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True  # shapes are the same for thousands of updates: find the best convolutions
     try:
         with Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
             finished = loop.run(source, start, log, display)
     finally:
         torch.set_float32_matmul_precision(precision)
+        torch.backends.cudnn.benchmark = searching
         log.close()
     return Outcome(int(updater.count), time.monotonic() - began, finished)
 

@@ -1,5 +1,6 @@
 """One training update; on a GPU the whole of it is one CUDA graph."""
 
+import math
 from typing import Literal
 
 import torch
@@ -8,9 +9,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.kernels.adam import Schedule
+from gtmsm.kernels.aside import aside_allowed
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
+from gtmsm.training.optimiser import Adam
 from gtmsm.training.prospect import Source
 
 
@@ -32,6 +36,8 @@ class OptimiserConfig:
     """Gradients longer than this are shortened to it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of networks while they are trained on a GPU; poses and weights are always float32."""
+    compiled: bool = False
+    """Whether convolutions and attention are compiled on a GPU: a minute before the first update, then faster ones."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
@@ -43,8 +49,8 @@ class OptimiserConfig:
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
 
-def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> torch.optim.Adam:
-    """Adam with groups for the motion, its walls and the rest; rates are tensors, so that a graph can change them."""
+def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> Adam:
+    """Adam with groups for the motion, its walls, landmarks and the rest."""
     moving = dict(model.motion.named_parameters())
     marks = [] if model.landmarks is None else list(model.landmarks.parameters())
     apart = {id(parameter) for parameter in (*moving.values(), *marks)}
@@ -54,16 +60,10 @@ def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> torch.optim
         "motion": [p for name, p in moving.items() if name not in model.motion.walls],
         "walls": [moving[name] for name in model.motion.walls],
     }
-    device = groups["motion"][0].device
-    return torch.optim.Adam(
-        [
-            {"params": params, "lr": torch.tensor(settings.learning_rate, device=device), "name": name}
-            for name, params in groups.items()
-            if params
-        ],
-        fused=True,
-        capturable=device.type == "cuda",
+    schedule = Schedule(
+        settings.learning_rate, settings.final_learning_rate, settings.anneal_updates, settings.ramp_updates
     )
+    return Adam(groups, schedule, settings.clip_norm)
 
 
 class Updater:
@@ -88,25 +88,35 @@ class Updater:
             for parameter in model.parameters():
                 parameter.requires_grad_(parameter in learning)
         self.optimiser = build_optimiser(model, settings)
-        wrapped, self._wrapped_optimiser = fabric.setup(model, self.optimiser)
-        self._model: nn.Module = wrapped
-        device = generator.device
-        self.count = torch.zeros((), dtype=torch.int64, device=device)
-        self.first_bad = torch.zeros((), dtype=torch.int64, device=device)
-        """Number of the first update whose loss or gradient was not finite; 0 while there is none."""
+        self._model: nn.Module = fabric.setup_module(model)
+        if settings.compiled and generator.device.type == "cuda":
+            model.vae.compile_to_learn()
+            model.prior.compile_to_learn()
+        self.count, self.first_bad = self.optimiser.tally
         names = ["recognition"] if objective.recognition_only else ["elbo", "log_likelihood", "kl"]
         if not objective.recognition_only:
             names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
             names += ["pose_kl", "recognition", "regret"] if model.landmarks is not None else []
         names += ["gradient", "updates"]
-        self.sums = {name: torch.zeros((), device=device) for name in names}
+        self._sums = torch.zeros(len(names), device=generator.device)
+        self.sums = dict(zip(names, self._sums, strict=True))
         self._graph: torch.cuda.CUDAGraph | None = None
         self._until_capture = 0
+        self._room: int | None = None
+        """Memorised frames that a captured update has room to encode."""
+        self._most_needed = torch.zeros((), dtype=torch.int64, device=generator.device)
+        """Most that any update has needed since somebody looked."""
 
     def enter(self, stage: Stage) -> None:
         """Prepare for the clips of a stage: its graph must be captured anew."""
         self.stage = stage
-        self._graph = None
+        self._pace()
+        self._release()
+
+    def _release(self) -> None:
+        """Let go of the graph: the next updates run one by one, until it is captured anew."""
+        self._graph, self._room = None, None
+        self._most_needed.zero_()
         # A graph can be captured once everything has been allocated and compiled: after a few real updates.
         self._until_capture = 3
 
@@ -142,8 +152,8 @@ class Updater:
         """Means of everything summed since the last call."""
         updates = max(1.0, self.sums["updates"].item())
         means = {name: total.item() / updates for name, total in self.sums.items() if name != "updates"}
-        for total in self.sums.values():
-            total.zero_()
+        self._sums.zero_()
+        self._make_room()
         return means
 
     def _update(self) -> None:
@@ -153,49 +163,25 @@ class Updater:
         half = self.settings.precision == "bfloat16" and clip.x.is_cuda
         with torch.autocast(clip.x.device.type, torch.bfloat16, enabled=half):
             loss, logs = self._model(
-                clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective
-            )
-        self._wrapped_optimiser.zero_grad(set_to_none=True)
-        self.fabric.backward(loss)
-        length = self._clip()
-        self._anneal()
-        self._wrapped_optimiser.step()
-        self.count += 1
-        fine = torch.isfinite(loss.detach()) & torch.isfinite(length)
-        self.first_bad.copy_(torch.where(fine | (self.first_bad > 0), self.first_bad, self.count))
-        for name, value in (*logs.items(), ("gradient", length), ("updates", torch.ones_like(length))):
-            self.sums[name] += value
+                clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
+                self._room,
+            )  # fmt: skip
+        if (needed := logs.pop("needed", None)) is not None:
+            self._most_needed.copy_(torch.maximum(self._most_needed, needed))
+        with aside_allowed(loss.device):
+            self.fabric.backward(loss)
+        length = self.optimiser.step(loss)
+        logs |= {"gradient": length, "updates": torch.ones_like(length)}
+        self._sums += torch.stack([logs[name].float() for name in self.sums])
 
-    def _clip(self) -> Tensor:
-        """Shorten long gradients; apart where losses are of another scale: of landmarks, of displacements."""
-        together: dict[str, list[Tensor]] = {}
-        for group in self.optimiser.param_groups:
-            if group["name"] == "motion" and self.stage.motion_rate == 0:
-                continue  # what is held must not shorten the steps of what learns
-            learns_from = {"rest": "bound", "landmarks": "pairs"}.get(group["name"], "steps")
-            if learns_from == "steps" and not (self.objective.displacement or self.objective.regret):
-                learns_from = "bound"
-            learning = [parameter for parameter in group["params"] if parameter.grad is not None]
-            together.setdefault(learns_from, []).extend(learning)
-        lengths = [
-            torch.nn.utils.clip_grad_norm_(params, self.settings.clip_norm) for params in together.values() if params
-        ]
-        return torch.stack(lengths).norm()
-
-    def _anneal(self) -> None:
-        """Learning rates of this update, by its number."""
-        done = (self.count / self.settings.anneal_updates).clamp(max=1.0)
-        rate = torch.lerp(
-            torch.full_like(done, self.settings.learning_rate),
-            torch.full_like(done, self.settings.final_learning_rate),
-            done,
-        )
-        if self.settings.ramp_updates:
-            rate = rate * (self.count / self.settings.ramp_updates).clamp(max=1.0)
+    def _pace(self) -> None:
+        """Rates of this stage; gradients are shortened apart where losses are of another scale."""
         stage = self.stage
-        faster = {"motion": stage.motion_rate, "walls": stage.wall_rate, "landmarks": stage.landmark_rate}
-        for group in self.optimiser.param_groups:
-            group["lr"].copy_(rate * faster.get(group["name"], 1.0))
+        faster = {"motion": stage.motion_rate, "walls": stage.wall_rate, "landmarks": stage.landmark_rate, "rest": 1.0}
+        steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
+        held = stage.motion_rate == 0
+        together = {"rest": "bound", "landmarks": "pairs", "motion": None if held else steps, "walls": steps}
+        self.optimiser.pace(faster, together)
 
     def _update_aside(self) -> None:
         """An update on a stream of its own, as capturing wants it beforehand."""
@@ -205,10 +191,27 @@ class Updater:
             self._update()
         torch.cuda.current_stream().wait_stream(aside)
 
+    def _make_room(self) -> None:
+        """Capture anew where updates have come to need more room than there is, or far less."""
+        if self._room is None:
+            return
+        needed = int(self._most_needed)
+        self._most_needed.zero_()
+        if needed > self._room or 2 * _room_for(needed) < self._room:
+            self._release()
+
     def _capture(self) -> None:
         """Record the update without running it."""
+        if needed := int(self._most_needed):
+            self._room = _room_for(needed)
+            self._most_needed.zero_()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         with torch.cuda.graph(graph):
             self._update()
         self._graph = graph
+
+
+def _room_for(needed: int) -> int:
+    """A quarter more than was needed, so that hardly an update finds too little; a round number, as GPUs like them."""
+    return 256 * math.ceil(1.25 * needed / 256)

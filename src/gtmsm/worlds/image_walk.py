@@ -13,7 +13,8 @@ from torch import Tensor
 from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.kernels.blocked_walk import blocked_walk
-from gtmsm.kernels.clamped_walk import clamped_walk
+from gtmsm.kernels.clamped_walk import clamped_moves
+from gtmsm.kernels.crops import crops
 from gtmsm.worlds.rectangles import draw_rectangles, most_rectangles
 from gtmsm.worlds.world import Walk
 
@@ -114,7 +115,6 @@ class ImageWalk:
         self.config = config
         self.frame_shape = (channels, config.crop, config.crop)
         self.images = images
-        self._crops = _crops(images, config)
         self._moves = torch.tensor(MOVES, device=images.device)
         self.reset(1)
 
@@ -124,7 +124,7 @@ class ImageWalk:
         Without a generator: the first `n` images in order, the centre cell, no obstacles.
         """
         require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
-        device, images, cells = self._crops.device, self._crops.shape[0], self.config.cells
+        device, images, cells = self.images.device, len(self.images), self.config.cells
         if generator is None:
             image = torch.arange(n, device=device) % images
         else:
@@ -149,9 +149,9 @@ class ImageWalk:
     ) -> None:
         """Put agents exactly there, among these obstacles or none; a device has to be waited for: all is looked at."""
         require(len(image) == len(cell), f"got {len(image)} images but {len(cell)} cells; give one of each")
-        _require_within("image", image, self._crops.shape[0])
+        _require_within("image", image, len(self.images))
         _require_within("cell", cell, self.config.cells)
-        device = self._crops.device
+        device = self.images.device
         image, cell = image.long().to(device), cell.long().to(device)
         if solid is not None:
             solid, cells = solid.to(device), self.config.cells
@@ -174,11 +174,11 @@ class ImageWalk:
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")
         cells = self._go(actions, twice)
-        return Walk(frames=self._see(self.image[:, None], cells), poses=cells.float())
+        return Walk(frames=self._see(cells), poses=cells.float())
 
     def look(self) -> Float[Tensor, "n channel crop crop"]:
         """The crop under each agent."""
-        return self._see(self.image, self.cell)
+        return self._see(self.cell[:, None])[:, 0]
 
     def picture(self) -> Float[Tensor, "n channel size size"]:
         """The whole image each agent walks on, for people."""
@@ -208,26 +208,26 @@ class ImageWalk:
         self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
     ) -> Int64[Tensor, "n time 2"]:
         """The cell after every action, with closed eyes."""
-        moves = self._moves[actions]
+        done = actions
         if twice is not None:  # a second move after each, which mostly leads nowhere
-            moves = torch.stack([moves, moves * twice[..., None]], 2).flatten(1, 2)
+            done = torch.stack([actions, torch.where(twice, actions, self.rest)], 2).flatten(1, 2)
         last = self.config.cells - 1
         if self._is_open:
-            cells = clamped_walk(self.cell, moves, last)
-            blocked = torch.zeros_like(moves[..., 0], dtype=torch.bool)
+            cells = clamped_moves(self.cell, done, self._moves, last)
+            self.blocked = cells.new_zeros(actions.shape, dtype=torch.bool)
         else:
+            moves = self._moves[done]
             cells = blocked_walk(self.cell, moves, self.solid)
             before = torch.cat([self.cell[:, None], cells[:, :-1]], 1)
             blocked = _at(self.solid, (before + moves).clamp(0, last))
+            self.blocked = blocked.unflatten(1, actions.shape[1:] + (-1,)).any(-1)
         self.cell = cells[:, -1]
-        self.blocked = blocked.unflatten(1, actions.shape[1:] + (-1,)).any(-1)
         return cells if twice is None else cells[:, 1::2]
 
-    def _see(
-        self, image: Int[Tensor, "*#batch"], cell: Int[Tensor, "*#batch 2"]
-    ) -> Float[Tensor, "*batch channel crop crop"]:
-        """One gather, in [0, 1]."""
-        return self._crops[image, cell[..., 0], cell[..., 1]].float().div_(255)
+    def _see(self, cells: Int64[Tensor, "n time 2"]) -> Float[Tensor, "n time channel crop crop"]:
+        """What each agent sees from cells of its image, in [0, 1]."""
+        config = self.config
+        return crops(self.images, self.image, cells, config.crop, config.stride, config.margin)
 
 
 def draw_windows(
@@ -269,15 +269,6 @@ def hatched(
 def _colour(rgb: tuple[float, float, float], like: Float[Tensor, "*picture"]) -> Float[Tensor, "3 1 1"]:
     """A colour to paint with."""
     return torch.tensor(rgb, dtype=like.dtype, device=like.device).view(-1, 1, 1)
-
-
-def _crops(
-    images: UInt8[Tensor, "images channel size size"], config: ImageWalkConfig
-) -> UInt8[Tensor, "images row column channel crop crop"]:
-    """Every crop of every image, as a view: overlapping windows share their pixels."""
-    inner = images[:, :, config.margin :, config.margin :]
-    windows = inner.unfold(2, config.crop, config.stride).unfold(3, config.crop, config.stride)
-    return windows.permute(0, 2, 3, 1, 4, 5)
 
 
 def _at(solid: Bool[Tensor, "n cells cells"], cell: Int64[Tensor, "n *time 2"]) -> Bool[Tensor, "n *time"]:

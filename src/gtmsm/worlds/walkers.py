@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
+from gtmsm.kernels.held_actions import held_actions
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.world import World
@@ -64,9 +65,10 @@ class PoissonWalker:
         self.actions = actions
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """Draw `steps` runs per agent (enough if none is repeated), then find the run of each step."""
+        """Draw `steps` choices per agent (enough if none is repeated), then hold each for as long as it lasts."""
         choices = torch.randint(self.actions, (world.agents, steps), generator=generator, device=generator.device)
-        actions = choices.gather(1, run_of_step(world.agents, steps, self.config.mean_repeats, generator))
+        uniform = torch.rand(choices.shape, dtype=torch.float64, generator=generator, device=generator.device)
+        actions = held_actions(choices, uniform, poisson_cdf(self.config.mean_repeats, generator.device))
         if self.config.look_first:
             actions[:, 0] = action_named(world, "stay")
         return actions
@@ -103,11 +105,12 @@ class SpinWalker:
         turns_right = torch.randint(2, (n, 1), generator=generator, device=device).expand(n, steps)
         if not self.config.pauses:
             return left + (right - left) * turns_right
-        run = run_of_step(n, steps, self.config.mean_run - 1, generator)
+        uniform = torch.rand(n, steps, dtype=torch.float64, generator=generator, device=device)
         mood = torch.rand(n, steps, generator=generator, device=device)
         turns_back = ((mood >= 0.25) & (mood < 0.5)).long().cumsum(1) % 2
         action = left + (right - left) * (turns_right ^ turns_back)
-        return torch.where(mood < 0.25, IDLE, action).gather(1, run)
+        runs = torch.where(mood < 0.25, IDLE, action)
+        return held_actions(runs, uniform, poisson_cdf(self.config.mean_run - 1, device))
 
 
 def action_named(world: World, name: str) -> int:
@@ -118,15 +121,6 @@ def action_named(world: World, name: str) -> int:
             "choose another walker"
         )
     return world.action_names.index(name)
-
-
-def run_of_step(n: int, steps: int, mean_repeats: float, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-    """Which run each step belongs to, where runs last 1 + Poisson(mean_repeats) steps."""
-    device = generator.device
-    uniform = torch.rand(n, steps, dtype=torch.float64, generator=generator, device=device)
-    repeats = torch.searchsorted(poisson_cdf(mean_repeats, device), uniform, right=True)
-    time = torch.arange(steps, device=device).repeat(n, 1)
-    return torch.searchsorted((1 + repeats).cumsum(1), time, right=True)
 
 
 @lru_cache(maxsize=64)

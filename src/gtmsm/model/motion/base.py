@@ -135,9 +135,9 @@ class Motion(nn.Module, ABC):
 
     def draw_noise(self, a: Float[Tensor, "batch time A"], generator: torch.Generator) -> Float[Tensor, "batch time S"]:
         """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
-        shape = (*a.shape[:2], self.noisy)
-        drawn = self.noise * torch.randn(shape, dtype=a.dtype, device=a.device, generator=generator)
-        return nn.functional.pad(drawn, (0, self.state_size - self.noisy))
+        drawn = a.new_empty(*a.shape[:2], self.noisy).normal_(0.0, self.noise, generator=generator)
+        velocities = self.state_size - self.noisy
+        return nn.functional.pad(drawn, (0, velocities)) if velocities else drawn
 
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
         """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
+from gtmsm.kernels.small_map import small_map
 from gtmsm.kernels.walled_scan import Gate, walled_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 
@@ -28,7 +29,7 @@ class Free(Motion):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a."""
-        return s + a @ self.M.T
+        return s + small_map(a, self.M)
 
     def unroll(
         self,
@@ -37,7 +38,7 @@ class Free(Motion):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """A running sum of displacements."""
-        moved = a @ self.M.T
+        moved = small_map(a, self.M)
         return start[:, None] + (moved if noise is None else moved + noise).cumsum(1)
 
     def filter(
@@ -51,7 +52,8 @@ class Free(Motion):
         walls: bool = True,
     ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time G"]]:
         """The landmark scan."""
-        return landmark_scan(start, a @ self.M.T, self.gate if walls else None, variance, sights, past, surprise)
+        d = small_map(a, self.M)
+        return landmark_scan(start, d, self.gate if walls else None, variance, sights, past, surprise)
 
     @property
     def gate(self) -> Gate | None:
@@ -129,7 +131,7 @@ class Walled(Free):
         self, a: Float[Tensor, "batch time A"], steps: Float[Tensor, "batch time D"]
     ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
         """The steps that actions try, whether they were made (1) or not (-1), and which tried to move at all."""
-        d = (a @ self.M.T).detach()
+        d = (small_map(a, self.M)).detach()
         length2 = d.square().sum(-1)
         made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0).to(d)
         return d, made, length2 > 0.1 * length2.max()
@@ -140,7 +142,7 @@ class Walled(Free):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a sigma_d(s + M a)."""
-        d = a @ self.M.T
+        d = small_map(a, self.M)
         return s + d * self.gate(s + d)[..., None]
 
     def unroll(
@@ -150,5 +152,14 @@ class Walled(Free):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """The walled scan."""
-        d = a @ self.M.T
-        return walled_scan(start, d, torch.zeros_like(d) if noise is None else noise, self.gate)
+        d = small_map(a, self.M)
+        return walled_scan(start, d, noise, self.gate)
+
+    def unroll_twice(
+        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
+    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+        """Both paths try the same steps."""
+        d = small_map(a, self.M)
+        shaken = torch.cat([torch.zeros_like(noise), noise])
+        mean, sample = walled_scan(self.start(2 * len(a)), torch.cat([d, d]), shaken, self.gate).chunk(2)
+        return mean, sample

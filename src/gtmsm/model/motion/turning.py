@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.drift_scan import drift_scan
 from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
+from gtmsm.kernels.small_map import small_map
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.tensors import as_place, felt, stepped
 
@@ -36,7 +37,7 @@ class Turning(Motion):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) M a."""
-        return stepped(s, apply(self.M, a))
+        return stepped(s, small_map(a, self.M))
 
     def unroll(
         self,
@@ -45,7 +46,7 @@ class Turning(Motion):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """Running sums: of turns, then of moves along the headings they lead to."""
-        return compose(start, apply(self.M, a), noise)
+        return compose(start, small_map(a, self.M), noise)
 
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 3"]:
         """In the agent's own frame."""
@@ -144,7 +145,7 @@ class Drifting(_WithMomentum):
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
         limit = self.log_limit.exp()
-        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + apply(self.M, a))
+        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + small_map(a, self.M))
         return torch.cat([stepped(s[..., :3], d), d], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
@@ -161,7 +162,7 @@ class Drifting(_WithMomentum):
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """The drift scan."""
         limit = self.log_limit.exp()
-        d = limit * drift_scan(momentum / limit, apply(self.M, a), torch.sigmoid(self.friction))
+        d = limit * drift_scan(momentum / limit, small_map(a, self.M), torch.sigmoid(self.friction))
         return d, d
 
 
@@ -186,7 +187,7 @@ class Gliding(_WithMomentum):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) d(v, a); v is what is left of the velocity after the step, seen from the new heading."""
-        u, turn = apply(self.move, a), apply(self.turn[None], a)[..., 0]
+        u, turn = small_map(a, self.move), small_map(a, self.turn[None])[..., 0]
         d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
         return torch.cat([stepped(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
@@ -203,15 +204,10 @@ class Gliding(_WithMomentum):
         self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """The glide scan."""
-        turn = apply(self.turn[None], a)[..., 0]
+        turn = small_map(a, self.turn[None])[..., 0]
         pre = a @ self.W_a.T + self.b
-        d, v = glide_scan(momentum, apply(self.move, a), turn.cos(), turn.sin(), pre, self._network())
+        d, v = glide_scan(momentum, small_map(a, self.move), turn.cos(), turn.sin(), pre, self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
-
-
-def apply(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
-    """M a in full precision: a GPU's fast products round M to three digits, and turns add up over hundreds of steps."""
-    return (a[..., None, :] * M).sum(-1)
 
 
 def compose(

@@ -1,0 +1,73 @@
+"""Where the time of an update goes, kernel by kernel."""
+
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gtmsm.bench.clock import Call
+
+REPEATS = {"cuda": 20, "cpu": 2}
+TOP = 12
+REST = "all others"
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one kernel (on a CPU: one operation) takes of a call."""
+
+    kernel: str
+    calls: float
+    """In one call of the whole."""
+    seconds: float
+    share: float
+
+
+def where_time_goes(call: Call, device: torch.device, top: int = TOP) -> list[Share]:
+    """The kernels that take most, most first, and the rest in one line; gaps between kernels are nobody's."""
+    on_gpu = device.type == "cuda"
+    repeats = REPEATS["cuda" if on_gpu else "cpu"]
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or some builds of PyTorch tell when they begin and end
+    call()
+    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as watched:
+        for _ in range(repeats):
+            call()
+        if on_gpu:
+            torch.cuda.synchronize()
+    taken = dict[str, tuple[float, float]]()
+    for event in watched.key_averages():
+        spent = _microseconds(event, on_gpu)
+        if event.device_type.name == ("CUDA" if on_gpu else "CPU") and spent > 0:
+            seconds, calls = taken.get(name := short(event.key), (0.0, 0.0))
+            taken[name] = seconds + 1e-6 * spent / repeats, calls + event.count / repeats
+    total = sum(seconds for seconds, _ in taken.values())
+    ordered = sorted(taken.items(), key=lambda item: item[1], reverse=True)
+    shares = [Share(name, calls, seconds, seconds / total) for name, (seconds, calls) in ordered[:top]]
+    if left := [spent for _, spent in ordered[top:]]:
+        seconds, calls = (sum(part) for part in zip(*left, strict=True))
+        shares.append(Share(REST, calls, seconds, seconds / total))
+    return shares
+
+
+def _microseconds(event: Any, on_gpu: bool) -> float:
+    """Its own time, without that of what it called."""
+    return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
+
+
+def short(kernel: str) -> str:
+    """A kernel's name without return type, name spaces and arguments.
+
+    >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)")
+    'vectorized_elementwise_kernel<CUDAFunctor_add>'
+    """
+    kernel = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if kernel.startswith("aten::") or "<" not in kernel:
+        return kernel.split("(")[0]
+    name, rest = kernel.split("<", 1)
+    words = re.findall(r"(?:\w+::)*(\w+)", rest)
+    plain = {"float", "int", "bool", "char", "true", "false", "unsigned", "std", "array", "long", "double"}
+    telling = [word for word in words if word[0].isalpha() and word not in plain and len(word) > 3]
+    return f"{name.split('::')[-1]}<{telling[0]}>" if telling else name.split("::")[-1]

@@ -1,0 +1,58 @@
+"""A layer of a small network, whole: rows of a table, weights, bias and ELU.
+
+Networks as small as ours keep a GPU waiting for the next launch: by parts a layer is two launches on the way forward
+and four on the way back, more where its rows are gathered or are bytes. `dense_layer_by_parts` is the readable twin,
+`dense_layer` picks the fastest one for the device; on a CPU that is the readable one.
+"""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from gtmsm.config import require
+from gtmsm.kernels.choice import choose
+
+
+def dense_layer_by_parts(
+    x: Float[Tensor, "m inputs"] | UInt8[Tensor, "m inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, "outputs"],
+    elu: bool,
+    rows: Int64[Tensor, "n"] | None = None,
+) -> Float[Tensor, "n outputs"]:
+    """The readable twin: the precision is that of x, under autocast too; bytes count from 0 to 1, as weights do."""
+    if rows is not None:
+        x = x.index_select(0, rows)
+    if x.dtype == torch.uint8:
+        x = x.to(weight.dtype) / 255
+    with torch.autocast(x.device.type, enabled=False):
+        y = F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
+        return F.elu(y) if elu else y
+
+
+def dense_layer(
+    x: Float[Tensor, "m inputs"] | UInt8[Tensor, "m inputs"],
+    weight: Float[Tensor, "outputs inputs"],
+    bias: Float[Tensor, "outputs"],
+    elu: bool,
+    rows: Int64[Tensor, "n"] | None = None,
+) -> Float[Tensor, "n outputs"]:
+    """ELU(x W^T + b), or without the ELU, by the fastest twin for where the tensors are.
+
+    With `rows` the input is x[rows], which is never copied; x is then a table that nobody learns. On a GPU products of
+    float32 are as exact as `torch.set_float32_matmul_precision` asks for.
+    """
+    require(
+        rows is None or not x.requires_grad,
+        f"a table of {len(x)} rows to gather from requires a gradient, and gathered rows have none; "
+        "give x.detach(), or x[rows] without rows",
+    )
+    in_float32 = weight.dtype == bias.dtype == torch.float32 and x.dtype in (torch.float32, torch.bfloat16, torch.uint8)
+    empty = 0 in (len(x if rows is None else rows), *weight.shape)
+    if choose(x, triton=in_float32 and not empty) == "triton":
+        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+        from gtmsm.kernels import dense_layer_triton
+
+        return dense_layer_triton.layer(x, weight, bias, elu, rows)
+    return dense_layer_by_parts(x, weight, bias, elu, rows)

@@ -1,0 +1,66 @@
+"""Distinct entries on a GPU in two launches: every memory counts its own, then all write into one list."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from gtmsm.kernels.distinct import Distinct
+
+PORTION = 16
+"""Retrievals compared with all entries at once."""
+
+
+@triton.jit
+def _count(index, place, counts, N, M, ENTRIES: tl.constexpr, PORTION: tl.constexpr):  # pragma: no cover - on the GPU
+    memory = tl.program_id(0)
+    entry = tl.arange(0, ENTRIES)
+    hits = tl.zeros([ENTRIES], tl.int32)
+    for begin in range(0, M, PORTION):
+        at = begin + tl.arange(0, PORTION)
+        wanted = tl.load(index + memory * M + at, at < M, -1)
+        hits += tl.sum((wanted[:, None] == entry[None, :]).to(tl.int32), 0)
+    is_there = (hits > 0).to(tl.int32)
+    before = tl.cumsum(is_there, 0) - is_there
+    # The place of an entry within its memory; -1 where nothing points to it.
+    tl.store(place + memory * N + entry, tl.where(hits > 0, before, -1), entry < N)
+    tl.store(counts + memory, tl.sum(is_there, 0))
+
+
+@triton.jit
+def _write(
+    index, place, counts, entries, row, fits, count, N, M, BATCH, ROOM, PITCH,
+    ENTRIES: tl.constexpr, BATCHES: tl.constexpr, RETRIEVALS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    memory = tl.program_id(0)
+    other = tl.arange(0, BATCHES)
+    each = tl.load(counts + other, other < BATCH, 0)
+    first = tl.sum(tl.where(other < memory, each, 0), 0)
+    entry = tl.arange(0, ENTRIES)
+    mine = tl.load(place + memory * N + entry, entry < N, -1)
+    tl.store(entries + first + mine, memory.to(tl.int64) * PITCH + entry, (mine >= 0) & (first + mine < ROOM))
+    if memory == 0:
+        tl.store(count, tl.sum(each, 0).to(tl.int64))
+    for begin in range(0, M, RETRIEVALS):
+        at = begin + tl.arange(0, RETRIEVALS)
+        wanted = tl.load(index + memory * M + at, at < M, 0)
+        there = first + tl.load(place + memory * N + wanted, at < M, 0)
+        tl.store(row + memory * M + at, tl.where(there < ROOM, there, 0).to(tl.int64), at < M)
+        tl.store(fits + memory * M + at, there < ROOM, at < M)
+
+
+def distinct(index: Tensor, n: int, room: int, pitch: int) -> Distinct:
+    """`distinct_by_parts` for CUDA tensors and a room that is known."""
+    index = index.contiguous()
+    batch, m = len(index), index[0].numel()
+    place = index.new_empty(batch, n, dtype=torch.int32)
+    counts = index.new_empty(batch, dtype=torch.int32)
+    entries, row, count = index.new_zeros(room), torch.empty_like(index), index.new_empty(())
+    fits = torch.empty_like(index, dtype=torch.bool)
+    wide = triton.next_power_of_2(n)
+    _count[(batch,)](index, place, counts, n, m, ENTRIES=wide, PORTION=PORTION, num_warps=4)
+    _write[(batch,)](
+        index, place, counts, entries, row, fits, count, n, m, batch, room, pitch,
+        ENTRIES=wide, BATCHES=triton.next_power_of_2(batch), RETRIEVALS=256, num_warps=4,
+    )  # fmt: skip
+    return Distinct(entries, row, fits, count)

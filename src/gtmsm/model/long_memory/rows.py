@@ -1,0 +1,162 @@
+"""Tables that grow together: in blocks, so that nothing is copied to make room and little room is wasted."""
+
+import mmap
+from bisect import bisect_right
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import torch
+from torch import Tensor
+
+SMALLEST = 64
+"""Rows of the first blocks."""
+WASTE = 16
+"""A new block holds a 16th of what there is: no more than that is ever room for nothing."""
+
+FEW = 64
+"""Rows that are sooner taken one by one."""
+
+LARGE = 2**20
+"""Bytes from which a table gets pages of its own."""
+
+
+def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An empty tensor on the CPU; a large one takes no page before it is written to, and gives all back at its end.
+
+    Trees come and go by the hundred while a memory grows: on the heap they would leave holes as large as themselves.
+    """
+    size = prod(shape) * dtype.itemsize
+    if size < LARGE or not hasattr(mmap, "MAP_PRIVATE"):
+        return torch.empty(shape, dtype=dtype)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(shape)
+
+
+class Rows:
+    """Columns of rows by name (`place`, `mean`, ...), which only ever get more."""
+
+    def __init__(self, like: dict[str, Tensor]) -> None:
+        self._like = {name: column[:0] for name, column in like.items()}
+        self.device = next(iter(like.values())).device
+        self._length = self._capacity = self._first = 0
+        self._starts: list[int] = []
+        self._starts_there = torch.zeros(0, dtype=torch.int64, device=self.device)
+        self._blocks: list[dict[str, Tensor]] = []
+        self._open: dict[str, np.ndarray] = {}  # the last block, for writers who cannot wait for a tensor
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def names(self) -> list[str]:
+        """The columns."""
+        return list(self._like)
+
+    @property
+    def width(self) -> int:
+        """How many columns there are."""
+        return len(self._like)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held, empty room included."""
+        return sum(column.nbytes for block in self._blocks for column in block.values())
+
+    def like(self, name: str) -> Tensor:
+        """A column of this kind without rows."""
+        return self._like[name]
+
+    def drop(self, name: str) -> None:
+        """Forget a column."""
+        for held in (self._like, *self._blocks):
+            del held[name]
+
+    def append(self, rows: dict[str, Tensor]) -> None:
+        """More rows, after those there are."""
+        count, done = len(rows["place"]), 0
+        while done < count:
+            if self._length == self._capacity:
+                self._add_block(count - done)
+            at = self._length - self._first
+            some = min(count - done, self._capacity - self._length)
+            for name, column in self._blocks[-1].items():
+                column[at : at + some] = rows[name][done : done + some]
+            done += some
+            self._length += some
+
+    def append_one(self, place: object, mean: object, log_var: object) -> None:
+        """One more row of these three columns, from anything that NumPy can write; on a CPU only."""
+        if self._length == self._capacity:
+            self._add_block(1)
+        at, block = self._length - self._first, self._open
+        block["place"][at] = place
+        block["mean"][at] = mean
+        block["log_var"][at] = log_var
+        self._length += 1
+
+    def _add_block(self, wanted: int) -> None:
+        """Room for as many rows as are wanted, and for some more."""
+        size = max(wanted, self._length // WASTE, SMALLEST)
+        on_cpu = self.device.type == "cpu"
+        block = {
+            name: room((size, *like.shape[1:]), like.dtype) if on_cpu else like.new_empty(size, *like.shape[1:])
+            for name, like in self._like.items()
+        }
+        self._blocks.append(block)
+        self._starts.append(self._length)
+        self._first, self._capacity = self._length, self._length + size
+        if on_cpu:
+            self._open = {name: block[name].numpy() for name in ("place", "mean", "log_var")}
+
+    def span(self, name: str, first: int, end: int) -> Tensor:
+        """Rows `first` to `end` of a column: a copy, unless they lie within a block."""
+        parts = self._parts(name, first, end)
+        return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else self._like[name]
+
+    def doubles(self, name: str, first: int, end: int) -> np.ndarray:
+        """Rows `first` to `end` of a column in float64, with nothing else copied on the way; on a CPU only."""
+        whole, done = room((end - first, *self._like[name].shape[1:]), torch.float64).numpy(), 0
+        for part in self._parts(name, first, end):
+            whole[done : done + len(part)] = part.numpy()
+            done += len(part)
+        return whole
+
+    def _parts(self, name: str, first: int, end: int) -> list[Tensor]:
+        """Rows `first` to `end` as they lie in blocks."""
+        if end <= first:
+            return []
+        begin, stop = bisect_right(self._starts, first) - 1, bisect_right(self._starts, end - 1)
+        return [
+            self._blocks[i][name][max(first - self._starts[i], 0) : end - self._starts[i]] for i in range(begin, stop)
+        ]
+
+    def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
+        """A few rows, without asking every block."""
+        of = [bisect_right(self._starts, index) - 1 for index in wanted]
+        rows = [self._blocks[i][name][index - self._starts[i]] for i, index in zip(of, wanted, strict=True)]
+        return torch.stack(rows) if rows else self._like[name]
+
+    def at(self, names: Sequence[str], index: Tensor) -> list[Tensor]:
+        """Rows `index`, in any shape, of some columns."""
+        wanted = index.flatten()
+        if len(self._blocks) <= 1:
+            block = self._blocks[0] if self._blocks else self._like
+            return [block[name].index_select(0, wanted).unflatten(0, index.shape) for name in names]
+        if len(wanted) <= FEW and self.device.type == "cpu":
+            return [self._one_by_one(name, wanted.tolist()).unflatten(0, index.shape) for name in names]
+        if len(self._starts_there) != len(self._starts):
+            self._starts_there = torch.tensor(self._starts, device=self.device)
+        starts = self._starts_there
+        of = torch.searchsorted(starts, wanted, right=True) - 1
+        order = of.argsort(stable=True)  # rows of one block together: each block is asked once
+        within = (wanted - starts[of])[order]
+        parts = [
+            (i, rows) for i, rows in enumerate(within.split(of.bincount(minlength=len(starts)).tolist())) if len(rows)
+        ]
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=self.device))
+        found = []
+        for name in names:
+            taken = [self._blocks[i][name].index_select(0, rows) for i, rows in parts] or [self._like[name]]
+            found.append(torch.cat(taken).index_select(0, back).unflatten(0, index.shape))
+        return found

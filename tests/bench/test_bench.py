@@ -1,0 +1,285 @@
+"""`gtmsm bench`: what it measures, shows and writes, and how it refuses."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from rich.console import Console, RenderableType
+
+from gtmsm.bench import ENTRIES, Report, bench, goals_table, profile_table, speeds_table
+from gtmsm.bench import sizes as of_sizes
+from gtmsm.bench.ceilings import Ceilings, measure_ceilings
+from gtmsm.bench.clock import Timing, captured, peak_bytes, time_calls
+from gtmsm.bench.profile import Share, short, where_time_goes
+from gtmsm.bench.sizes import LARGEST, ON_CPU, ON_GPU, Sizes, sizes_for
+from gtmsm.bench.table import digits, duration, scaled
+from gtmsm.bench.task import Against, Goal, Row
+from gtmsm.errors import InputError
+
+CPU = torch.device("cpu")
+TINY = Sizes(
+    seconds=0.01, copied=1 << 12, matmul=16, batch=(2, 1, 1), pool=2, places=2, rollouts=(4, 8), imagined=(2, 4),
+    nearest=(2, 3, 50), scan=(2, 9), drawn=4, rays=1, remembered=(100, 200),
+)  # fmt: skip
+SMALL = [name for name in ENTRIES if name not in ("walk", "walk-strong")]
+
+ROW = Row(
+    name="nearest", work="nearest 4", size="32 × 150 of 100,000, 4-D", seconds=2e-3, repeats=200, units=4_800,
+    unit="queries", rate=2.4e6, flops=5_760_000_000, bytes=52_000_000, precision="float32", bound="float32",
+    compute_floor=1e-4, floor=1e-4, times_floor=20.0, peak_bytes=1_000,
+    against=Against("torch.cdist + topk", 1e-2, 2_000_000), goal=Goal("times the reference", 8.0),
+)  # fmt: skip
+UPDATE = replace(
+    ROW, name="image-walk", work="update, image-walk", size="64 × (256 + 32) steps", seconds=3.1e-4, units=1,
+    unit="updates", rate=3_226.0, bound="memory", against=None, peak_bytes=None, goal=Goal("milliseconds", 0.35),
+)  # fmt: skip
+CEILINGS = Ceilings(4.1e12, {"float32": 5e13, "tf32": 4e14, "bfloat16": 7e14}, 1.3e-6)
+REPORT = Report("NVIDIA H200", "2.11.0", "0.1.0", CEILINGS, [UPDATE, ROW])
+
+
+def printed(*parts: RenderableType, width: int = 120) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(*parts)
+    return console.file.getvalue()
+
+
+# ---- clocks and ceilings
+
+
+def test_a_call_is_repeated_until_the_time_is_up():
+    calls = []
+    timing = time_calls(lambda: calls.append(1), CPU, budget=1e-4)
+    assert len(calls) >= len(timing.seconds) >= 3
+
+
+def test_a_median_is_not_moved_by_one_call_that_was_disturbed():
+    timing = Timing((1.0, 1.0, 9.0))
+    assert timing.median == timing.best == 1.0
+
+
+def test_a_cpu_has_no_graphs_and_tells_no_peaks():
+    def call() -> None:
+        pass
+
+    assert captured(call, CPU) is call
+    assert peak_bytes(call, CPU) is None
+
+
+def test_a_cpu_has_a_bandwidth_and_one_precision():
+    ceilings = measure_ceilings(CPU, TINY)
+    assert ceilings.bandwidth > 0
+    assert ceilings.launch is None
+    assert list(ceilings.flops) == ["float32"]
+
+
+def test_the_better_of_two_measurements_counts():
+    worse = Ceilings(1.0, {"float32": 1.0, "tf32": 9e15, "bfloat16": 1.0}, 1.0)
+    assert CEILINGS.or_better(worse) == Ceilings(4.1e12, {"float32": 5e13, "tf32": 9e15, "bfloat16": 7e14}, 1.3e-6)
+
+
+def test_sizes_follow_the_device_and_large_adds_the_longest_memory():
+    assert sizes_for(CPU) == ON_CPU
+    assert sizes_for(torch.device("cuda")) == ON_GPU
+    assert sizes_for(CPU, large=True).remembered[-1] == LARGEST
+
+
+# ---- what is measured
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_entry_is_measured_beside_a_floor(name: str):
+    report = bench([name], CPU, TINY)
+    assert report.rows
+    for row in report.rows:
+        assert row.name == name
+        assert min(row.seconds, row.rate, row.flops, row.bytes, row.floor) > 0
+        assert row.times_floor == pytest.approx(row.seconds / row.floor)
+
+
+@pytest.mark.slow
+def test_updates_in_rooms_are_measured_too():
+    (row,) = bench(["walk"], CPU, TINY).rows
+    assert row.size == "1 × (150 + 32) steps"
+    assert row.flops > 1e9
+
+
+def test_entries_come_in_their_own_order_whatever_was_asked_first():
+    assert [row.name for row in bench(["raycast", "rollouts"], CPU, TINY).rows] == ["rollouts", "raycast"]
+
+
+def test_a_long_memory_has_a_row_for_every_length():
+    rows = bench(["long-memory"], CPU, TINY).rows
+    assert [row.size for row in rows] == ["3 of 100, 4-D", "3 of 200, 4-D"]
+
+
+def test_who_listens_hears_what_is_done():
+    heard: list[str] = []
+    bench(["rollouts"], CPU, TINY, tell=heard.append)
+    assert heard == ["the ceilings of this device", "rollouts", "the ceilings once more"]
+
+
+def test_an_unknown_name_is_refused_with_the_closest():
+    with pytest.raises(InputError, match='no speed called "rolouts"; did you mean "rollouts"'):
+        bench(["rolouts"], CPU, TINY)
+
+
+def test_only_updates_can_be_looked_into():
+    with pytest.raises(InputError, match="--profile looks into updates, and rollouts has none; name one of image-walk"):
+        bench(["rollouts"], CPU, TINY, profile=True)
+
+
+# ---- where the time goes
+
+
+def test_shares_are_largest_first_and_come_to_one():
+    a = torch.ones(200, 200)
+    shares = where_time_goes(lambda: (a @ a).exp().sum(), CPU, top=2)
+    assert sum(share.share for share in shares) == pytest.approx(1)
+    assert shares[0].seconds >= shares[1].seconds
+    assert len(shares) == 3
+    assert shares[-1].kernel == "all others"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("aten::mm", "aten::mm"),
+        ("_forward", "_forward"),
+        ("void (anonymous namespace)::softmax_warp(float*)", "softmax_warp"),
+        ("void cutlass::Kernel2<cutlass_80_s1688gemm_128x64>(Params)", "Kernel2<cutlass_80_s1688gemm_128x64>"),
+        ("void at::native::elementwise<4, at::native::CUDAFunctor_add<float>>(int)", "elementwise<CUDAFunctor_add>"),
+    ],
+)  # fmt: skip
+def test_a_kernel_is_called_by_what_tells_it_from_others(kernel: str, name: str):
+    assert short(kernel) == name
+
+
+# ---- what is shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "text"),
+    [
+        (digits(0.1234), "0.12"), (digits(0.0234), "0.023"), (digits(12.34), "12.3"), (digits(1234.5), "1,234"),
+        (scaled(1.5e12, "B/s"), "1.50 TB/s"), (scaled(2e6, "steps/s"), "2.00 M steps/s"), (scaled(57e6, ""), "57.0 M"),
+        (duration(2.5), "2.50 s"), (duration(3.1e-4), "310 µs"), (duration(5e-9), "5.00 ns"),
+    ],
+)  # fmt: skip
+def test_numbers_have_three_digits_and_a_unit(shown: str, text: str):
+    assert shown == text
+
+
+def test_the_table_fits_120_columns_with_a_line_for_each_row():
+    lines = printed(speeds_table(REPORT)).splitlines()
+    assert max(map(len, lines)) <= 120
+    (update,) = (line for line in lines if line.startswith("update, image-walk"))
+    assert update.split()[-8:] == ["5.76", "G", "52.0", "MB", "100", "µs", "mem", "20.0"]
+    (nearest,) = (line for line in lines if line.startswith("nearest 4  "))
+    assert "2.00 ms" in nearest
+    assert "2.40 M queries/s" in nearest
+    assert nearest.rstrip().endswith("fp32     20.0")
+
+
+def test_the_table_says_on_which_device_and_what_that_can_do():
+    text = printed(speeds_table(REPORT))
+    assert "device:   NVIDIA H200; gtmsm 0.1.0, torch 2.11.0" in text
+    assert "ceilings: memory 4.10 TB/s; float32 50.0 TFLOP/s, tf32 400 TFLOP/s, bfloat16 700 TFLOP/s; 1.30 µs" in text
+
+
+def test_a_narrow_terminal_goes_without_what_explains_the_floor():
+    lines = printed(speeds_table(REPORT, width=80), width=80).splitlines()
+    assert lines[0].split() == ["work", "size", "time", "rate", "floor", "×", "floor"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_what_is_held_against_another_way_says_how_much_faster_it_is():
+    text = " ".join(printed(speeds_table(REPORT)).split())
+    assert (
+        "5.00 times as fast as torch.cdist + topk, with 1.00 kB of memory beside its inputs instead of 2.00 MB" in text
+    )
+
+
+def test_goals_are_met_or_not():
+    lines = printed(goals_table(REPORT.rows)).splitlines()
+    (update,) = (line for line in lines if line.startswith("update"))
+    (nearest,) = (line for line in lines if line.startswith("nearest"))
+    assert "at most 0.35 ms  0.31 ms" in update
+    assert "at least 8.00 × torch.cdist + topk   5.00 ×  not met" in nearest
+    assert "not met" not in update
+
+
+@pytest.mark.parametrize(
+    ("goal", "met"),
+    [
+        (Goal("rate", 2e6), True), (Goal("rate", 3e6), False), (Goal("times the FLOP floor", 30.0), True),
+        (Goal("times the FLOP floor", 3.0), False), (Goal("times the reference", 5.0), True), (None, None),
+    ],
+)  # fmt: skip
+def test_a_goal_is_a_bound_from_the_right_side(goal: Goal | None, met: bool | None):
+    assert replace(ROW, goal=goal).met is met
+
+
+def test_a_profile_shows_shares():
+    text = printed(profile_table("walk", [Share("aten::mm", 12, 1e-3, 0.75), Share("all others", 3, 3e-4, 0.25)]))
+    assert "an update of walk, by kernel" in text
+    assert "75.0%" in text
+
+
+def test_a_report_survives_json():
+    plain = REPORT.as_plain()
+    read = json.loads(json.dumps(plain))
+    assert read == json.loads(json.dumps(plain, sort_keys=True))
+    assert read["device"] == "NVIDIA H200"
+    assert read["ceilings"]["flops"]["tf32"] == 4e14
+    assert read["rows"][1]["against"]["seconds"] == 1e-2
+    assert (read["rows"][0]["goal_met"], read["rows"][1]["goal_met"]) == (True, False)
+    assert read["rows"][1]["times_reference"] == pytest.approx(5)
+
+
+# ---- the verb
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As little of everything as there can be."""
+    monkeypatch.setattr(of_sizes, "ON_CPU", TINY)
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def test_the_verb_prints_a_table_and_writes_what_it_holds(gtmsm, tiny, tmp_path: Path):
+    file = tmp_path / "new" / "speeds.json"
+    code, out, err = gtmsm("bench", "rollouts", "--device", "cpu", "--json", file, "--goals")
+    assert (code, err) == (0, "")
+    assert "pose rollouts" in out
+    assert "at least 200 M steps/s" in out
+    written = json.loads(file.read_text())
+    assert written.keys() == {"device", "torch", "gtmsm", "ceilings", "rows", "profiles"}
+    (row,) = written["rows"]
+    assert (row["name"], row["size"], row["units"]) == ("rollouts", "4 × 8 steps", 32)
+
+
+def test_the_verb_writes_nothing_unless_told(gtmsm, tiny, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    assert gtmsm("bench", "walled-scan", "--device", "cpu").code == 0
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_verb_looks_into_updates(gtmsm, tiny):
+    out = gtmsm("bench", "image-walk", "--device", "cpu", "--profile").out
+    assert "an update of image-walk, by kernel" in out
+    assert "aten::mm" in out
+
+
+def test_the_help_names_everything_that_can_be_timed(gtmsm):
+    out = gtmsm("bench", "--help").out
+    assert all(name in out for name in ENTRIES)
+
+
+def test_the_verb_refuses_what_it_does_not_know(refused, tiny, tmp_path: Path):
+    assert refused("bench", "nearst", "--device", "cpu") == 'there is no speed called "nearst"; did you mean "nearest"?'
+    assert "unknown flag" in refused("bench", "--jsn", "x")
+    (tmp_path / "file").write_text("")
+    assert "is not a folder" in refused("bench", "rollouts", "--json", tmp_path / "file" / "speeds.json")

@@ -1,0 +1,395 @@
+"""Memory that grows: the same answers as looking at every entry, at any length."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gtmsm.errors import InputError
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.long_memory import LongMemory, grid_index, tree_index
+from gtmsm.model.memory import Memory
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.tensors import Belief, Gaussian
+
+KINDS = ["tree", "grid"]
+
+
+def seeded(seed=0):
+    return torch.Generator().manual_seed(seed)
+
+
+def points(n, size, seed=0, dtype=torch.float32):
+    return torch.randn(n, size, generator=seeded(seed), dtype=torch.float64).to(dtype)
+
+
+def memory_of(places, code_size=3, **more):
+    """The memory of one agent, with codes that can be told apart."""
+    mean = torch.randn(1, len(places), code_size, generator=seeded(11)).to(places.dtype)
+    return Memory(Belief(places[None]), Gaussian(mean, 0.1 * mean), **more)
+
+
+def by_sorting(places, query, k):
+    """All distances in float64, sorted; of those equally far the earlier first."""
+    step = places.double().numpy()[None] - query.double().numpy()[:, None]
+    far2 = np.zeros(step.shape[:2])
+    for axis in range(step.shape[-1]):
+        far2 += step[..., axis] ** 2
+    return torch.from_numpy(np.argsort(far2, axis=1, kind="stable")[:, :k])
+
+
+def assert_nearest(memory, places, query, k):
+    """As a batch, and one by one."""
+    expected = by_sorting(places, query, k)
+    if k < len(places):
+        assert torch.equal(memory.nearest(Belief(query[None]), k).index[0], expected)
+    for asked, right in zip(query, expected, strict=True):
+        index, far2 = memory.find(asked.numpy(), k)
+        assert index.tolist() == right.tolist()
+        assert np.array_equal(far2, np.sort(far2))
+
+
+@st.composite
+def lives(draw):
+    """What an agent wrote, a few or many entries at a time, in a world of some kind."""
+    size = draw(st.integers(1, 4))
+    world = draw(st.sampled_from(["anywhere", "lattice", "far away", "mostly asleep"]))
+    steps = draw(st.lists(st.integers(0, 40), min_size=1, max_size=12).filter(any))
+    places = points(sum(steps), size, draw(st.integers(0, 99)), draw(st.sampled_from([torch.float32, torch.float64])))
+    if world == "lattice":
+        places = places.round()
+    if world == "far away":
+        places = places + 1e4
+    if world == "mostly asleep":
+        places[:: 1 + draw(st.integers(0, 3))] = places[0].clone()
+    return places, steps
+
+
+@settings(max_examples=60, deadline=None)
+@given(life=lives(), buffer=st.integers(1, 40), ratio=st.integers(2, 5), data=st.data())
+def test_trees_that_grow_between_questions_give_what_sorting_all_distances_gives(life, buffer, ratio, data):
+    live(LongMemory(index="tree", buffer=buffer, ratio=ratio), *life, data)
+
+
+@settings(max_examples=15, deadline=None)
+@given(life=lives(), buffer=st.integers(1, 40), data=st.data())
+def test_a_grid_that_grows_between_questions_gives_what_sorting_all_distances_gives(life, buffer, data):
+    live(LongMemory(index="grid", buffer=buffer), *life, data)
+
+
+def live(memory, places, steps, data):
+    """Write and ask in turns."""
+    held = 0
+    for some in steps:
+        new = places[held : held + some]
+        if data.draw(st.booleans(), "one by one"):
+            for place in new.numpy():
+                if held == 0 and not len(memory):
+                    memory.write(memory_of(new[:1]))
+                    continue
+                memory.insert(place, [0.0] * 3, [0.0] * 3)
+        else:
+            assert memory.write(memory_of(new)) is memory
+        held += some
+        assert len(memory) == held
+        if held:
+            there = places[data.draw(st.lists(st.integers(0, held - 1), min_size=1, max_size=3), "at entries")]
+            query = torch.cat([there, there + points(len(there), there.shape[1], 7, there.dtype)])
+            assert_nearest(memory, places[:held], query, data.draw(st.integers(1, held), "k"))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_thousands_of_entries_are_searched_exactly(kind, size):
+    places = points(5000, size)
+    memory = LongMemory.of(memory_of(places), index=kind, buffer=100)
+    query = torch.cat([points(20, size, 1), 30 * points(5, size, 2), places[:5]])
+    assert_nearest(memory, places, query, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_headings_and_clusters_in_a_wide_world_are_searched_exactly(kind):
+    turn = 7 * points(3000, 1)[:, 0]
+    centre = (1e4 * points(6, 2, 3))[torch.arange(3000) % 6]
+    places = torch.cat([centre + points(3000, 2, 2), turn.cos()[:, None], turn.sin()[:, None]], 1)
+    memory = LongMemory.of(memory_of(places), index=kind, buffer=64)
+    assert_nearest(memory, places, torch.cat([places[:20] + 0.1, points(5, 4, 5), 3e4 * points(3, 4, 6)]), 7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_queries_beyond_what_is_looked_at_together_are_searched_in_portions(kind, monkeypatch):
+    monkeypatch.setattr(tree_index, "AT_ONCE", 500)
+    monkeypatch.setattr(grid_index, "AT_ONCE", 500)
+    places = points(800, 2)
+    memory = LongMemory.of(memory_of(places), index=kind, buffer=50)
+    memory.write(memory_of(places[:30] + 5))
+    assert_nearest(memory, torch.cat([places, places[:30] + 5]), points(40, 2, 1), 4)
+
+
+def test_trees_fall_in_size_by_the_ratio_and_are_few():
+    memory, places = LongMemory(buffer=4, ratio=3), points(500, 2)
+    for held in range(1, 501):
+        memory.insert(places[held - 1].numpy(), [0.0], [0.0])
+        *trees, waiting = memory._index.sizes
+        assert sum(trees) + waiting == held
+        assert waiting < 4
+        assert all(small * 3 <= large for large, small in zip(trees, trees[1:], strict=False))
+        assert len(trees) <= 1 + math.log(max(held / 4, 1), 3)
+
+
+def test_an_agent_that_stands_still_for_hours_is_one_point_of_a_tree():
+    places = torch.cat([points(500, 2), torch.zeros(100_000, 2), torch.ones(50_000, 2), points(500, 2, 1)])
+    memory = LongMemory.of(memory_of(places, code_size=1))
+    index, far2 = memory.find([0.0, 0.0], 6)
+    assert index.tolist() == list(range(500, 506))
+    assert far2.tolist() == [0.0] * 6
+    assert memory.find([0.6, 0.6], 3)[0].tolist() == by_sorting(places, torch.tensor([[0.6, 0.6]]), 3)[0].tolist()
+    (tree,) = memory._index._trees
+    assert tree.crowds == 2
+    assert tree._tree.n == 1002
+    far_in = 100_400  # beyond the crowd there is still everything else
+    assert memory.find([0.0, 0.0], far_in)[0].tolist() == by_sorting(places, torch.zeros(1, 2), far_in)[0].tolist()
+
+
+def test_places_of_rest_in_a_walk_leave_all_others_where_they_were(monkeypatch):
+    monkeypatch.setattr(tree_index, "MOVED", 7)
+    places = points(600, 3).round(decimals=1)
+    for rest in range(4):
+        places[rest * 100 + 30 : rest * 100 + 110] = points(1, 3, 50 + rest)
+    memory = LongMemory.of(memory_of(places), buffer=10)
+    assert_nearest(memory, places, torch.cat([places[::20], points(20, 3, 1)]), 9)
+    (tree,) = memory._index._trees
+    assert tree.crowds == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_standing_still_from_the_first_step_on_works_at_any_length(kind):
+    memory = LongMemory(index=kind, buffer=8, ratio=2)
+    for held in range(1, 300):
+        memory.insert([2.0, 3.0], [0.0], [0.0])
+        k = min(4, held)
+        assert memory.find([2.0, 3.0], k)[0].tolist() == list(range(k))
+        assert memory.find([9.0, 3.0], k)[1].tolist() == [49.0] * k
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_when_all_entries_are_wanted_they_come_in_their_order_as_from_a_memory(kind):
+    memory = memory_of(points(30, 2))
+    query = Belief(points(4, 2, 1)[None])
+    near, plain = LongMemory.of(memory, index=kind, buffer=7).nearest(query, 30), memory.nearest(query, 30)
+    assert torch.equal(near.index, plain.index)
+    assert torch.equal(near.distance2, plain.distance2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distances_have_the_gradients_of_finite_differences(kind):
+    memory = LongMemory.of(memory_of(points(40, 2, dtype=torch.float64)), index=kind, buffer=10)
+    query = points(3, 2, 1, torch.float64)[None].requires_grad_()
+    assert torch.autograd.gradcheck(lambda q: memory.nearest(Belief(q), 3).distance2, query)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_queries_have_no_neighbours(kind):
+    memory = LongMemory.of(memory_of(points(40, 2)), index=kind, buffer=10)
+    assert memory.nearest(Belief(torch.zeros(1, 0, 2)), 3).index.shape == (1, 0, 3)
+
+
+def test_entries_come_back_as_they_were_written():
+    n = 700
+    whole = Memory(
+        Belief(points(n, 2)[None], torch.rand(1, n, 2, 2)),
+        Gaussian(torch.rand(1, n, 5), torch.rand(1, n, 5)), torch.rand(1, n, 3, 4), torch.rand(1, n, 1),
+    )  # fmt: skip
+    memory = LongMemory()
+    for some in torch.arange(n).split(23):
+        part = slice(int(some[0]), int(some[-1]) + 1)
+        memory.write(Memory(whole.place[:, part], whole.code[:, part], whole.digest[:, part], whole.variance[:, part]))
+    assert torch.equal(memory.place.mean, whole.place.mean)
+    assert torch.equal(memory.place.covariance, whole.place.covariance)
+    assert torch.equal(memory.code.mean, whole.code.mean)
+    assert torch.equal(memory.code.log_var, whole.code.log_var)
+    assert torch.equal(memory.digest, whole.digest)
+    assert torch.equal(memory.variance, whole.variance)
+    for shape in ((1, 4, 2), (1, 200, 3), (1, 0, 2)):
+        index = torch.randint(n, shape, generator=seeded(1))
+        assert torch.equal(memory.code_at(index).log_var, whole.code_at(index).log_var)
+        assert torch.equal(memory.code_at(index).mean, whole.code_at(index).mean)
+        assert torch.equal(memory.place_at(index), whole.place_at(index))
+        (bank, row, digest), (all_codes, place_in_all, digests) = memory.retrieve(index), whole.retrieve(index)
+        assert len(bank.mean) == len(digest) == len(index.unique())
+        assert torch.equal(bank.mean[row], all_codes.mean[place_in_all])
+        assert torch.equal(bank.log_var[row], all_codes.log_var[place_in_all])
+        assert torch.equal(digest[row], digests[place_in_all])
+
+
+def test_what_was_handed_out_before_stays_as_it_was():
+    memory = LongMemory.of(memory_of(points(10, 2)))
+    place, code = memory.place.mean, memory.code.mean
+    before = copy.deepcopy((place, code))
+    memory.write(memory_of(points(5000, 2, 1)))
+    assert torch.equal(place, before[0])
+    assert torch.equal(code, before[1])
+    assert len(memory) == 5010
+
+
+def test_what_some_entries_lack_nothing_is_known_of_as_in_a_memory():
+    sure = memory_of(points(3, 2), variance=torch.ones(1, 3, 1))
+    memory = LongMemory.of(sure).write(memory_of(points(2, 2)))
+    assert memory.variance is None
+    assert memory.retrieve(torch.zeros(1, 1, 1, dtype=torch.int64))[2] is None
+    assert memory.write(sure).variance is None
+    assert len(memory) == 8
+
+
+def test_little_more_is_held_than_keys_and_values():
+    places, code = points(60_000, 4), [0.0] * 16
+    memory = LongMemory()
+    for held, place in enumerate(places.numpy(), 1):
+        memory.insert(place, code, code)
+        if held > 2000 and held % 997 == 0:
+            memory.find(place, 4)
+            waiting_room = 4096 * 4 * 8
+            assert memory.nbytes - waiting_room <= 1.5 * held * 4 * (4 + 2 * 16)
+
+
+def world_model(**recall):
+    torch.manual_seed(0)
+    settings = WorldModelConfig(recall=RecallConfig(**recall))
+    return WorldModel(settings, (3, 8, 8), 2).eval().requires_grad_(False)
+
+
+@pytest.mark.parametrize("recall", [{"prior": "mixture"}, {"prior": "query", "width": 16}])
+def test_a_world_model_remembers_the_same_by_either(recall):
+    model = world_model(**recall)
+    frames, actions = torch.rand(1, 60, 3, 8, 8, generator=seeded()), points(60, 2)[None]
+    memory = here = long_here = None
+    long_memory = LongMemory(buffer=8, ratio=2)
+    for some in torch.arange(60).split(20):
+        memory, here = model.memorise(frames[:, some], actions[:, some], memory, here)
+        long_memory, long_here = model.memorise(frames[:, some], actions[:, some], long_memory, long_here)
+    assert isinstance(long_memory, LongMemory)
+    assert len(long_memory) == len(memory) == 60
+    torch.testing.assert_close(long_here.mean, here.mean)
+    plan = points(9, 2, 1)[None]
+    dream, long_dream = model.imagine(memory, here, plan), model.imagine(long_memory, long_here, plan)
+    torch.testing.assert_close(long_dream.frames, dream.frames)
+    assert torch.equal(long_dream.retrieved, dream.retrieved)
+
+
+def test_places_are_recognised_by_either_memory_alike():
+    torch.manual_seed(0)
+    parts = {"motion": MotionConfig(noise=0.1), "landmark": LandmarkConfig(form="bayes", width=16)}
+    model = WorldModel(WorldModelConfig(**parts), (3, 8, 8), 2).eval().requires_grad_(False)
+    frames, actions = torch.rand(1, 40, 3, 8, 8, generator=seeded()), points(40, 2)[None]
+    begun, here = model.memorise(frames[:, :20], actions[:, :20])
+    long_memory = LongMemory.of(begun, buffer=8, ratio=2)
+    memory, there = model.memorise(frames[:, 20:], actions[:, 20:], begun, here)
+    long_memory, long_there = model.memorise(frames[:, 20:], actions[:, 20:], long_memory, here)
+    assert torch.equal(long_there.mean, there.mean)
+    clip = frames[:, 5:8], actions[:, 5:8]
+    seen, long_seen = vars(model.localise(memory, *clip)), vars(model.localise(long_memory, *clip))
+    for name, value in seen.items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, long_seen[name]), name
+
+
+def test_an_empty_memory_is_there_and_holds_nothing():
+    memory = LongMemory()
+    assert memory
+    assert len(memory) == 0
+    assert memory.code.mean.shape[:2] == memory.place.mean.shape[:2] == (1, 0)
+    assert (
+        memory.write(Memory(Belief(torch.zeros(1, 0, 2)), Gaussian(torch.zeros(1, 0, 3), torch.zeros(1, 0, 3))))
+        is memory
+    )
+    with pytest.raises(InputError, match="asked for 1 neighbours of a memory that holds 0; write to it first"):
+        memory.find([0.0, 0.0], 1)
+    with pytest.raises(InputError, match="this memory is empty"):
+        memory.code_at(torch.zeros(1, 1, dtype=torch.int64))
+
+
+def test_memories_are_stores_each_of_its_own():
+    one, other = (LongMemory.of(memory_of(points(3, 2))) for _ in range(2))
+    assert one == one
+    assert one != other
+    assert len({one, other}) == 2
+    assert repr(one).startswith("LongMemory(3 entries")
+
+
+@pytest.mark.parametrize("k", [-1, 0, 8])
+def test_more_neighbours_than_there_are_entries_or_none_are_refused(k):
+    memory = LongMemory.of(memory_of(points(7, 2)))
+    for ask in (lambda: memory.nearest(Belief(torch.zeros(1, 1, 2)), k), lambda: memory.find([0.0, 0.0], k)):
+        with pytest.raises(InputError, match=f"asked for {k} neighbours of a memory that holds 7; give 1 to 7"):
+            ask()
+
+
+@pytest.mark.parametrize(("query", "message"), [
+    (torch.zeros(2, 1, 2), "queries of 2 agents, but a long memory is that of 1"),
+    (torch.zeros(1, 1, 3), "queries have 3 coordinates; the places of this memory have 2"),
+    (torch.tensor([[[0.0, 0.0], [1.0, math.nan]]]), r"query 1 is \[1.0, nan\]"),
+    (torch.zeros(1, 1, 2, device="meta"), "queries are on meta but this memory is on cpu"),
+])  # fmt: skip
+def test_queries_that_do_not_fit_are_refused(query, message):
+    with pytest.raises(InputError, match=message):
+        LongMemory.of(memory_of(points(7, 2))).nearest(Belief(query), 1)
+
+
+def test_the_kl_distance_is_refused():
+    with pytest.raises(InputError, match="distance is kl, but a long memory is searched by the means of places alone"):
+        LongMemory.of(memory_of(points(7, 2))).nearest(Belief(torch.zeros(1, 1, 2)), 1, "kl")
+
+
+@pytest.mark.parametrize(("later", "message"), [
+    (lambda: "a walk", "got a str to write; give a Memory"),
+    (lambda: Memory(Belief(torch.zeros(2, 4, 2)), Gaussian(*torch.zeros(2, 2, 4, 3))), "got 2 memories"),
+    (lambda: memory_of(points(4, 3)), r"place is torch.float32 of size \(3,\)"),
+    (lambda: memory_of(points(4, 2), code_size=5), r"mean is torch.float32 of size \(5,\)"),
+    (lambda: memory_of(points(4, 2, dtype=torch.float64)), "place is torch.float64"),
+    (lambda: memory_of(torch.tensor([[0.0, 1.0], [math.nan, 2.0]])), r"place 1 is \[nan, 2.0\]; give finite numbers"),
+    (lambda: memory_of(torch.zeros(4, 2, device="meta")), "place is on meta but this memory is on cpu"),
+])  # fmt: skip
+def test_entries_that_do_not_fit_are_refused_and_leave_the_memory_as_it_was(later, message):
+    memory = LongMemory.of(memory_of(points(7, 2)))
+    with pytest.raises(InputError, match=message):
+        memory.write(later())
+    assert len(memory) == 7
+    assert_nearest(memory, points(7, 2), points(2, 2, 1), 3)
+
+
+@pytest.mark.parametrize(("entry", "message"), [
+    (([0.0], [0.0] * 3, [0.0] * 3), "place has 1 numbers; in the entries of this memory it has 2"),
+    (([0.0] * 2, [0.0], [0.0] * 3), "mean has 1 numbers; in the entries of this memory it has 3"),
+    (([0.0] * 2, [0.0] * 3, [0.0] * 4), "log_var has 4 numbers; in the entries of this memory it has 3"),
+    (([0.0, math.nan], [0.0] * 3, [0.0] * 3), r"the place is \[0.0, nan\]; give finite numbers"),
+    (([0.0, math.inf], [0.0] * 3, [0.0] * 3), r"the place is \[0.0, inf\]; give finite numbers"),
+])  # fmt: skip
+def test_single_entries_that_do_not_fit_are_refused(entry, message):
+    memory = LongMemory.of(memory_of(points(7, 2)))
+    with pytest.raises(InputError, match=message):
+        memory.insert(*entry)
+    assert len(memory) == 7
+
+
+def test_single_entries_cannot_lack_what_the_others_have():
+    memory = LongMemory.of(memory_of(points(3, 2), variance=torch.ones(1, 3, 1)))
+    with pytest.raises(InputError, match="the entries of this memory have variance, too"):
+        memory.insert([0.0] * 2, [0.0] * 3, [0.0] * 3)
+
+
+def test_places_that_are_nowhere_cannot_be_looked_for():
+    with pytest.raises(InputError, match=r"the place asked for is \[nan, 0.0\]"):
+        LongMemory.of(memory_of(points(3, 2))).find([math.nan, 0.0], 1)
+
+
+@pytest.mark.parametrize("wrong", [{"buffer": 0}, {"ratio": 1}, {"index": "hash"}])
+def test_settings_that_make_no_index_are_refused(wrong):
+    (name,) = wrong
+    with pytest.raises(InputError, match=f"{name} is"):
+        LongMemory(**wrong)

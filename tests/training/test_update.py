@@ -1,0 +1,102 @@
+"""A whole update by the kernels of a GPU, interpreted, is the update that readable twins make."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import record
+from gtmsm.kernels.choice import forced
+from gtmsm.model.elbo import ObjectiveConfig
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.training.curriculum import Stage
+from gtmsm.training.engine import build_fabric
+from gtmsm.training.update import OptimiserConfig, Updater
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.walkers import PoissonWalker
+
+MODELS = {
+    "mixture": WorldModelConfig(vae=FrameVAEConfig(width=16, code_size=4), motion=MotionConfig(hidden=8)),
+    "query": WorldModelConfig(
+        vae=FrameVAEConfig(width=16, code_size=4),
+        motion=MotionConfig(kind="gliding", hidden=8),
+        recall=RecallConfig(prior="query", width=16, neighbours=3),
+    ),
+    "drifting": WorldModelConfig(
+        vae=FrameVAEConfig(width=16, code_size=4),
+        motion=MotionConfig(kind="drifting"),
+        recall=RecallConfig(neighbours=3),
+    ),
+}
+
+
+def a_model_and_its_updater(settings, device):
+    """A model that walks over random images, about to learn."""
+    torch.manual_seed(0)
+    images = (255 * torch.rand(6, 3, 8, 8)).byte().to(device)
+    world, walker = ImageWalk(images, ImageWalkConfig(size=8, crop=4, stride=2)), PoissonWalker()
+    model = WorldModel(settings, world.frame_shape, 5).to(device)
+    turns = int(settings.motion.has_heading)
+
+    def source(n, steps, generator):
+        clip = record(world, walker, n, steps, generator)
+        truth = (torch.nn.functional.pad(part, (0, turns)) for part in (clip.true_pose, clip.true_step))
+        return Clip(clip.x, clip.a, *truth)
+
+    generator = torch.Generator(device).manual_seed(0)
+    objective = ObjectiveConfig(displacement=float(turns))
+    updater = Updater(build_fabric(device, 1, 3), model, source, OptimiserConfig(batch=3), objective, generator)
+    updater.enter(Stage("here", 0, 100, 9, 5, settings.recall, motion_rate=1.0, wall_rate=5.0))
+    return model, updater
+
+
+def updated(settings, twin, device, room):
+    """The gradient of one update, and what it logged."""
+    _, updater = a_model_and_its_updater(settings, device)
+    updater._room = room
+    with forced(twin):
+        updater._update()
+    return updater.optimiser._shelf.gradient, updater.take_sums()
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("room", [None, 64])
+def test_fast_kernels_make_the_update_that_readable_twins_make(triton_device, name, room):
+    fast, readable = (updated(MODELS[name], twin, triton_device, room) for twin in ("triton", "readable"))
+    assert (fast[0] - readable[0]).norm() < 1e-4 * readable[0].norm()
+    for key, value in readable[1].items():
+        assert fast[1][key] == pytest.approx(value, rel=2e-3, abs=1e-3), key
+
+
+def test_room_enough_changes_nothing():
+    settings = MODELS["mixture"]
+    plain, roomy = (updated(settings, "readable", "cpu", room) for room in (None, 64))
+    torch.testing.assert_close(plain, roomy, rtol=1e-4, atol=1e-6)
+
+
+def test_too_little_room_leaves_steps_out_and_still_learns():
+    settings = MODELS["mixture"]
+    gradient, logged = updated(settings, "readable", "cpu", room=10)
+    assert gradient.isfinite().all() and gradient.norm() > 0
+    assert logged["elbo"] != pytest.approx(updated(settings, "readable", "cpu", None)[1]["elbo"], rel=1e-6)
+
+
+def test_reading_all_of_memory_needs_no_room():
+    settings = replace(MODELS["mixture"], recall=RecallConfig(neighbours=0))
+    assert updated(settings, "readable", "cpu", None)[0].isfinite().all()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU captures graphs")
+@pytest.mark.parametrize("name", MODELS)
+def test_a_captured_update_is_the_update_itself(name):
+    weights = []
+    for by_graph in (True, False):
+        model, updater = a_model_and_its_updater(MODELS[name], "cuda")
+        for _ in range(8):
+            updater.run() if by_graph else updater._update()
+        weights.append(model.state_dict())
+    torch.testing.assert_close(*weights, rtol=1e-3, atol=2e-4)

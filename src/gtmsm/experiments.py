@@ -251,8 +251,9 @@ class ImageWalkSetting(Setting):
         return self._test_world
 
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Walks made on the spot."""
-        return record(self.train_world, self.walker, n, steps, generator)
+        """Walks made on the spot; with the truth only where it is learned from."""
+        truth = self.experiment.training.objective.displacement > 0
+        return record(self.train_world, self.walker, n, steps, generator, truth)
 
 
 class RoomsSetting(Setting):

@@ -18,7 +18,7 @@ def test_every_entry_that_is_pointed_to_is_there_once_and_can_be_found(shape):
     index, n = retrievals(*shape), shape[-1]
     found = distinct(index, n)
     expected = (index + n * torch.arange(len(index)).view(-1, 1, 1)).unique()
-    assert torch.equal(found.entry, expected) and int(found.count) == len(expected)
+    assert torch.equal(found.entry, expected) and int(found.needed) == len(expected)
     assert torch.equal(found.entry[found.row] - n * torch.arange(len(index)).view(-1, 1, 1), index)
     assert found.fits.all()
 
@@ -28,10 +28,11 @@ def test_every_entry_that_is_pointed_to_is_there_once_and_can_be_found(shape):
 def test_what_fits_can_be_found_and_the_rest_is_marked(shape, room):
     index, n = retrievals(*shape), shape[-1]
     whole, found = distinct_by_parts(index, n), distinct_by_parts(index, n, room)
-    assert len(found.entry) == room and int(found.count) == int(whole.count)
+    assert len(found.entry) == room and int(found.needed) == int(whole.needed)
     number = index + n * torch.arange(len(index)).view(-1, 1, 1)
-    assert torch.equal(found.entry[found.row][found.fits], number[found.fits])
-    assert torch.equal(found.fits, whole.row < room)
+    fit = whole.row < room
+    assert torch.equal(found.entry[found.row][fit], number[fit])
+    assert torch.equal(found.fits, fit.all(-1))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -56,4 +57,4 @@ def test_memories_may_be_stretches_of_something_longer():
 
 def test_nothing_retrieved_needs_nothing():
     found = distinct(torch.zeros(2, 0, 3, dtype=torch.int64), 5)
-    assert len(found.entry) == 0 and int(found.count) == 0 and found.row.shape == (2, 0, 3)
+    assert len(found.entry) == 0 and int(found.needed) == 0 and found.row.shape == (2, 0, 3)

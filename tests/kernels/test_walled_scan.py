@@ -7,7 +7,7 @@ import torch
 
 from gtmsm.kernels import walled_scan_cpu
 from gtmsm.kernels.choice import forced
-from gtmsm.kernels.walled_scan import Gate, walled_scan, walled_scan_by_steps
+from gtmsm.kernels.walled_scan import Gate, walled_scan, walled_scan_by_steps, walled_scan_twice
 
 SHAPES = [  # batch, time, S, hidden
     (1, 1, 1, 1),
@@ -306,3 +306,22 @@ def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
     graph.replay()
     torch.cuda.synchronize()
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))
+
+
+@pytest.mark.parametrize("twin", ["readable", "cpu", "triton"])
+@pytest.mark.parametrize("shape", [(1, 1, 2, 3), (3, 7, 2, 5), (2, 0, 2, 4), (5, 130, 2, 8)])
+def test_both_paths_at_once_are_each_path_by_itself(twin, shape, triton_device):
+    dtype = torch.float64 if twin == "readable" else torch.float32
+    device = triton_device if twin == "triton" else "cpu"
+    inputs = [x.to(device, dtype) for x in walk(*shape)]
+
+    def both(start, displacement, noise, gate):
+        with forced(twin):
+            return torch.stack(walled_scan_twice(start, displacement, noise, gate))
+
+    def one_by_one(start, displacement, noise, gate):
+        paths = (walled_scan_by_steps(start, displacement, shaken, gate) for shaken in (None, noise))
+        return torch.stack(list(paths))
+
+    at_once, apart = values_and_gradients(both, inputs), values_and_gradients(one_by_one, inputs)
+    assert_equal_twins(at_once, apart, rtol=1e-3, atol=1e-4)

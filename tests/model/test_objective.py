@@ -109,14 +109,17 @@ def test_targets_of_a_clip_are_different_steps_of_its_future(monkeypatch):
 
 # ---- the regression of displacements
 
+ROUNDING = 1e-28
+"""Squared, of the way through poses: truth here is felt along a path, the model knows its steps by themselves."""
+
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_who_moves_as_it_really_did_pays_nothing(kind):
     model = model_of("mixture", kind)
     plain, _ = loss_of(model)
     loss, logs = loss_of(model, true_step=steps_of(model), displacement=100.0)
-    assert logs["displacement"] == 0
-    assert loss == plain
+    assert logs["displacement"] < ROUNDING
+    torch.testing.assert_close(loss, plain, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -134,8 +137,8 @@ def test_the_beginning_of_a_clip_may_be_left_out_of_the_regression():
     model = model_of()
     true_step = steps_of(model)
     true_step[:, :5] += 3
-    assert loss_of(model, true_step=true_step, displacement=1.0, displacement_after=5)[1]["displacement"] == 0
-    assert loss_of(model, true_step=true_step, displacement=1.0, displacement_after=4)[1]["displacement"] > 0
+    assert loss_of(model, true_step=true_step, displacement=1.0, displacement_after=5)[1]["displacement"] < ROUNDING
+    assert loss_of(model, true_step=true_step, displacement=1.0, displacement_after=4)[1]["displacement"] > 1
 
 
 def test_true_steps_are_read_by_nothing_but_the_regression():

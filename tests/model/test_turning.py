@@ -73,10 +73,30 @@ def test_unrolling_is_stepping(kind, batch, steps, noisy):
 def test_two_paths_at_once_are_the_mean_path_and_a_sampled_one(kind):
     motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)
     noise = motion.draw_noise(a, seeded(2))
-    mean, sample = motion.unroll_twice(a, noise)
+    mean, sample, _ = motion.unroll_twice(a, noise)
     torch.testing.assert_close(mean, motion.unroll(motion.start(3), a), rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(sample, motion.unroll(motion.start(3), a, noise), rtol=1e-12, atol=1e-12)
     assert not torch.equal(mean, sample)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_steps_of_an_agent_with_a_heading_are_those_felt_along_its_mean_path(kind):
+    motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)
+    mean, _, step = motion.unroll_twice(a, motion.draw_noise(a, seeded(2)))
+    torch.testing.assert_close(step, motion.displacement(mean), rtol=1e-10, atol=1e-12)
+    parameters = list(motion.parameters())
+    uneven = drawn(*step.shape, seed=5)
+    known, through_poses = (
+        torch.autograd.grad((uneven * steps.square()).sum(), parameters, retain_graph=True)
+        for steps in (step, motion.displacement(mean))
+    )
+    torch.testing.assert_close(known, through_poses, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("kind", ["free", "walled"])
+def test_without_a_heading_steps_have_to_be_felt(kind):
+    motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)
+    assert motion.unroll_twice(a, motion.draw_noise(a, seeded(2))).step is None
 
 
 class WalkAndStep(torch.nn.Module):
@@ -206,6 +226,16 @@ def test_where_a_map_lies_does_not_matter_to_how_places_lie_from_each_other():
     expected = motion.relative(motion.place(one), motion.place(other))
     elsewhere = (motion.place(moved(pose, (7.0, -3.0), 2.1)) for pose in (one, other))
     torch.testing.assert_close(motion.relative(*elsewhere), expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_places_that_were_found_lie_from_each_query_as_each_of_them_does(kind):
+    motion = motion_of(kind)
+    place, query = (motion.place(drawn(2, size, motion.state_size, seed=size)) for size in (7, 3))
+    index = torch.randint(7, (2, 3, 4), generator=seeded(1))
+    found = motion.relative_at(place, query, index)
+    for b, m, k in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4)).tolist():
+        torch.testing.assert_close(found[b, m, k], motion.relative(place[b, index[b, m, k]], query[b, m]))
 
 
 @pytest.mark.parametrize("kind", ["free", "walled"])

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
-from gtmsm.training.prospect import ProspectConfig
+from gtmsm.training.prospect import ProspectConfig, Source
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
 from gtmsm.worlds.image_walk import ImageWalkConfig
@@ -447,12 +448,17 @@ def test_what_learns_at_rate_zero_stays_as_it_is(held: str):
     assert same == (walls if held == "walls" else {"motion.M"})
 
 
+def with_truth(setting: ImageWalkSetting) -> Source:
+    """Clips that say how agents really moved, though the experiment does not learn from it."""
+    return partial(record, setting.train_world, setting.walker)
+
+
 def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
     setting = open_worlds(TOY)
     objective = ObjectiveConfig(displacement=1.0, foresight=1.0)
     generator = torch.Generator().manual_seed(0)
     settings = OptimiserConfig(batch=4)
-    updater = Updater(one_process(), setting.build_model(), setting.source, settings, objective, generator)
+    updater = Updater(one_process(), setting.build_model(), with_truth(setting), settings, objective, generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=1.0, wall_rate=5.0))
     updater.run()
     assert updater.take_sums().keys() == {
@@ -466,7 +472,7 @@ def learning_landmarks(form: str = "bayes", **objective: Any) -> tuple[WorldMode
     setting = open_worlds(replace(TOY, model=replace(TOY.model, landmark=landmark)))
     model, generator = setting.build_model(), torch.Generator().manual_seed(0)
     settings = OptimiserConfig(batch=4, learning_rate=1e-3, final_learning_rate=1e-3)
-    updater = Updater(one_process(), model, setting.source, settings, ObjectiveConfig(**objective), generator)
+    updater = Updater(one_process(), model, with_truth(setting), settings, ObjectiveConfig(**objective), generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0, landmark_rate=3.0))
     return model, updater
 

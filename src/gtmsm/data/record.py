@@ -1,5 +1,7 @@
 """A world and a walker become a clip."""
 
+from functools import lru_cache
+
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
@@ -10,22 +12,26 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 
-def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Clip:
-    """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip."""
+def record(
+    world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True
+) -> Clip:
+    """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip.
+
+    Without `truth` its true poses and steps have no dimensions: for whoever will not look at them.
+    """
     world.reset(n, generator)
-    return as_clip(world, walker(world, steps, generator))
+    return as_clip(world, walker(world, steps, generator), truth)
 
 
-def as_clip(world: World, actions: Int64[Tensor, "n steps"]) -> Clip:
+def as_clip(world: World, actions: Int64[Tensor, "n steps"], truth: bool = True) -> Clip:
     """The clip of these actions, from where the agents of `world` are."""
+    a = one_hot(actions, len(world.action_names))
+    if not truth:
+        nothing = a[..., :0]
+        return Clip(world.walk(actions).frames, a, nothing, nothing)
     start = world.pose
     walk = world.walk(actions)
-    return Clip(
-        x=walk.frames,
-        a=one_hot(actions, len(world.action_names)),
-        true_pose=walk.poses,
-        true_step=steps_of(start, walk.poses),
-    )
+    return Clip(walk.frames, a, walk.poses, steps_of(start, walk.poses))
 
 
 def steps_of(start: Float[Tensor, "n D"], poses: Float[Tensor, "n steps D"]) -> Float[Tensor, "n steps D"]:
@@ -37,4 +43,10 @@ def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count
     """Action numbers as vectors; a number that is no action (-1: no key pressed) is the zero vector."""
     # Not F.one_hot, which may read the numbers on the host: recording must fit into a CUDA graph.
     vectors = torch.empty(*actions.shape, count, device=actions.device)
-    return torch.eq(actions[..., None], torch.arange(count, device=actions.device), out=vectors)
+    return torch.eq(actions[..., None], _numbers(count, actions.device), out=vectors)
+
+
+@lru_cache(maxsize=16)
+def _numbers(count: int, device: torch.device) -> Int64[Tensor, "count"]:
+    """0, 1, 2, ...; kept, since a GPU would make them anew for every update."""
+    return torch.arange(count, device=device)

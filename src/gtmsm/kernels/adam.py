@@ -52,7 +52,7 @@ class Shelf:
 class Tally(NamedTuple):
     """What is counted over updates, in place, on the device."""
 
-    count: Int64[Tensor, ""]
+    done: Int64[Tensor, ""]
     """Updates done."""
     first_bad: Int64[Tensor, ""]
     """Number of the first update whose loss or gradient was not finite; 0 while there is none."""
@@ -76,9 +76,9 @@ def adam_by_parts(
     together = (clip[:, None] == clip).to(length2.dtype) @ length2
     shorten = torch.where(clip < 0, 1.0, (clip_norm / (together.sqrt() + 1e-6)).clamp(max=1.0))
     length = torch.where(clip < 0, 0.0, length2).sum().sqrt()
-    rates = schedule.rate(tally.count) * faster
-    tally.count.add_(1)
-    first_scale, second_scale = (1 - beta ** tally.count.double() for beta in BETAS)
+    rates = schedule.rate(tally.done) * faster
+    tally.done.add_(1)
+    first_scale, second_scale = (1 - beta ** tally.done.double() for beta in BETAS)
     steps = (rates / first_scale).to(faster.dtype)
     root = second_scale.sqrt().to(faster.dtype)
     for i, (begin, end) in enumerate(zip((0, *shelf.ends[:-1]), shelf.ends, strict=True)):
@@ -90,7 +90,7 @@ def adam_by_parts(
         second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         weight.sub_(steps[i] * first / (second.sqrt() / root + EPSILON))
     bad = ~(loss.isfinite() & length.isfinite())
-    tally.first_bad.copy_(torch.where(bad & (tally.first_bad == 0), tally.count, tally.first_bad))
+    tally.first_bad.copy_(torch.where(bad & (tally.first_bad == 0), tally.done, tally.first_bad))
     return length
 
 

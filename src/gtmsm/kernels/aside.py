@@ -21,12 +21,14 @@ def aside_allowed(device: torch.device) -> Iterator[None]:
     if device.type != "cuda":
         yield
         return
+    side = _side(device)
+    side.wait_stream(torch.cuda.current_stream(device))  # even if nothing is put aside, a graph must know of it
     _allowed.append(device)
     try:
         yield
     finally:
         _allowed.remove(device)
-        torch.cuda.current_stream(device).wait_stream(_side(device))
+        torch.cuda.current_stream(device).wait_stream(side)
 
 
 @contextmanager
@@ -43,6 +45,12 @@ def aside(*used: Tensor | None) -> Iterator[None]:
         yield
     for x in given:
         x.record_stream(side)  # or their memory would be given away while it is still read
+
+
+def wait_for_aside(device: torch.device) -> None:
+    """Let what follows see what was put aside; for whoever reads it before the end."""
+    if device in _allowed:
+        torch.cuda.current_stream(device).wait_stream(_side(device))
 
 
 @lru_cache(maxsize=8)

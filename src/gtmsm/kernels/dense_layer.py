@@ -20,15 +20,21 @@ def dense_layer_by_parts(
     bias: Float[Tensor, "outputs"],
     elu: bool,
     rows: Int64[Tensor, "n"] | None = None,
+    half: bool = False,
+    made: torch.dtype | None = None,
 ) -> Float[Tensor, "n outputs"]:
-    """The readable twin: the precision is that of x, under autocast too; bytes count from 0 to 1, as weights do."""
+    """The readable twin: bytes count from 0 to 1; autocast changes nothing, `half` multiplies bfloat16.
+
+    The result is `made`, the type of x unless something else is asked for.
+    """
     if rows is not None:
         x = x.index_select(0, rows)
     if x.dtype == torch.uint8:
         x = x.to(weight.dtype) / 255
+    result, product = made or x.dtype, torch.bfloat16 if half else x.dtype
     with torch.autocast(x.device.type, enabled=False):
-        y = F.linear(x, weight.to(x.dtype), bias.to(x.dtype))
-        return F.elu(y) if elu else y
+        y = F.linear(x.to(product), weight.to(product), bias.to(product))
+        return (F.elu(y) if elu else y).to(result)
 
 
 def dense_layer(
@@ -37,11 +43,14 @@ def dense_layer(
     bias: Float[Tensor, "outputs"],
     elu: bool,
     rows: Int64[Tensor, "n"] | None = None,
+    half: bool = False,
+    made: torch.dtype | None = None,
 ) -> Float[Tensor, "n outputs"]:
     """ELU(x W^T + b), or without the ELU, by the fastest twin for where the tensors are.
 
     With `rows` the input is x[rows], which is never copied; x is then a table that nobody learns. On a GPU products of
-    float32 are as exact as `torch.set_float32_matmul_precision` asks for.
+    float32 are as exact as `torch.set_float32_matmul_precision` asks for; `half` makes them of bfloat16, whatever x is.
+    The result is of the type `made`, that of x unless something else is asked for.
     """
     require(
         rows is None or not x.requires_grad,
@@ -54,5 +63,6 @@ def dense_layer(
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import dense_layer_triton
 
-        return dense_layer_triton.layer(x, weight, bias, elu, rows)
-    return dense_layer_by_parts(x, weight, bias, elu, rows)
+        whole = torch.float32 if x.dtype == torch.uint8 else x.dtype
+        return dense_layer_triton.layer(x, weight, bias, elu, rows, half, made or whole)
+    return dense_layer_by_parts(x, weight, bias, elu, rows, half, made)

@@ -26,7 +26,7 @@ FEWEST_ROWS = 128
 """Of one program that adds up gradients of parameters: with less it would mostly store what others then read."""
 BIASES_AT_ONCE = 4_096
 """Gradients that one program adds up at a time for the bias: 32 in each thread, few enough for its registers."""
-STAGES, STAGES_GATHERED = 4, 7
+STAGES, STAGES_GATHERED = 3, 4
 """Steps of a loop under way at once: few enough that several programs share a multiprocessor. Where a step first reads
 which rows it wants, half of them are spent on that."""
 
@@ -207,13 +207,15 @@ class _DenseLayer(torch.autograd.Function):
     """The layer and its gradients; what is saved is what was given and what was made."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None) -> Tensor:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None, half: bool, made: torch.dtype
+    ) -> Tensor:
         outputs, inputs = weight.shape
         n = len(x if rows is None else rows)
-        y = x.new_empty(n, outputs, dtype=weight.dtype if x.dtype == torch.uint8 else x.dtype)
+        y = x.new_empty(n, outputs, dtype=made)
         rows = None if rows is None else rows.contiguous()
         ctx.save_for_backward(x, weight, rows, y if elu else None)
-        ctx.precision = _precision(x)
+        ctx.precision = "bfloat16" if half else _precision(x)
         ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
         tile = tile_for(n, outputs, inputs, ctx.precision)
         programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS)
@@ -254,7 +256,7 @@ class _DenseLayer(torch.autograd.Function):
                 )  # fmt: skip
                 found = summed(shares) if parts > 1 else shares[0]
             dweight, dbias = found[: outputs * inputs].view(outputs, inputs), found[outputs * inputs :]
-        return dx, dweight, dbias, None, None
+        return dx, dweight, dbias, None, None, None, None
 
 
 def _precision(x: Tensor) -> Precision:
@@ -264,6 +266,8 @@ def _precision(x: Tensor) -> Precision:
     return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
-def layer(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None) -> Tensor:
+def layer(
+    x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None, half: bool, made: torch.dtype
+) -> Tensor:
     """`dense_layer_by_parts` for CUDA tensors: x in float32, bfloat16 or bytes, parameters in float32, none empty."""
-    return _DenseLayer.apply(x, weight, bias, elu, rows)  # type: ignore[no-any-return]
+    return _DenseLayer.apply(x, weight, bias, elu, rows, half, made)  # type: ignore[no-any-return]

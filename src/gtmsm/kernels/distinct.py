@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Int, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from gtmsm.kernels.choice import choose
@@ -17,23 +17,23 @@ class Distinct(NamedTuple):
 
     entry: Int64[Tensor, "room"]
     """Entry i of memory b is number b pitch + i; in order, then 0 where there is room left."""
-    row: Int64[Tensor, "batch *which"]
+    row: Int64[Tensor, "batch time K"]
     """Where in that list each retrieved entry is; 0 where it found no room."""
-    fits: Bool[Tensor, "batch *which"]
-    """Whether it found any."""
-    count: Int64[Tensor, ""]
+    fits: Bool[Tensor, "batch time"]
+    """Whether all that a query retrieves found some."""
+    needed: Int64[Tensor, ""]
     """How many there are, whether they fit or not."""
 
 
 def distinct_by_parts(
-    index: Int[Tensor, "batch *which"], n: int, room: int | None = None, pitch: int | None = None
+    index: Int64[Tensor, "batch time K"], n: int, room: int | None = None, pitch: int | None = None
 ) -> Distinct:
     """The readable twin. Without `room` the list is as long as it must be, for which a device has to be waited for.
 
     `pitch` is how far apart memories lie, n unless they are stretches of something longer.
     """
     batch = len(index)
-    first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
+    first = n * torch.arange(batch, device=index.device).view(-1, 1, 1)
     number = index + first
     is_there = torch.zeros(batch * n, dtype=torch.bool, device=index.device).index_fill(0, number.flatten(), True)
     place = is_there.cumsum(0) - 1
@@ -48,12 +48,14 @@ def distinct_by_parts(
     entry = entry.scatter(0, goes_to, every.flatten())[:room]
     row = place[number]
     fits = row < room
-    return Distinct(entry, torch.where(fits, row, 0), fits, count)
+    return Distinct(entry, torch.where(fits, row, 0), fits.all(-1), count)
 
 
-def distinct(index: Int[Tensor, "batch *which"], n: int, room: int | None = None, pitch: int | None = None) -> Distinct:
+def distinct(
+    index: Int64[Tensor, "batch time K"], n: int, room: int | None = None, pitch: int | None = None
+) -> Distinct:
     """`distinct_by_parts`, by the fastest twin for where the tensors are."""
-    small = index.numel() > 0 and index[0].numel() * n <= MOST_PAIRS and index.dtype == torch.int64
+    small = index.numel() > 0 and index[0].numel() * n <= MOST_PAIRS
     if room and choose(index, triton=small) == "triton":
         from gtmsm.kernels import distinct_triton
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from gtmsm.kernels.distinct import Distinct
 
-PORTION = 16
+PORTION = 32
 """Retrievals compared with all entries at once."""
 
 
@@ -29,8 +29,8 @@ def _count(index, place, counts, N, M, ENTRIES: tl.constexpr, PORTION: tl.conste
 
 @triton.jit
 def _write(
-    index, place, counts, entries, row, fits, count, N, M, BATCH, ROOM, PITCH,
-    ENTRIES: tl.constexpr, BATCHES: tl.constexpr, RETRIEVALS: tl.constexpr,
+    index, place, counts, entries, row, fits, count, N, QUERIES, K, BATCH, ROOM, PITCH,
+    ENTRIES: tl.constexpr, BATCHES: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     memory = tl.program_id(0)
     other = tl.arange(0, BATCHES)
@@ -41,26 +41,31 @@ def _write(
     tl.store(entries + first + mine, memory.to(tl.int64) * PITCH + entry, (mine >= 0) & (first + mine < ROOM))
     if memory == 0:
         tl.store(count, tl.sum(each, 0).to(tl.int64))
-    for begin in range(0, M, RETRIEVALS):
-        at = begin + tl.arange(0, RETRIEVALS)
-        wanted = tl.load(index + memory * M + at, at < M, 0)
-        there = first + tl.load(place + memory * N + wanted, at < M, 0)
-        tl.store(row + memory * M + at, tl.where(there < ROOM, there, 0).to(tl.int64), at < M)
-        tl.store(fits + memory * M + at, there < ROOM, at < M)
+    k = tl.arange(0, COLUMNS)[None, :]
+    for begin in range(0, QUERIES, ROWS):
+        query = begin + tl.arange(0, ROWS)
+        asked = (query < QUERIES)[:, None] & (k < K)
+        at = (memory * QUERIES + query)[:, None] * K + k
+        wanted = tl.load(index + at, asked, 0)
+        there = first + tl.load(place + memory * N + wanted, asked, 0)
+        found = there < ROOM
+        tl.store(row + at, tl.where(found, there, 0).to(tl.int64), asked)
+        missed = tl.sum((asked & (there >= ROOM)).to(tl.int32), 1)
+        tl.store(fits + memory * QUERIES + query, missed == 0, query < QUERIES)
 
 
 def distinct(index: Tensor, n: int, room: int, pitch: int) -> Distinct:
     """`distinct_by_parts` for CUDA tensors and a room that is known."""
     index = index.contiguous()
-    batch, m = len(index), index[0].numel()
+    batch, queries, k = index.shape
     place = index.new_empty(batch, n, dtype=torch.int32)
     counts = index.new_empty(batch, dtype=torch.int32)
     entries, row, count = index.new_zeros(room), torch.empty_like(index), index.new_empty(())
-    fits = torch.empty_like(index, dtype=torch.bool)
-    wide = triton.next_power_of_2(n)
-    _count[(batch,)](index, place, counts, n, m, ENTRIES=wide, PORTION=PORTION, num_warps=4)
+    fits = index.new_empty(batch, queries, dtype=torch.bool)
+    wide, columns = triton.next_power_of_2(n), triton.next_power_of_2(k)
+    _count[(batch,)](index, place, counts, n, queries * k, ENTRIES=wide, PORTION=PORTION, num_warps=8)
     _write[(batch,)](
-        index, place, counts, entries, row, fits, count, n, m, batch, room, pitch,
-        ENTRIES=wide, BATCHES=triton.next_power_of_2(batch), RETRIEVALS=256, num_warps=4,
+        index, place, counts, entries, row, fits, count, n, queries, k, batch, room, pitch,
+        ENTRIES=wide, BATCHES=triton.next_power_of_2(batch), ROWS=max(1, 512 // columns), COLUMNS=columns, num_warps=4,
     )  # fmt: skip
     return Distinct(entries, row, fits, count)

@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels import walled_scan_cpu
-from gtmsm.kernels.choice import choose
+from gtmsm.kernels.choice import Twin, choose
 
 
 class Gate(NamedTuple):
@@ -54,9 +54,7 @@ def walled_scan(
     gate: Gate,
 ) -> Float[Tensor, "batch time S"]:
     """Poses after each step, by the fastest twin for where the tensors are."""
-    twin = choose(
-        displacement, cpu=True, triton=start.shape[-1] == 2 and displacement.dtype == torch.float32 and len(gate.b) > 0
-    )
+    twin = _twin(displacement, gate)
     if twin == "cpu":
         return walled_scan_cpu.scan(start, displacement, noise, *gate)
     if twin == "triton":
@@ -64,3 +62,26 @@ def walled_scan(
 
         return walled_scan_triton.scan(start, displacement, noise, *gate)
     return walled_scan_by_steps(start, displacement, noise, gate)
+
+
+def walled_scan_twice(
+    start: Float[Tensor, "batch S"],
+    displacement: Float[Tensor, "batch time S"],
+    noise: Float[Tensor, "batch time S"],
+    gate: Gate,
+) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+    """The mean path and the one that noise shakes, in one scan: both try the same steps."""
+    both = torch.cat([start, start])
+    if _twin(displacement, gate) == "triton":
+        from gtmsm.kernels import walled_scan_triton
+
+        return walled_scan_triton.scan_twice(both, displacement, noise, *gate)
+    shaken = torch.cat([torch.zeros_like(noise), noise])
+    mean, sample = walled_scan(both, torch.cat([displacement, displacement]), shaken, gate).chunk(2)
+    return mean, sample
+
+
+def _twin(displacement: Float[Tensor, "batch time S"], gate: Gate) -> Twin:
+    """Which twin does such steps."""
+    flat = displacement.shape[-1] == 2 and displacement.dtype == torch.float32
+    return choose(displacement, cpu=True, triton=flat and len(gate.b) > 0)

@@ -43,7 +43,7 @@ def _gate(level):  # pragma: no cover - runs on the GPU
 
 @triton.jit
 def _forward(
-    start, displacement, noise, W, b, v, c, poses, batch, T,
+    start, displacement, noise, W, b, v, c, poses, batch, distinct, shaken, T,
     H: tl.constexpr, HAS_NOISE: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row = tl.program_id(0) * SEQUENCES + tl.arange(0, SEQUENCES)
@@ -57,20 +57,21 @@ def _forward(
     offset = tl.load(c) * -LOG2_E
     x = tl.load(start + 2 * row, used, 0.0)
     y = tl.load(start + 2 * row + 1, used, 0.0)
-    at = 2 * row.to(tl.int64) * T
-    move = displacement + at
-    shake = noise + at
-    there = poses + at
+    # The last `shaken` of the sequences are; sequence i does the displacements of i modulo `distinct`.
+    move = displacement + 2 * (row % distinct).to(tl.int64) * T
+    shake = noise + 2 * (row - (batch - shaken)).to(tl.int64) * T
+    there = poses + 2 * row.to(tl.int64) * T
     # of this step and of the next; loads of the one after it are under way while a step is made
     d_x = tl.load(move, used, 0.0)
     d_y = tl.load(move + 1, used, 0.0)
     next_x = tl.load(move + 2, steps > 1, 0.0)
     next_y = tl.load(move + 3, steps > 1, 0.0)
     if HAS_NOISE:
-        e_x = tl.load(shake, used, 0.0)
-        e_y = tl.load(shake + 1, used, 0.0)
-        next_ex = tl.load(shake + 2, steps > 1, 0.0)
-        next_ey = tl.load(shake + 3, steps > 1, 0.0)
+        shakes = tl.where(row >= batch - shaken, steps, 0)
+        e_x = tl.load(shake, shakes > 0, 0.0)
+        e_y = tl.load(shake + 1, shakes > 0, 0.0)
+        next_ex = tl.load(shake + 2, shakes > 1, 0.0)
+        next_ey = tl.load(shake + 3, shakes > 1, 0.0)
     pushed = w_x * d_x[None, :] + (w_y * d_y[None, :] + bias)
     for t in range(T):
         ahead = steps > t + 2
@@ -80,8 +81,8 @@ def _forward(
         pushed = w_x * next_x[None, :] + (w_y * next_y[None, :] + bias)
         g = _gate(tl.sum(u * out, 0) + offset)
         if HAS_NOISE:
-            far_ex = tl.load(shake + 2 * t + 4, ahead, 0.0)
-            far_ey = tl.load(shake + 2 * t + 5, ahead, 0.0)
+            far_ex = tl.load(shake + 2 * t + 4, shakes > t + 2, 0.0)
+            far_ey = tl.load(shake + 2 * t + 5, shakes > t + 2, 0.0)
             x += e_x
             y += e_y
             e_x, e_y = next_ex, next_ey
@@ -122,14 +123,17 @@ def _tried(start, displacement, poses, t, used):  # pragma: no cover - runs on t
 
 @triton.jit
 def _backward(
-    start, displacement, W, b, v, c, poses, incoming, g_start, g_displacement, g_noise, logits, shares, T,
+    start, displacement, W, b, v, c, poses, incoming, incoming_later, g_start, g_displacement, g_noise, logits, shares,
+    distinct, T,
     H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row = tl.program_id(0).to(tl.int64)
     start += 2 * row
-    displacement += 2 * row * T
+    displacement += 2 * (row % distinct) * T
     poses += 2 * row * T
-    incoming += 2 * row * T
+    if row >= distinct:
+        incoming = incoming_later
+    incoming += 2 * (row % distinct) * T
     g_displacement += 2 * row * T
     g_noise += 2 * row * T
     logits += row * T
@@ -236,52 +240,68 @@ def summed(shares: Tensor) -> Tensor:
 
 
 class _WalledScan(torch.autograd.Function):
-    """Poses of a walk and their gradients."""
+    """Poses of walks and their gradients. Where `twice`, each is walked without and with noise: two lots of poses."""
 
     @staticmethod
-    def forward(ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, *weights: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, twice: bool, *weights: Tensor
+    ) -> tuple[Tensor, ...]:
         start, d, W, b, v, c = (x.contiguous() for x in (start, displacement, *weights))
-        poses = torch.empty_like(d)
-        (batch, steps, _), hidden = d.shape, len(b)
-        ctx.save_for_backward(start, d, W, b, v, c, poses)
-        ctx.is_noisy = noise is not None
+        (distinct, steps, size), hidden, batch = d.shape, len(b), len(start)
+        poses = d.new_empty(batch, steps, size)
         if poses.numel():
             HIDDEN = triton.next_power_of_2(hidden)
             # Few wait least in pairs, many go four abreast; so many that the weights fit into registers.
             SEQUENCES = max(1, min(2 if batch <= FEW else 4, 256 // HIDDEN))
+            shaken = 0 if noise is None else len(noise)
             _forward[(triton.cdiv(batch, SEQUENCES),)](
-                start, d, d if noise is None else noise.contiguous(), W, b, v, c, poses, batch, steps,
+                start, d, d if noise is None else noise.contiguous(), W, b, v, c, poses, batch, distinct, shaken, steps,
                 H=hidden, HAS_NOISE=noise is not None, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES,
                 num_warps=max(1, min(8, HIDDEN // 512)),
             )  # fmt: skip
-        return poses
+        lots = poses.split(distinct) if twice else (poses,)
+        ctx.save_for_backward(start, d, W, b, v, c, poses)
+        ctx.is_noisy = noise is not None
+        return lots
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, incoming: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
         start, d, W, b, v, c, poses = ctx.saved_tensors
-        (batch, steps, _), hidden = d.shape, len(b)
+        (distinct, steps, _), hidden, batch = d.shape, len(b), len(start)
         if not poses.numel():
             return tuple(torch.zeros_like(x) for x in (start, d)) + (
                 torch.zeros_like(d) if ctx.is_noisy else None,
+                None,
                 *(torch.zeros_like(x) for x in (W, b, v, c)),
             )
-        into_start, into_d, into_noise = (torch.empty_like(x) for x in (start, d, d))
+        into_start, into_d, into_noise = (torch.empty_like(x) for x in (start, poses, poses))
         shares = d.new_empty(batch, 4 * hidden + 1)
         HIDDEN = triton.next_power_of_2(hidden)
         _backward[(batch,)](
-            start, d, W, b, v, c, poses, incoming.contiguous(), into_start, into_d, into_noise,
-            d.new_empty(batch, steps), shares, steps, H=hidden, HIDDEN=HIDDEN,
+            start, d, W, b, v, c, poses, incoming[0].contiguous(), incoming[-1].contiguous(), into_start, into_d,
+            into_noise, d.new_empty(batch, steps), shares, distinct, steps, H=hidden, HIDDEN=HIDDEN,
             STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
             ROWS=max(1, min(64, TILE // HIDDEN)), num_warps=4,
         )  # fmt: skip
         into_W, into_b, into_v, into_c = summed(shares).split([2 * hidden, hidden, hidden, 1])
         weights = (into_W.view_as(W), into_b, into_v, into_c.view_as(c))
-        return into_start, into_d, into_noise if ctx.is_noisy else None, *weights
+        if batch > distinct:
+            into_d, into_noise = into_d[:distinct] + into_d[distinct:], into_noise[distinct:]
+        return into_start, into_d, into_noise if ctx.is_noisy else None, None, *weights
 
 
 def scan(
     start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
 ) -> Tensor:
     """`walled_scan_by_steps` for float32 tensors of two-dimensional poses."""
-    return _WalledScan.apply(start, displacement, noise, W, b, v, c)  # type: ignore[no-any-return]
+    (poses,) = _WalledScan.apply(start, displacement, noise, False, W, b, v, c)
+    return poses  # type: ignore[no-any-return]
+
+
+def scan_twice(
+    start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Without and with noise, side by side; `start` is of both lots."""
+    mean, sample = _WalledScan.apply(start, displacement, noise, True, W, b, v, c)
+    return mean, sample

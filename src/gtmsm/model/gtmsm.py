@@ -219,7 +219,7 @@ class WorldModel(nn.Module):
         self, memory: Memory | None, start: Float[Tensor, "batch S"], variance: Float[Tensor, "batch G"], code: Gaussian
     ) -> Known:
         """What landmarks may recognise in `memory`; nothing where there is none."""
-        if memory is None:
+        if memory is None or not len(memory):
             return Known(start[:, None, : self.motion.noisy][:, :0], variance[:, None][:, :0], code[:, :0])
         if memory.variance is None:
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
@@ -332,13 +332,16 @@ class WorldModel(nn.Module):
             return memory.nearest(query, k, reading.distance)
         return self.choose(memory.place, query, k, reading)
 
-    def choose(self, place: Belief, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
-        """Which k entries to retrieve, and how far they are."""
+    def choose(
+        self, place: Belief, query: Belief, k: int, reading: RecallConfig, among: int | None = None
+    ) -> Neighbours:
+        """Which k entries to retrieve, of the first `among` or of all, and how far they are."""
         if reading.choice == "visible":
-            index = most_visible(place.mean, query.mean, k, reading.field_of_view)
+            index = most_visible(place.mean[:, :among], query.mean, k, reading.field_of_view)
             return measure(self.metric(place.mean), self.metric(query.mean), index)
-        mapped, asked = (Belief(self.metric(belief.mean), belief.covariance) for belief in (place, query))
-        return nearest(mapped, asked, k, reading.distance)
+        if reading.distance == "kl":
+            return nearest(place, query, k, "kl", among)
+        return nearest(Belief(self.metric(place.mean)), Belief(self.metric(query.mean)), k, among=among)
 
     def _check(self, frames: Tensor, actions: Tensor) -> None:
         """Frames and actions of the sizes this model was built for, and as many of one as of the other."""

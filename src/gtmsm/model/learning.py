@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
+from gtmsm.kernels.aside import wait_for_aside
 from gtmsm.kernels.distinct import distinct
 from gtmsm.kernels.mean_bound import mean_bound
 from gtmsm.model.elbo import Elbo, ObjectiveConfig
@@ -39,6 +40,8 @@ def learn(
 
     `room` is how many memorised frames may be encoded (see `_encode`); None: as many as are retrieved.
     """
+    if model.landmarks is not None:
+        wait_for_aside(frames.device)  # with landmarks, frames come first; they may still be in the making
     if objective.recognition_only:
         return _recognise_only(model, frames, true_step)
     walked = _infer(model, frames, actions, generator)
@@ -59,7 +62,8 @@ def learn(
         loss = loss + objective.foresight * logs["foresight"]
         logs["foresight"] = logs["foresight"] / frames[0, 0].numel()
     if objective.displacement:
-        felt = model.motion.displacement(walked.mean)
+        # Steps that made the path need not be felt along it: through poses and back is the identity, but for rounding.
+        felt = model.motion.displacement(walked.mean) if walked.step is None else walked.step
         logs["displacement"] = (felt - true_step)[:, objective.displacement_after :].square().sum(-1).mean()
     if walked.learned is not None:
         # Where places are recognised an agent notices by itself when a step has gone otherwise than planned.
@@ -96,13 +100,15 @@ class _Inferred:
     """Of all frames, where poses were inferred from them."""
     lookup: Lookup | None = None
     learned: Learned | None = None
+    step: Float[Tensor, "batch time D"] | None = None
+    """d_t of every step of the mean path, where the motion knows it for nothing."""
 
     def divergence_at(self, asked: Int[Tensor, "batch asked"] | None, tau: int) -> Float[Tensor, "batch asked"] | None:
         """What the bound pays for the poses inferred at these steps."""
         return None if self.learned is None else _at(self.learned.divergence, asked, tau)
 
     def detached(self) -> "_Inferred":
-        """The same, from which no motion can be learned."""
+        """The same, from whose poses no motion can be learned; steps are for what they are compared with."""
         learned = self.learned and replace(self.learned, divergence=self.learned.divergence.detach())
         return replace(self, mean=self.mean.detach(), sample=self.sample.detach(), learned=learned)
 
@@ -199,15 +205,15 @@ def _foresee(
         covariance = None
         if reading.distance == "kl":
             covariance = motion.believe(Belief(motion.start(len(actions))), actions).covariance
-        place = Belief(motion.place(inferred.mean), covariance)[:, :tau]
+        place = Belief(motion.place(inferred.mean), covariance)  # of which the first tau steps are the memory
         query = Belief(
             _at(motion.place(inferred.sample), asked, tau), None if covariance is None else _at(covariance, asked, tau)
         )
-        neighbours = model.choose(place, query, reading.neighbours or tau, reading)
+        neighbours = model.choose(place, query, reading.neighbours or tau, reading, tau)
 
     def relative() -> Float[Tensor, "batch asked K P"]:
         with torch.autocast(frames.device.type, enabled=False):
-            return motion.relative(gather(place.mean, neighbours.index), query.mean[:, :, None])
+            return motion.relative_at(place.mean, query.mean, neighbours.index)
 
     if inferred.codes is None:
         codes = _encode(model, frames, tau, asked, neighbours.index, generator, room)
@@ -253,8 +259,8 @@ def _encode(
         memorised, row = _steps(batch, 0, tau, steps, frames.device), _in_order(index, tau)
     else:
         found = distinct(index, tau, room, steps)
-        memorised, needed, row = found.entry, found.count, found.row
-        fits = None if room is None else found.fits.all(-1)
+        memorised, needed, row = found.entry, found.needed, found.row
+        fits = None if room is None else found.fits
     wanted = _steps(batch, tau, steps, steps, frames.device)
     if asked is not None:
         wanted = (asked + steps * torch.arange(batch, device=frames.device)[:, None]).flatten()
@@ -262,6 +268,7 @@ def _encode(
     if generator is not None:
         size = len(wanted), model.settings.vae.code_size
         noise = torch.randn(size, dtype=frames.dtype, device=frames.device, generator=generator)
+    wait_for_aside(frames.device)  # they may still be in the making
     drawn = model.vae.draw(frames.flatten(0, 1), torch.cat([wanted, memorised]), len(wanted), noise)
     mean, log_var, z = (part.unflatten(0, (batch, -1)) for part in drawn[:3])
     return _Codes(Gaussian(mean, log_var), z, Gaussian(*drawn[3:]), row, needed, fits)
@@ -306,7 +313,8 @@ def _infer(
         if generator is None:
             mean = model.motion.unroll(start, actions)
             return _Inferred(mean, mean)
-        return _Inferred(*model.motion.unroll_twice(actions, model.motion.draw_noise(actions, generator)))
+        paths = model.motion.unroll_twice(actions, model.motion.draw_noise(actions, generator))
+        return _Inferred(paths.mean, paths.sample, step=paths.step)
 
 
 def _draw_steps(

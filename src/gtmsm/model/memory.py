@@ -81,18 +81,20 @@ class Memory:
         return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
 
 
-def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
-    """The k of `place` nearest to each query: search without gradients, then measure with them.
+def nearest(
+    place: Belief, query: Belief, k: int, distance: Distance = "euclidean", among: int | None = None
+) -> Neighbours:
+    """The k of `place`, or of the first `among` of them, nearest to each query: search without gradients, then measure.
 
     The expansion |q|^2 - 2 q.k + |k|^2 inside a fast distance matrix returns 1e-4 for identical
     points, as large as delta, and loses neighbours far from the origin: it is never used.
     """
-    n = place.mean.shape[1]
+    n = place.mean.shape[1] if among is None else among
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
     if distance == "kl":
         with torch.no_grad():
-            index = _nearest_k(_kl_divergence(query[:, :, None], place[:, None]), k)
+            index = _nearest_k(_kl_divergence(query[:, :, None], place[:, None, :n]), k)
         assert place.covariance is not None
         found = Belief(gather(place.mean, index), gather(place.covariance, index))
         return Neighbours(index, _kl_divergence(query[:, :, None], found))
@@ -100,7 +102,7 @@ def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidea
         if k == n:  # where all are wanted there is nothing to search for
             index = torch.arange(n, device=place.mean.device).expand(*query.mean.shape[:2], n)
         else:
-            index = nearest_k(place.mean, query.mean, k)
+            index = nearest_k(place.mean[:, :n], query.mean, k)
     return measure(place.mean, query.mean, index)
 
 

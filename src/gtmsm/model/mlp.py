@@ -17,12 +17,16 @@ class Mlp(nn.Sequential):
         super().__init__(*layers[:-1])
 
     def forward(self, x: Float[Tensor, "m *inputs"], rows: Int64[Tensor, "n"] | None = None) -> Float[Tensor, "n out"]:
-        """What comes out for every row of x, or for those that `rows` names; in half precision under autocast."""
-        x = x.flatten(1)
-        if torch.is_autocast_enabled(x.device.type):
-            x = x.to(torch.get_autocast_dtype(x.device.type))
+        """What comes out for every row of x, or for those that `rows` names, in the precision of x.
+
+        Under autocast, products and what lies between layers are in half precision.
+        """
+        x, precision = x.flatten(1), x.dtype
+        half = torch.is_autocast_enabled(x.device.type)
         layers = [layer for layer in self if isinstance(layer, nn.Linear)]
         for layer in layers:
-            x = dense_layer(x, layer.weight, layer.bias, layer is not layers[-1], rows)
+            last = layer is layers[-1]
+            made = torch.bfloat16 if half and not last else precision
+            x = dense_layer(x, layer.weight, layer.bias, not last, rows, half, made)
             rows = None
         return x

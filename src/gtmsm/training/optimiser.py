@@ -18,11 +18,11 @@ class Adam:
         padded = [_padded(sum(p.numel() for p in parameters)) for parameters in self.groups.values()]
         some = next(iter(self.groups.values()))[0]
         self.device = some.device
-        shelves = [torch.zeros(sum(padded), dtype=some.dtype, device=self.device) for _ in range(4)]
+        weight, gradient, first, second = (some.new_zeros(sum(padded), requires_grad=False) for _ in range(4))
         blocks = torch.tensor([size // BLOCK for size in padded])
         group = torch.arange(len(padded), dtype=torch.int32).repeat_interleave(blocks).to(self.device)
         ends = tuple(torch.tensor(padded).cumsum(0).tolist())
-        self._shelf = Shelf(*shelves, group, ends)
+        self._shelf = Shelf(weight, gradient, first, second, group, ends)
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._filled: dict[nn.Parameter, int] = {}
         """How much is left empty behind each parameter: something behind the last of a group."""
@@ -74,7 +74,7 @@ class Adam:
     @property
     def rates(self) -> dict[str, float]:
         """Learning rates of the next update; to look at, since a device has to be waited for."""
-        rate = float(self.schedule.rate(self.tally.count))
+        rate = float(self.schedule.rate(self.tally.done))
         return {name: rate * float(faster) for name, faster in zip(self.groups, self._faster, strict=True)}
 
     def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:

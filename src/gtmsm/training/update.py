@@ -100,6 +100,7 @@ class Updater:
         names += ["gradient", "updates"]
         self._sums = torch.zeros(len(names), device=generator.device)
         self.sums = dict(zip(names, self._sums, strict=True))
+        self._one = torch.ones((), device=generator.device)
         self._graph: torch.cuda.CUDAGraph | None = None
         self._until_capture = 0
         self._room: int | None = None
@@ -159,19 +160,19 @@ class Updater:
     def _update(self) -> None:
         """The update itself; everything in it can be captured."""
         share = self.settings.batch // self.fabric.world_size
-        clip = self.source(share, self.stage.steps, self.generator)
-        half = self.settings.precision == "bfloat16" and clip.x.is_cuda
-        with torch.autocast(clip.x.device.type, torch.bfloat16, enabled=half):
-            loss, logs = self._model(
-                clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
-                self._room,
-            )  # fmt: skip
-        if (needed := logs.pop("needed", None)) is not None:
-            self._most_needed.copy_(torch.maximum(self._most_needed, needed))
-        with aside_allowed(loss.device):
+        device = self.generator.device
+        half = self.settings.precision == "bfloat16" and device.type == "cuda"
+        with aside_allowed(device):
+            clip = self.source(share, self.stage.steps, self.generator)
+            with torch.autocast(device.type, torch.bfloat16, enabled=half):
+                loss, logs = self._model(
+                    clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
+                    self._room,
+                )  # fmt: skip
             self.fabric.backward(loss)
-        length = self.optimiser.step(loss)
-        logs |= {"gradient": length, "updates": torch.ones_like(length)}
+        if (needed := logs.pop("needed", None)) is not None:
+            torch.maximum(self._most_needed, needed, out=self._most_needed)
+        logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}
         self._sums += torch.stack([logs[name].float() for name in self.sums])
 
     def _pace(self) -> None:
@@ -213,5 +214,5 @@ class Updater:
 
 
 def _room_for(needed: int) -> int:
-    """A quarter more than was needed, so that hardly an update finds too little; a round number, as GPUs like them."""
-    return 256 * math.ceil(1.25 * needed / 256)
+    """A fifth more than was needed, so that hardly an update finds too little; a round number, as GPUs like them."""
+    return 128 * math.ceil(1.2 * needed / 128)

@@ -116,6 +116,8 @@ class ImageWalk:
         self.frame_shape = (channels, config.crop, config.crop)
         self.images = images
         self._moves = torch.tensor(MOVES, device=images.device)
+        self._centre = torch.tensor(config.cells // 2, device=images.device)
+        self._nowhere = torch.zeros((), dtype=torch.bool, device=images.device)
         self.reset(1)
 
     def reset(self, n: int, generator: torch.Generator | None = None) -> None:
@@ -130,7 +132,7 @@ class ImageWalk:
         else:
             image = torch.randint(images, (n,), device=device, generator=generator)
         if generator is None or self.config.start == "centre":
-            cell = torch.full((n, 2), cells // 2, device=device)
+            cell = self._centre.expand(n, 2)
         else:
             cell = torch.randint(cells, (n, 2), device=device, generator=generator)
         self._put(image, cell, None if generator is None else self.draw_obstacles(cell, generator))
@@ -174,7 +176,7 @@ class ImageWalk:
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")
         cells = self._go(actions, twice)
-        return Walk(frames=self._see(cells), poses=cells.float())
+        return Walk(self._see(cells), cells.float())
 
     def look(self) -> Float[Tensor, "n channel crop crop"]:
         """The crop under each agent."""
@@ -201,8 +203,8 @@ class ImageWalk:
         cells = self.config.cells
         self.image, self.cell = image, cell
         self._is_open = solid is None
-        self.solid = cell.new_zeros(len(cell), cells, cells, dtype=torch.bool) if solid is None else solid
-        self.blocked = cell.new_zeros(len(cell), 0, dtype=torch.bool)
+        self.solid = self._nowhere.expand(len(cell), cells, cells) if solid is None else solid
+        self.blocked = self._nowhere.expand(len(cell), 0)
 
     def _go(
         self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
@@ -214,7 +216,7 @@ class ImageWalk:
         last = self.config.cells - 1
         if self._is_open:
             cells = clamped_moves(self.cell, done, self._moves, last)
-            self.blocked = cells.new_zeros(actions.shape, dtype=torch.bool)
+            self.blocked = self._nowhere.expand(actions.shape)
         else:
             moves = self._moves[done]
             cells = blocked_walk(self.cell, moves, self.solid)

@@ -3,16 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan_by_steps
 from gtmsm.kernels.prefix import prefix_scan
-from gtmsm.tensors import Belief, felt
+from gtmsm.tensors import Belief, felt, gather
 
 
 @config
@@ -66,6 +66,15 @@ class Scout:
     so is the sign of all of them together."""
 
 
+class Paths(NamedTuple):
+    """Two walks by the same actions."""
+
+    mean: Float[Tensor, "batch time S"]
+    sample: Float[Tensor, "batch time S"]
+    step: Float[Tensor, "batch time D"] | None = None
+    """d_t of every step of the mean path, in the agent's own frame, where it is known for nothing."""
+
+
 class Motion(nn.Module, ABC):
     """A transition density N(step(s, a), r^2 I), and the marginals it implies."""
 
@@ -104,13 +113,11 @@ class Motion(nn.Module, ABC):
         for name, value in found.items():
             self.get_parameter(name).data.copy_(value)
 
-    def unroll_twice(
-        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
         """The mean path and one sampled path from the start, side by side in one scan."""
         both = self.unroll(self.start(2 * len(a)), a.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise]))
         mean, sample = both.chunk(2)
-        return mean, sample
+        return Paths(mean, sample)
 
     def forward(
         self, start: Float[Tensor, "batch S"], a: Float[Tensor, "batch time A"]
@@ -127,6 +134,15 @@ class Motion(nn.Module, ABC):
     ) -> Float[Tensor, "*batch P"]:
         """A place as it lies from `query`: what a prior needs to know of where a view was taken."""
         return place - query
+
+    def relative_at(
+        self,
+        place: Float[Tensor, "batch n P"],
+        query: Float[Tensor, "batch m P"],
+        index: Int64[Tensor, "batch m K"],
+    ) -> Float[Tensor, "batch m K P"]:
+        """`relative` of those places that each query has found."""
+        return self.relative(gather(place, index), query[:, :, None])
 
     def start(self, batch: int) -> Float[Tensor, "batch S"]:
         """s_0: where every walk begins, the origin."""

@@ -9,8 +9,8 @@ from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
 from gtmsm.kernels.small_map import small_map
-from gtmsm.kernels.walled_scan import Gate, walled_scan
-from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+from gtmsm.kernels.walled_scan import Gate, walled_scan, walled_scan_twice
+from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 
 FURTHEST = 8.0
 """Units from the start up to which an agent without a fence looks out for walls from the beginning."""
@@ -155,11 +155,7 @@ class Walled(Free):
         d = small_map(a, self.M)
         return walled_scan(start, d, noise, self.gate)
 
-    def unroll_twice(
-        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
         """Both paths try the same steps."""
-        d = small_map(a, self.M)
-        shaken = torch.cat([torch.zeros_like(noise), noise])
-        mean, sample = walled_scan(self.start(2 * len(a)), torch.cat([d, d]), shaken, self.gate).chunk(2)
-        return mean, sample
+        mean, sample = walled_scan_twice(self.start(len(a)), small_map(a, self.M), noise, self.gate)
+        return Paths(mean, sample)

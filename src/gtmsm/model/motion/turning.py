@@ -4,13 +4,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
+from gtmsm.kernels.compose import compose
 from gtmsm.kernels.drift_scan import drift_scan
 from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
+from gtmsm.kernels.relative import relative, seen_from
 from gtmsm.kernels.small_map import small_map
-from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.tensors import as_place, felt, stepped
 
 LEAP = 0.2
@@ -48,6 +50,11 @@ class Turning(Motion):
         """Running sums: of turns, then of moves along the headings they lead to."""
         return compose(start, small_map(a, self.M), noise)
 
+    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+        """Both paths try the same steps."""
+        start, d = self.start(len(a)), small_map(a, self.M)
+        return Paths(compose(start, d, None), compose(start, d, noise), d)
+
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 3"]:
         """In the agent's own frame."""
         before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
@@ -69,9 +76,16 @@ class Turning(Motion):
         self, place: Float[Tensor, "*batch 4"], query: Float[Tensor, "*#batch 4"]
     ) -> Float[Tensor, "*batch 4"]:
         """Where it lies ahead and to the left of an agent at `query`, and cos and sin of how far it is turned."""
-        (dx, dy), (c, s) = (place - query)[..., :2].unbind(-1), query[..., 2:].unbind(-1)
-        to_c, to_s = place[..., 2:].unbind(-1)
-        return torch.stack([c * dx + s * dy, c * dy - s * dx, c * to_c + s * to_s, c * to_s - s * to_c], dim=-1)
+        return seen_from(place, query)
+
+    def relative_at(
+        self,
+        place: Float[Tensor, "batch n 4"],
+        query: Float[Tensor, "batch m 4"],
+        index: Int64[Tensor, "batch m K"],
+    ) -> Float[Tensor, "batch m K 4"]:
+        """The same of those places that each query has found, all at once."""
+        return relative(place, query, index)
 
     def scout(self) -> Scout:
         """Search for the turn of every action; how far it moves comes after."""
@@ -100,14 +114,12 @@ class _WithMomentum(Turning, ABC):
         shaken = None if noise is None else noise[..., :3]
         return torch.cat([compose(start[:, :3], d, shaken), momentum], dim=-1)
 
-    def unroll_twice(
-        self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
+    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
         """Noise moves the agent but not its momentum: one scan serves both paths."""
         start = self.start(len(a))
         d, momentum = self._carry(start[:, 3:], a)
         mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
-        return torch.cat([mean, momentum], dim=-1), torch.cat([sample, momentum], dim=-1)
+        return Paths(torch.cat([mean, momentum], dim=-1), torch.cat([sample, momentum], dim=-1), d)
 
     def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch S"]:
         """Whoever got less far than planned is slower, too, unless it is somewhere else altogether."""
@@ -208,16 +220,3 @@ class Gliding(_WithMomentum):
         pre = a @ self.W_a.T + self.b
         d, v = glide_scan(momentum, small_map(a, self.move), turn.cos(), turn.sin(), pre, self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
-
-
-def compose(
-    start: Float[Tensor, "batch 3"], d: Float[Tensor, "batch time 3"], noise: Float[Tensor, "batch time 3"] | None
-) -> Float[Tensor, "batch time 3"]:
-    """Poses after each of the displacements, which are in the agent's frame."""
-    noise = torch.zeros_like(d) if noise is None else noise
-    heading = start[:, None, 2] + (d[..., 2] + noise[..., 2]).cumsum(1)
-    before = torch.cat([start[:, None, 2], heading[:, :-1]], dim=1)
-    c, sine = before.cos(), before.sin()
-    moved = torch.stack([c * d[..., 0] - sine * d[..., 1], sine * d[..., 0] + c * d[..., 1]], dim=-1)
-    xy = start[:, None, :2] + (moved + noise[..., :2]).cumsum(1)
-    return torch.cat([xy, heading[..., None]], dim=-1)

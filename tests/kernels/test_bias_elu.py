@@ -135,6 +135,16 @@ def test_large_numbers_stay_large_and_small_ones_stop_at_minus_one(triton_device
     torch.testing.assert_close(slope[:, 0].tolist(), [1.0, 0.0, 1.0, float("nan")], equal_nan=True)
 
 
+def test_few_programs_share_out_many_pixels(triton_device, monkeypatch):
+    from gtmsm.kernels import bias_elu_triton
+
+    monkeypatch.setattr(bias_elu_triton, "PROGRAMS", 2)
+    x, bias = layer(3, 33, 20, 20, device=triton_device)
+    assert bias_elu_triton.share_for(1200, 33) == 640  # ten tiles of 64 pixels, and nine for the other program
+    fast = values_and_gradients(by_triton, x, bias)
+    assert_equal_twins(fast, values_and_gradients(bias_elu_by_parts, x.double(), bias.double()))
+
+
 def test_the_same_twice_is_the_same_to_the_bit(triton_device):
     inputs = layer(3, 8, 20, 20, device=triton_device)
     first, second = (values_and_gradients(by_triton, *inputs) for _ in range(2))

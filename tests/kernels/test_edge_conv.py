@@ -255,13 +255,19 @@ def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
     assert launched == ["_many_to_few", "_few_to_many"]
 
 
-@pytest.mark.parametrize("shape", [(0, 3, 8, 5, 6), (2, 3, 0, 5, 6), (2, 5, 8, 3, 3), (2, 3, 8, 0, 6)])
-def test_nothing_at_all_and_many_channels_are_left_to_the_readable_twins(shape, triton_device, launched):
-    n, few, many, height, width = shape
-    if many and height:  # PyTorch has no convolutions of nothing
-        assert_equal_twins(*both_first(*first(*shape, device=triton_device)))
-        assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
+@pytest.mark.parametrize("shape", [(0, 3, 8, 5, 6), (2, 5, 8, 3, 3)])
+def test_no_pictures_and_not_so_few_channels_are_left_to_the_readable_twins(shape, triton_device, launched):
+    assert_equal_twins(*both_first(*first(*shape, device=triton_device)))
+    assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
     assert not launched
+
+
+def test_one_pixel_that_is_not_a_number_stays_among_its_neighbours(triton_device):
+    x, weight, bias = last(2, 3, 8, 5, 9, device=triton_device)
+    x[0, 0, 2, 4] = float("nan")
+    broken = ~by_triton(edge_conv_out, x, weight, bias).isfinite()
+    assert broken[0, :, 1:4, 3:6].all()
+    assert broken.sum() == 27
 
 
 def test_no_rows_at_all_may_be_gathered(triton_device):
@@ -273,16 +279,25 @@ def test_no_rows_at_all_may_be_gathered(triton_device):
 
 
 def test_neighbours_beyond_a_border_are_zero_and_not_those_of_another_line_or_picture(triton_device):
-    x = torch.full((2, 1, 2, 2), float("inf"), device=triton_device)
+    x = torch.full((2, 1, 2, 2), 5.0, device=triton_device)
     x[0, 0, 0, 0] = 1.0
-    weight = torch.zeros(1, 1, 3, 3, device=triton_device)
+    weight, bias = torch.zeros(1, 1, 3, 3, device=triton_device), torch.zeros(1, device=triton_device)
     weight[..., 0, 0] = 1.0  # the neighbour above and to the left
     with forced("triton"):
-        for y in (
-            edge_conv_in(x.nan_to_num(posinf=5.0), weight, weight[0, 0, 1, :1], None, torch.float32),
-            edge_conv_out(x.nan_to_num(posinf=5.0), weight, weight[0, 0, 1, :1]),
-        ):
+        for y in (edge_conv_in(x, weight, bias, None, torch.float32), edge_conv_out(x, weight, bias)):
             assert y[:, 0].tolist() == [[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 5.0]]]
+
+
+def test_few_programs_share_out_many_tiles(triton_device, monkeypatch):
+    from gtmsm.kernels import edge_conv_triton
+
+    monkeypatch.setattr(edge_conv_triton, "PROGRAMS", 4)
+    for programs, many in ((4, 16), (2, 70)):
+        shape = (7, 3, many, 5, 6)  # a tile each: seven tiles for two or four programs
+        assert -(-7 // edge_conv_triton.share_for(7, 4 // programs)) == programs
+        x, weight, bias = first(*shape, device=triton_device)
+        assert_equal_twins(*both_first(x, weight, bias, rows_of(7, 7, triton_device)))
+        assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
 
 
 def test_the_same_convolution_twice_is_the_same_to_the_bit(triton_device):

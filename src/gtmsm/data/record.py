@@ -12,9 +12,7 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 
-def record(
-    world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True
-) -> Clip:
+def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True) -> Clip:
     """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip.
 
     Without `truth` its true poses and steps have no dimensions: for whoever will not look at them.

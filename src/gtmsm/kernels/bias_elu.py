@@ -12,6 +12,9 @@ from torch import Tensor
 
 from gtmsm.kernels.choice import choose
 
+MOST = 2**31
+"""Numbers, for the fast twin: 32 bits count its pixels."""
+
 
 def bias_elu_by_parts(
     x: Float[Tensor, "n channel *pixels"], bias: Float[Tensor, "channel"]
@@ -28,9 +31,10 @@ def bias_elu(
 
     The fast one is for the channels of a pixel beside each other: channels_last, or a matrix row by row.
     """
-    channels_beside = x.is_contiguous() if x.dim() == 2 else x.is_contiguous(memory_format=torch.channels_last)
+    channels_beside = x.is_contiguous(memory_format=torch.channels_last if x.dim() == 4 else torch.contiguous_format)
     precise = x.dtype in (torch.float32, torch.bfloat16) and bias.dtype == torch.float32
-    if choose(x, triton=x.dim() in (2, 4) and channels_beside and precise and x.numel() > 0) == "triton":
+    can = x.dim() in (2, 4) and channels_beside and precise and 0 < x.numel() < MOST
+    if choose(x, triton=can) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import bias_elu_triton
 

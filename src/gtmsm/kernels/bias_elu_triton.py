@@ -1,8 +1,8 @@
 """Bias and ELU on a GPU: one launch forward; back, one and a small sum for the bias.
 
 A tile is some pixels by some channels, and channels are what lies beside each other. On the way back a program walks
-over its share of the pixels, so that it adds up the gradients of the bias in registers; what the programs found is added
-up in a fixed order. Only what was made is kept: the slope of the ELU can be told from it.
+over its share of the pixels, so that it adds up the gradients of the bias in registers; what the programs found is
+added up in a fixed order. Only what was made is kept: the slope of the ELU can be told from it.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.aside import aside
+from gtmsm.kernels.aside import aside, noted
 from gtmsm.kernels.walled_scan_triton import summed
 
 TILE = 4_096
@@ -92,6 +92,7 @@ class _BiasElu(torch.autograd.Function):
             x, bias.contiguous(), y, rows, CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS
         )
         ctx.save_for_backward(y)
+        ctx.noted = noted(bias)
         return y
 
     @staticmethod
@@ -108,7 +109,7 @@ class _BiasElu(torch.autograd.Function):
         _backward[(parts, triton.cdiv(channels, wide))](
             y, dy, dx, shares, rows, share, CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS
         )
-        with aside(shares):
+        with aside(shares, learning=ctx.noted):
             dbias = summed(shares) if parts > 1 else shares[0]
         return dx, dbias
 

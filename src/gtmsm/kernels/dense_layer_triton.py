@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.aside import aside
+from gtmsm.kernels.aside import aside, noted
 from gtmsm.kernels.walled_scan_triton import summed
 
 MULTIPROCESSORS = 132
@@ -215,6 +215,7 @@ class _DenseLayer(torch.autograd.Function):
         y = x.new_empty(n, outputs, dtype=made)
         rows = None if rows is None else rows.contiguous()
         ctx.save_for_backward(x, weight, rows, y if elu else None)
+        ctx.noted = noted(weight, bias)
         ctx.precision = "bfloat16" if half else _precision(x)
         ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
         tile = tile_for(n, outputs, inputs, ctx.precision)
@@ -246,7 +247,7 @@ class _DenseLayer(torch.autograd.Function):
             tile, share = share_for(n, outputs, inputs, ctx.precision)
             parts = triton.cdiv(n, share)
             tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
-            with aside(dy, x, y, rows):
+            with aside(dy, x, y, rows, learning=ctx.noted):
                 shares = weight.new_empty(parts, outputs * inputs + outputs)
                 _into_parameters[(tiles, parts)](
                     x, x if rows is None else rows, y, dy, shares, n, share, inputs, outputs,

@@ -40,7 +40,11 @@ def _write(
     mine = tl.load(place + memory * N + entry, entry < N, -1)
     tl.store(entries + first + mine, memory.to(tl.int64) * PITCH + entry, (mine >= 0) & (first + mine < ROOM))
     if memory == 0:
-        tl.store(count, tl.sum(each, 0).to(tl.int64))
+        total = tl.sum(each, 0)
+        tl.store(count, total.to(tl.int64))
+        for begin in range(total, ROOM, 1024):  # where there is room left, any entry will do
+            at = begin + tl.arange(0, 1024)
+            tl.store(entries + at, tl.zeros([1024], tl.int64), at < ROOM)
     k = tl.arange(0, COLUMNS)[None, :]
     for begin in range(0, QUERIES, ROWS):
         query = begin + tl.arange(0, ROWS)
@@ -60,7 +64,7 @@ def distinct(index: Tensor, n: int, room: int, pitch: int) -> Distinct:
     batch, queries, k = index.shape
     place = index.new_empty(batch, n, dtype=torch.int32)
     counts = index.new_empty(batch, dtype=torch.int32)
-    entries, row, count = index.new_zeros(room), torch.empty_like(index), index.new_empty(())
+    entries, row, count = index.new_empty(room), torch.empty_like(index), index.new_empty(())
     fits = index.new_empty(batch, queries, dtype=torch.bool)
     wide, columns = triton.next_power_of_2(n), triton.next_power_of_2(k)
     _count[(batch,)](index, place, counts, n, queries * k, ENTRIES=wide, PORTION=PORTION, num_warps=8)

@@ -20,8 +20,8 @@ MANY = 128
 """Channels of the other side, at most, for the fast twin of the way to few: it takes all of them at once."""
 WIDEST = 256
 """Pixels of a row, at most, for the same: it takes whole rows."""
-MOST_PIXELS = 2**30
-"""Of all pictures together, for the fast twins: 32 bits number them."""
+MOST = 2**30
+"""Pixels of all pictures, and numbers of one with many channels, for the fast twins: 32 bits count them."""
 
 
 def edge_conv_in_by_parts(
@@ -60,8 +60,8 @@ def edge_conv_in(
     )
     precise = made in (torch.float32, torch.bfloat16) and x.dtype in (torch.float32, torch.uint8)
     n, (_, few, height, width) = len(x if rows is None else rows), x.shape
-    can = _in_float32(weight, bias) and precise and few <= FEW and 0 < n * height * width < MOST_PIXELS
-    if choose(x, triton=can and weight.numel() > 0) == "triton":
+    small = few <= FEW and _countable(n, len(weight), height, width)
+    if choose(x, triton=_in_float32(weight, bias) and precise and small and weight.numel() > 0) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import edge_conv_triton
 
@@ -87,8 +87,8 @@ def edge_conv_out(
     are as exact as `torch.set_float32_matmul_precision` asks for.
     """
     precise = _in_float32(weight, bias) and x.dtype in (torch.float32, torch.bfloat16)
-    n, many, height, width = x.shape
-    small = len(weight) <= FEW and many <= MANY and width <= WIDEST and 0 < n * height * width < MOST_PIXELS
+    many, width = x.shape[1], x.shape[3]
+    small = len(weight) <= FEW and many <= MANY and width <= WIDEST and _countable(*x.shape)
     if choose(x, triton=precise and small and weight.numel() > 0) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import edge_conv_triton
@@ -99,3 +99,7 @@ def edge_conv_out(
 
 def _in_float32(weight: Tensor, bias: Tensor) -> bool:
     return weight.dtype == bias.dtype == torch.float32
+
+
+def _countable(n: int, many: int, height: int, width: int) -> bool:
+    return 0 < n * height * width < MOST and many * height * width < MOST

@@ -1,13 +1,14 @@
 """3x3 convolutions between few channels and many on a GPU, with as little as possible read more than once.
 
 The large side is read or written once. A pixel of the small side with its neighbours is a row of up to 36 numbers,
-gathered from planes that the cache holds: times weights it is the first convolution, and the gradient that the last one
-hands on; times the large side it is the gradient of the weights of either. Only the last convolution forward has to look
-at the large side's neighbours: those above and below, while left and right are found among what was just multiplied.
+gathered from planes that the cache holds: times weights it is the first convolution, and the gradient that the last
+one hands on; times the large side it is the gradient of the weights of either. Only the last convolution forward has
+to look at the large side's neighbours: those above and below, while left and right are found among what was just
+multiplied.
 
 Gradients of weights are sums over all pixels: these are shared out among enough programs to fill a GPU, and what the
-programs found is added up in a fixed order. Bytes are exact in any precision, so products are of bytes, and their sum is
-divided by 255.
+programs found is added up in a fixed order. Bytes are exact in any precision, so products are of bytes, and their sum
+is divided by 255.
 """
 
 from typing import Any, Literal, TypeAlias
@@ -18,15 +19,15 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.aside import aside
+from gtmsm.kernels.aside import aside, noted
 from gtmsm.kernels.walled_scan_triton import summed
 
 TILES_EACH = 4
 """Tiles that a program makes one after another: its weights, which are scattered, are loaded only once."""
 MOST_COLUMNS = 64
 """Channels of the large side that a program takes at once."""
-PROGRAMS = 6 * 132
-"""That share out a sum over all pixels: six for each multiprocessor of an H200 hide each other's waiting."""
+PROGRAMS = 4 * 132
+"""That share out a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
 
 Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
 """What is multiplied; sums are of float32."""
@@ -34,32 +35,32 @@ Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
 
 @triton.jit
 def _neighbours(
-    x, rows, pixel, there, x_frame,
+    x, rows, frame, pixel, there, x_frame,
     GATHERED: tl.constexpr, FLIPPED: tl.constexpr, FEW: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr, TAPS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """[taps, pixels] of the small side, taps in the order of weights [few, 3, 3]; flipped: as the way back wants them.
+    """[taps, pixels] of a picture, taps in the order of weights [few, 3, 3]; flipped: as the way back wants them.
 
-    Pixels are the second axis, for threads beside each other: each then has all taps of its own pixel, and what is said
-    of taps here is known when this is compiled.
+    All pixels are of one picture: Triton then sees that they lie beside each other, and gives them to threads beside
+    each other. Each has all taps of its own pixel, and what is said of taps here is known when this is compiled.
     """
-    frame, within = pixel // (HEIGHT * WIDTH), pixel % (HEIGHT * WIDTH)
-    i, j = within // WIDTH, within % WIDTH
-    at = tl.load(rows + frame, there, 0) if GATHERED else frame
+    i, j = pixel // WIDTH, pixel % WIDTH
+    at = tl.load(rows + frame) if GATHERED else frame
     tap = tl.arange(0, TAPS)
     down, right = tap % 9 // 3 - 1, tap % 3 - 1
     if FLIPPED:
         down, right = -down, -right
     row, column = i[None, :] + down[:, None], j[None, :] + right[:, None]
     inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
-    middle = at.to(tl.int64) * x_frame + i * X_ROW + j * X_COLUMN
+    middle = pixel * X_COLUMN if X_ROW == WIDTH * X_COLUMN else i * X_ROW + j * X_COLUMN
     around = tap // 9 * X_PLANE + down * X_ROW + right * X_COLUMN
-    return tl.load(x + middle[None, :] + around[:, None], inside & (tap < 9 * FEW)[:, None] & there[None, :], 0)
+    x += at.to(tl.int64) * x_frame
+    return tl.load(x + (middle[None, :] + around[:, None]), inside & (tap < 9 * FEW)[:, None] & there[None, :], 0)
 
 
-@triton.jit(do_not_specialize=["pixels"])
+@triton.jit(do_not_specialize=["n"])
 def _few_to_many(
-    x, rows, weight, bias, y, pixels, x_frame, w_many, w_few, w_row, w_column,
+    x, rows, weight, bias, y, n, x_frame, w_many, w_few, w_row, w_column,
     GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
@@ -71,11 +72,15 @@ def _few_to_many(
     w = tl.load(weight + w_at, (tap < 9 * FEW)[:, None] & (column < MANY)[None, :], 0.0)
     if PRECISION == "bfloat16":
         w = w.to(tl.bfloat16)
-    for tile in range(TILES):
-        pixel = (tl.program_id(0) * TILES + tile) * PIXELS + tl.arange(0, PIXELS)
-        there = pixel < pixels
+    SIZE: tl.constexpr = HEIGHT * WIDTH
+    per_frame = tl.cdiv(SIZE, PIXELS)
+    for step in range(TILES):
+        tile = tl.program_id(0) * TILES + step
+        frame = tl.minimum(tile // per_frame, n - 1)  # the last program may make its last tile twice
+        pixel = tile % per_frame * PIXELS + tl.arange(0, PIXELS)
+        there = pixel < SIZE
         a = _neighbours(
-            x, rows, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
         )
         if PRECISION == "bfloat16":
             total = tl.dot(tl.trans(a.to(tl.bfloat16)), w)
@@ -87,13 +92,13 @@ def _few_to_many(
             total += tl.load(bias + column, column < MANY, 0.0)[None, :]
             below = tl.where(total > 0.0, 0.0, total)
             total = tl.where(total > 0.0, total, tl.exp(below) - 1.0)
-        y_at = y + pixel.to(tl.int64)[:, None] * MANY + column[None, :]
+        y_at = y + frame.to(tl.int64) * (SIZE * MANY) + (pixel[:, None] * MANY + column[None, :])
         tl.store(y_at, total.to(y.dtype.element_ty), there[:, None] & (column < MANY)[None, :])
 
 
-@triton.jit(do_not_specialize=["pixels", "share"])
+@triton.jit(do_not_specialize=["n", "share"])
 def _into_parameters(
-    x, rows, many, dy, shares, pixels, share, x_frame,
+    x, rows, many, dy, shares, n, share, x_frame,
     GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
@@ -104,28 +109,29 @@ def _into_parameters(
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     tap, plane = tl.arange(0, TAPS), tl.arange(0, 4)
     is_tap, is_column = tap < 9 * FEW, column < MANY
-    first = tl.program_id(0) * (share * PIXELS)
-    last = tl.minimum(first + share * PIXELS, pixels)
+    SIZE: tl.constexpr = HEIGHT * WIDTH
+    per_frame = tl.cdiv(SIZE, PIXELS)
+    first = tl.program_id(0) * share
     total = tl.zeros([TAPS, COLUMNS], tl.float32)
     loose = tl.zeros([4, PIXELS], tl.float32)
-    for begin in range(first, last, PIXELS):
-        pixel = begin + tl.arange(0, PIXELS)
-        there = pixel < last
-        at = pixel.to(tl.int64)[:, None] * MANY + column[None, :]
+    for step in range(tl.minimum(share, n * per_frame - first)):
+        frame = (first + step) // per_frame
+        pixel = (first + step) % per_frame * PIXELS + tl.arange(0, PIXELS)
+        there = pixel < SIZE
+        at = frame.to(tl.int64) * (SIZE * MANY) + (pixel[:, None] * MANY + column[None, :])
         b = tl.load(many + at, there[:, None] & is_column[None, :], 0.0)
         if ELU:
             made = b.to(tl.float32)
             b = tl.load(dy + at, there[:, None] & is_column[None, :], 0.0).to(tl.float32)
             b *= tl.where(made > 0.0, 1.0, made + 1.0)  # ELU' is 1 above 0, and ELU + 1 below
         a = _neighbours(
-            x, rows, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
         ).to(tl.float32)
         if ELU:
             # one tap is always left over: to the bias each pixel is as if it were white
             a = tl.where((tap == 9 * FEW)[:, None], 255.0 if BYTES else 1.0, a)
         else:
-            frame, within = pixel // (HEIGHT * WIDTH), pixel % (HEIGHT * WIDTH)
-            here = frame.to(tl.int64) * x_frame + within // WIDTH * X_ROW + within % WIDTH * X_COLUMN
+            here = frame.to(tl.int64) * x_frame + (pixel // WIDTH * X_ROW + pixel % WIDTH * X_COLUMN)
             is_plane = (plane < FEW)[:, None] & there[None, :]
             loose += tl.load(x + here[None, :] + plane[:, None] * X_PLANE, is_plane, 0.0)
         if PRECISION == "bfloat16":
@@ -189,7 +195,7 @@ def _many_to_few(
     # where a neighbour's share of this pixel is; beyond the ends of a line there is none
     shifted = p[:, None] + column[None, :] // 4 - 1
     neighbour = j[:, None] + column[None, :] // 4 - 1
-    is_neighbour = (neighbour >= 0) & (neighbour < WIDTH)
+    is_neighbour = (neighbour >= 0) & (neighbour < WIDTH) & (column < 12)[None, :]
     shifted = tl.where(is_neighbour, shifted, p[:, None])
     b = tl.load(bias + plane, plane < FEW, 0.0)
     for tile in range(TILES):
@@ -203,7 +209,8 @@ def _many_to_few(
         found = tl.sum(tl.reshape(total, [PIXELS, 4, 4]), 1) + b[None, :]
         y_at = ((line // HEIGHT).to(tl.int64) * FEW * HEIGHT + i) * WIDTH + j
         is_pixel = is_line & (j < WIDTH)
-        tl.store(y + y_at[:, None] + plane[None, :] * (HEIGHT * WIDTH), found, is_pixel[:, None] & (plane < FEW)[None, :])
+        y_at = y_at[:, None] + plane[None, :] * (HEIGHT * WIDTH)
+        tl.store(y + y_at, found, is_pixel[:, None] & (plane < FEW)[None, :])
 
 
 def _precision(made: torch.dtype) -> Precision:
@@ -228,10 +235,9 @@ def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
     }
 
 
-def share_for(pixels: int, many: int, tile: dict[str, int]) -> int:
-    """How many tiles of pixels a program adds up."""
-    parts = max(1, PROGRAMS // triton.cdiv(many, tile["COLUMNS"]))
-    return triton.cdiv(pixels, parts * tile["PIXELS"])
+def share_for(tiles: int, across: int) -> int:
+    """How many tiles of pixels a program adds up, where `across` programs share the channels."""
+    return triton.cdiv(tiles, max(1, PROGRAMS // across))
 
 
 def _dense(weight: Tensor) -> Tensor:
@@ -246,9 +252,10 @@ def _spread(
 ) -> None:  # fmt: skip
     """Fill y, the large side, from x, the small one; `strides` of weights are in the order many, few, row, column."""
     (n, many, height, width), few = y.shape, x.shape[1]
-    pixels, tile = n * height * width, _tile(few, many, precision)
-    _few_to_many[(triton.cdiv(pixels, tile["PIXELS"] * TILES_EACH), triton.cdiv(many, tile["COLUMNS"]))](
-        x, x if rows is None else rows, weight, x if bias is None else bias, y, pixels, x.stride(0), *strides,
+    tile = _tile(few, many, precision)
+    tiles = n * triton.cdiv(height * width, tile["PIXELS"])
+    _few_to_many[(triton.cdiv(tiles, TILES_EACH), triton.cdiv(many, tile["COLUMNS"]))](
+        x, x if rows is None else rows, weight, x if bias is None else bias, y, n, x.stride(0), *strides,
         GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=bias is not None,
         PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
         X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3), TILES=TILES_EACH, **tile,
@@ -257,18 +264,19 @@ def _spread(
 
 def _gradients(
     x: Tensor, rows: Tensor | None, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...],
-    flipped: bool, precision: Precision,
+    flipped: bool, precision: Precision, learning: tuple[int, ...] | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Of weight and bias, from the small side x and the large one; dy is what comes in where there was an ELU."""
     (n, many, height, width), few = many_side.shape, x.shape[1]
-    pixels, tile = n * height * width, _tile(few, many, precision)
-    share = share_for(pixels, many, tile)
-    parts = triton.cdiv(pixels, share * tile["PIXELS"])
+    tile = _tile(few, many, precision)
+    tiles, across = n * triton.cdiv(height * width, tile["PIXELS"]), triton.cdiv(many, tile["COLUMNS"])
+    share = share_for(tiles, across)
+    parts = triton.cdiv(tiles, share)
     w_many, w_few, w_row, w_column = strides
-    with aside(x, rows, many_side, dy):
+    with aside(x, rows, many_side, dy, learning=learning):
         shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
-        _into_parameters[(parts, triton.cdiv(many, tile["COLUMNS"]))](
-            x, x if rows is None else rows, many_side, many_side if dy is None else dy, shares, pixels, share,
+        _into_parameters[(parts, across)](
+            x, x if rows is None else rows, many_side, many_side if dy is None else dy, shares, n, share,
             x.stride(0), GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=dy is not None,
             PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
             X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3),
@@ -286,9 +294,8 @@ class _FewToMany(torch.autograd.Function):
     """The first convolution with bias and ELU; kept are its picture, which is small, and what it made."""
 
     @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:
+        ctx.noted = noted(weight, bias)
         weight, rows = _dense(weight), None if rows is None else rows.contiguous()
         n, (_, _, height, width) = len(x if rows is None else rows), x.shape
         size = (n, len(weight), height, width)
@@ -302,7 +309,7 @@ class _FewToMany(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, rows, y = ctx.saved_tensors
-        found = _gradients(x, rows, y, _channels_last(dy), weight, weight.stride(), False, ctx.precision)
+        found = _gradients(x, rows, y, _channels_last(dy), weight, weight.stride(), False, ctx.precision, ctx.noted)
         return None, *found, None, None
 
 
@@ -311,6 +318,7 @@ class _ManyToFew(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.noted = noted(weight, bias)
         x, weight = _channels_last(x), _dense(weight)
         (n, many, height, width), few = x.shape, len(weight)
         y = x.new_empty(n, few, height, width, dtype=torch.float32)
@@ -332,13 +340,13 @@ class _ManyToFew(torch.autograd.Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         w_few, w_many, w_row, w_column = weight.stride()
-        strides, dx, found = (w_many, w_few, w_row, w_column), None, (None, None)
+        strides, dx, dweight, dbias = (w_many, w_few, w_row, w_column), None, None, None
         if ctx.needs_input_grad[0]:
             dx = torch.empty_like(x, memory_format=torch.channels_last)
             _spread(dy, None, weight, strides, None, dx, True, ctx.precision)
         if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            found = _gradients(dy, None, x, None, weight, strides, True, ctx.precision)
-        return dx, *found
+            dweight, dbias = _gradients(dy, None, x, None, weight, strides, True, ctx.precision, ctx.noted)
+        return dx, dweight, dbias
 
 
 def to_many(x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:

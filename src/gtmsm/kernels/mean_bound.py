@@ -13,6 +13,8 @@ from gtmsm.tensors import LOG_TWO_PI
 class MeanBound(NamedTuple):
     """Averages over the frames that count, in nats."""
 
+    loss: Float[Tensor, ""]
+    """-bound, what is minimised: a change of sign would be launches of its own."""
     bound: Float[Tensor, ""]
     """log_likelihood - kl."""
     log_likelihood: Float[Tensor, ""]
@@ -38,7 +40,8 @@ def mean_bound_by_parts(
             return each.sum() / max(len(each), 1)
         return torch.where(counts, each, 0.0).sum() / counts.sum().clamp_min(1)
 
-    return MeanBound(mean(log_likelihood - kl), mean(log_likelihood), mean(kl))
+    bound = mean(log_likelihood - kl)
+    return MeanBound(-bound, bound, mean(log_likelihood), mean(kl))
 
 
 def mean_bound(

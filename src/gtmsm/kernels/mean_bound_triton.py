@@ -19,7 +19,8 @@ PORTION = 512
 
 @triton.jit
 def _forward(
-    error2, kl, log_sigma, counts, bound, log_likelihood, mean_kl, kept, error2_step, kl_step, counts_step, N, pixels,
+    error2, kl, log_sigma, counts, loss, bound, log_likelihood, mean_kl, kept,
+    error2_step, kl_step, counts_step, N, pixels,
     LOG_TWO_PI: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     errors = tl.zeros([BLOCK], tl.float32)
@@ -41,6 +42,7 @@ def _forward(
     misfit = tl.sum(errors, 0) * share * tl.exp(-2.0 * log_width)
     fit = -0.5 * (misfit + any_counts * (pixels * (2.0 * log_width + LOG_TWO_PI)))
     divergence = tl.sum(kls, 0) * share
+    tl.store(loss, divergence - fit)
     tl.store(bound, fit - divergence)
     tl.store(log_likelihood, fit)
     tl.store(mean_kl, divergence)
@@ -50,11 +52,15 @@ def _forward(
 
 @triton.jit
 def _backward(
-    log_sigma, counts, kept, by_bound, by_log_likelihood, by_kl, g_error2, g_kl, g_log_sigma, counts_step, N,
-    HAS_COUNTS: tl.constexpr, HAS_BOUND: tl.constexpr, HAS_LOG_LIKELIHOOD: tl.constexpr, HAS_KL: tl.constexpr,
-    BLOCK: tl.constexpr,
+    log_sigma, counts, kept, by_loss, by_bound, by_log_likelihood, by_kl, g_error2, g_kl, g_log_sigma, counts_step, N,
+    HAS_COUNTS: tl.constexpr, HAS_LOSS: tl.constexpr, HAS_BOUND: tl.constexpr, HAS_LOG_LIKELIHOOD: tl.constexpr,
+    HAS_KL: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     into_fit, into_kl = 0.0, 0.0
+    if HAS_LOSS:
+        into = tl.load(by_loss)
+        into_fit -= into
+        into_kl += into
     if HAS_BOUND:
         into = tl.load(by_bound)
         into_fit += into
@@ -82,21 +88,21 @@ class _MeanBound(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, error2: Tensor, kl: Tensor, log_sigma: Tensor, counts: Tensor | None, pixels: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         n = len(error2)
         counted = error2 if counts is None else counts.view(torch.uint8)  # bytes, which Triton has pointers to
-        bound, log_likelihood, mean_kl = (error2.new_empty(()) for _ in range(3))
+        loss, bound, log_likelihood, mean_kl = (error2.new_empty(()) for _ in range(4))
         kept = error2.new_empty(2)
         block = min(triton.next_power_of_2(n), AT_ONCE)
         _forward[(1,)](
-            error2, kl, log_sigma, counted, bound, log_likelihood, mean_kl, kept,
+            error2, kl, log_sigma, counted, loss, bound, log_likelihood, mean_kl, kept,
             error2.stride(0), kl.stride(0), counted.stride(0), n, pixels,
             LOG_TWO_PI=LOG_TWO_PI, HAS_COUNTS=counts is not None, BLOCK=block, num_warps=max(block // 256, 1),
         )  # fmt: skip
         ctx.save_for_backward(log_sigma, counted, kept)
         ctx.n, ctx.has_counts = n, counts is not None
         ctx.set_materialize_grads(False)  # zeros for what is only looked at would be launches of their own
-        return bound, log_likelihood, mean_kl
+        return loss, bound, log_likelihood, mean_kl
 
     @staticmethod
     @once_differentiable
@@ -110,7 +116,7 @@ class _MeanBound(torch.autograd.Function):
         _backward[(triton.cdiv(ctx.n, block),)](
             log_sigma, counted, kept, *(kept if into is None else into for into in incoming),
             g_error2, g_kl, g_log_sigma, counted.stride(0), ctx.n, HAS_COUNTS=ctx.has_counts,
-            **dict(zip(("HAS_BOUND", "HAS_LOG_LIKELIHOOD", "HAS_KL"), has, strict=True)),
+            **dict(zip(("HAS_LOSS", "HAS_BOUND", "HAS_LOG_LIKELIHOOD", "HAS_KL"), has, strict=True)),
             BLOCK=block, num_warps=max(block // 128, 1),
         )  # fmt: skip
         return g_error2, g_kl, g_log_sigma, None, None

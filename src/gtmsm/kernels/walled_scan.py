@@ -71,11 +71,11 @@ def walled_scan_twice(
     gate: Gate,
 ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"]]:
     """The mean path and the one that noise shakes, in one scan: both try the same steps."""
-    both = torch.cat([start, start])
     if _twin(displacement, gate) == "triton":
         from gtmsm.kernels import walled_scan_triton
 
-        return walled_scan_triton.scan_twice(both, displacement, noise, *gate)
+        return walled_scan_triton.scan_twice(start, displacement, noise, *gate)
+    both = torch.cat([start, start])
     shaken = torch.cat([torch.zeros_like(noise), noise])
     mean, sample = walled_scan(both, torch.cat([displacement, displacement]), shaken, gate).chunk(2)
     return mean, sample

@@ -55,8 +55,8 @@ def _forward(
     bias = tl.load(b + h, h < H, 0.0)[:, None]
     out = tl.load(v + h, h < H, 0.0)[:, None] * -LOG2_E
     offset = tl.load(c) * -LOG2_E
-    x = tl.load(start + 2 * row, used, 0.0)
-    y = tl.load(start + 2 * row + 1, used, 0.0)
+    x = tl.load(start + 2 * (row % distinct), used, 0.0)
+    y = tl.load(start + 2 * (row % distinct) + 1, used, 0.0)
     # The last `shaken` of the sequences are; sequence i does the displacements of i modulo `distinct`.
     move = displacement + 2 * (row % distinct).to(tl.int64) * T
     shake = noise + 2 * (row - (batch - shaken)).to(tl.int64) * T
@@ -128,7 +128,7 @@ def _backward(
     H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row = tl.program_id(0).to(tl.int64)
-    start += 2 * row
+    start += 2 * (row % distinct)
     displacement += 2 * (row % distinct) * T
     poses += 2 * row * T
     if row >= distinct:
@@ -247,7 +247,8 @@ class _WalledScan(torch.autograd.Function):
         ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, twice: bool, *weights: Tensor
     ) -> tuple[Tensor, ...]:
         start, d, W, b, v, c = (x.contiguous() for x in (start, displacement, *weights))
-        (distinct, steps, size), hidden, batch = d.shape, len(b), len(start)
+        (distinct, steps, size), hidden = d.shape, len(b)
+        batch = 2 * distinct if twice else distinct
         poses = d.new_empty(batch, steps, size)
         if poses.numel():
             HIDDEN = triton.next_power_of_2(hidden)
@@ -268,14 +269,18 @@ class _WalledScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *incoming: Tensor) -> tuple[Tensor | None, ...]:
         start, d, W, b, v, c, poses = ctx.saved_tensors
-        (distinct, steps, _), hidden, batch = d.shape, len(b), len(start)
+        (distinct, steps, _), hidden, batch = d.shape, len(b), len(poses)
         if not poses.numel():
             return tuple(torch.zeros_like(x) for x in (start, d)) + (
                 torch.zeros_like(d) if ctx.is_noisy else None,
                 None,
                 *(torch.zeros_like(x) for x in (W, b, v, c)),
             )
-        into_start, into_d, into_noise = (torch.empty_like(x) for x in (start, poses, poses))
+        into_start, into_d, into_noise = (
+            d.new_empty(batch, d.shape[-1]),
+            torch.empty_like(poses),
+            torch.empty_like(poses),
+        )
         shares = d.new_empty(batch, 4 * hidden + 1)
         HIDDEN = triton.next_power_of_2(hidden)
         _backward[(batch,)](
@@ -288,7 +293,15 @@ class _WalledScan(torch.autograd.Function):
         weights = (into_W.view_as(W), into_b, into_v, into_c.view_as(c))
         if batch > distinct:
             into_d, into_noise = into_d[:distinct] + into_d[distinct:], into_noise[distinct:]
-        return into_start, into_d, into_noise if ctx.is_noisy else None, None, *weights
+            if ctx.needs_input_grad[0]:
+                into_start = into_start[:distinct] + into_start[distinct:]
+        return (
+            into_start if ctx.needs_input_grad[0] else None,
+            into_d,
+            into_noise if ctx.is_noisy else None,
+            None,
+            *weights,
+        )
 
 
 def scan(
@@ -302,6 +315,6 @@ def scan(
 def scan_twice(
     start: Tensor, displacement: Tensor, noise: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Without and with noise, side by side; `start` is of both lots."""
+    """Without and with noise, side by side, from the same start."""
     mean, sample = _WalledScan.apply(start, displacement, noise, True, W, b, v, c)
     return mean, sample

@@ -10,7 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.kernels.bias_elu import bias_elu
 from gtmsm.kernels.drawn_codes import DrawnCodes, drawn_codes
+from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_out
 from gtmsm.kernels.picture_error import picture_error
 from gtmsm.model.compiled import compiled_to_learn
 from gtmsm.model.mlp import Mlp
@@ -58,8 +60,8 @@ class FrameVAE(nn.Module):
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
     def compile_to_learn(self) -> None:
-        """Compile the convolutions; dense layers have kernels of their own."""
-        if self.settings.coder != "dense":
+        """Compile the spatial coder; the others have kernels of their own."""
+        if self.settings.coder == "spatial":
             self._compiled = {
                 "encoder": compiled_to_learn(self.encoder.forward),
                 "decoder": compiled_to_learn(self.decoder.forward),
@@ -78,7 +80,7 @@ class FrameVAE(nn.Module):
         noise: Float[Tensor, "asked Z"] | None,
     ) -> DrawnCodes:
         """q(z|x) of the frames `rows`, for learning: with samples of the first `asked` of them, and not in portions."""
-        if isinstance(self.encoder, Mlp) and not x.requires_grad:  # rows are gathered without a copy
+        if isinstance(self.encoder, Mlp | _ConvEncoder) and not x.requires_grad:  # rows are gathered without a copy
             both = self.encoder(x, rows)
         else:
             both = self._encode(x.index_select(0, rows))
@@ -87,7 +89,7 @@ class FrameVAE(nn.Module):
 
     def _encode(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
         """Mean and log-variance, side by side."""
-        if self.settings.coder != "dense":
+        if self.settings.coder == "spatial":
             x = x.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
         return self._compiled.get("encoder", self.encoder)(x)
 
@@ -139,6 +141,71 @@ def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.
     return Mlp(pixels, width, width, 2 * code_size, pictures=True), Mlp(code_size, width, width, pixels)
 
 
+class _ConvEncoder(nn.Sequential):
+    """Three convolutions with ELU, the last two halving the resolution, and a linear layer.
+
+    Its layers are PyTorch's, for their weights; what is done with them is written out, since most of the time went into
+    what lies between: biases, ELU, and a first convolution of three channels, which libraries are bad at.
+    """
+
+    def __init__(self, channels: int, deep: int, small: tuple[int, int], outputs: int) -> None:
+        super().__init__(
+            nn.Conv2d(channels, deep // 4, 3, padding=1), nn.ELU(),
+            nn.Conv2d(deep // 4, deep // 2, 4, stride=2, padding=1), nn.ELU(),
+            nn.Conv2d(deep // 2, deep, 4, stride=2, padding=1), nn.ELU(),
+            nn.Flatten(), nn.Linear(deep * math.prod(small), outputs),
+        )  # fmt: skip
+        self.deep, self.small = deep, small
+
+    def forward(
+        self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "n out"]:
+        """What comes out for every frame, or for those that `rows` names."""
+        first, second, third, last = (layer for layer in self if isinstance(layer, nn.Conv2d | nn.Linear))
+        if x.requires_grad:
+            h = F.elu(first(x))
+        else:
+            h = edge_conv_in(x, first.weight, first.bias, rows, _between(x))
+        for layer in (second, third):
+            h = bias_elu(F.conv2d(h, layer.weight, None, stride=2, padding=1), layer.bias)
+        # Channels lie last, and the few weights are turned to match instead of all that was made.
+        weight = last.weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
+        return F.linear(h.permute(0, 2, 3, 1).flatten(1), weight, last.bias)
+
+
+class _ConvDecoder(nn.Sequential):
+    """The same backwards."""
+
+    def __init__(self, channels: int, deep: int, small: tuple[int, int], inputs: int) -> None:
+        super().__init__(
+            nn.Linear(inputs, deep * math.prod(small)), nn.ELU(), nn.Unflatten(1, (deep, *small)),
+            nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), nn.ELU(),
+            nn.ConvTranspose2d(deep // 2, deep // 4, 4, stride=2, padding=1), nn.ELU(),
+            nn.Conv2d(deep // 4, channels, 3, padding=1),
+        )  # fmt: skip
+        self.deep, self.small = deep, small
+
+    def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
+        """Logits of pixels."""
+        first, second, third, last = (
+            layer for layer in self if isinstance(layer, nn.Linear | nn.ConvTranspose2d | nn.Conv2d)
+        )
+        size = (self.deep, *self.small)
+        weight = first.weight.unflatten(0, size).permute(1, 2, 0, 3).flatten(0, 2)
+        bias = first.bias.unflatten(0, size).permute(1, 2, 0).flatten()
+        h = bias_elu(F.linear(z, weight), bias).unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
+        for layer in (second, third):
+            h = bias_elu(F.conv_transpose2d(h, layer.weight, None, stride=2, padding=1), layer.bias)
+        return edge_conv_out(h, last.weight, last.bias)
+
+
+def _between(x: Tensor) -> torch.dtype:
+    """The precision of what lies between layers."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype if x.is_floating_point() else torch.float32
+
+
 def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
     """Three convolutions each way, the last two halving the resolution."""
     channels, height, width_px = frame
@@ -147,19 +214,7 @@ def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> t
         f"the conv coder halves a frame twice, and {height}x{width_px} does not divide by 4; use coder dense",
     )
     deep, small = width // 2, (height // 4, width_px // 4)
-    encoder = [
-        nn.Conv2d(channels, deep // 4, 3, padding=1), nn.ELU(),
-        nn.Conv2d(deep // 4, deep // 2, 4, stride=2, padding=1), nn.ELU(),
-        nn.Conv2d(deep // 2, deep, 4, stride=2, padding=1), nn.ELU(),
-        nn.Flatten(), nn.Linear(deep * math.prod(small), 2 * code_size),
-    ]  # fmt: skip
-    decoder = [
-        nn.Linear(code_size, deep * math.prod(small)), nn.ELU(), nn.Unflatten(1, (deep, *small)),
-        nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), nn.ELU(),
-        nn.ConvTranspose2d(deep // 2, deep // 4, 4, stride=2, padding=1), nn.ELU(),
-        nn.Conv2d(deep // 4, channels, 3, padding=1),
-    ]  # fmt: skip
-    return nn.Sequential(*encoder), nn.Sequential(*decoder)
+    return _ConvEncoder(channels, deep, small, 2 * code_size), _ConvDecoder(channels, deep, small, code_size)
 
 
 class _Residual(nn.Module):

@@ -49,8 +49,7 @@ def learn(
     asked = _draw_steps(len(frames), tau, frames.shape[1], objective.targets, generator)
     foreseen = _foresee(model, frames, actions, tau, asked, inferred, reading, generator, room)
     truth = _at(frames, asked, tau)
-    logs = foreseen.mean_bound(model.vae, truth, inferred.divergence_at(asked, tau))
-    loss = -logs["elbo"]
+    loss, logs = foreseen.loss(model.vae, truth, inferred.divergence_at(asked, tau))
     if foreseen.needed is not None:
         logs["needed"] = foreseen.needed
     if walked.codes is not None and objective.recognition:
@@ -137,22 +136,23 @@ class _Foreseen:
         """The bound per frame."""
         return Elbo(vae.log_likelihood(truth, self.z), self.forecast.divergence(self.code, self.z), paid)
 
-    def mean_bound(
+    def loss(
         self,
         vae: FrameVAE,
         truth: Float[Tensor, "batch asked channel height width"],
         paid: Float[Tensor, "batch asked"] | None,
-    ) -> dict[str, Tensor]:
-        """The bound and its terms, averaged over the steps that count."""
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Minus the bound, and the bound and its terms, averaged over the steps that count."""
         if paid is not None or vae.settings.likelihood != "gaussian":
             terms = self.bound(vae, truth, paid)
-            return {name: self.mean(each) for name, each in ({"elbo": terms.bound} | terms.parts()).items()}
+            means = {name: self.mean(each) for name, each in ({"elbo": terms.bound} | terms.parts()).items()}
+            return -means["elbo"], means
         kl = self.forecast.divergence(self.code, self.z)
         fits = None if self.fits is None else self.fits.flatten()
-        means = mean_bound(
+        found = mean_bound(
             vae.error2(truth, self.z).flatten(), kl.flatten(), vae.log_sigma, math.prod(vae.frame_shape), fits
         )
-        return {"elbo": means.bound, "log_likelihood": means.log_likelihood, "kl": means.kl}
+        return found.loss, {"elbo": found.bound, "log_likelihood": found.log_likelihood, "kl": found.kl}
 
     def mean(self, each: Float[Tensor, "batch asked"]) -> Float[Tensor, ""]:
         """Over the steps that count."""

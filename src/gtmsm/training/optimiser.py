@@ -13,7 +13,11 @@ class Adam:
     """Adam for named groups of parameters, each with a rate of its own. The parameters become views of one vector."""
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
-        self.groups = {name: list(parameters) for name, parameters in groups.items() if parameters}
+        self.groups = {
+            name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
+            for name, parameters in groups.items()
+            if parameters
+        }
         self.schedule, self.clip_norm = schedule, clip_norm
         padded = [_padded(sum(p.numel() for p in parameters)) for parameters in self.groups.values()]
         some = next(iter(self.groups.values()))[0]
@@ -32,6 +36,10 @@ class Adam:
                 self._settle(parameter, begin)
                 begin += parameter.numel()
             self._filled[parameters[-1]] = end - begin
+        sizes = [size for parameter, filled in self._filled.items() for size in (parameter.numel(), filled)]
+        self._even = next((i for i, size in enumerate(sizes) if size % 4), len(sizes) - 1)
+        self._even_size = sum(sizes[: self._even])
+        """How many parts of the vector, counted from the first, are multiples of four, and how long they are."""
         self._zeros = some.new_zeros(max(max(p.numel() for p in self._filled), BLOCK))
         self.tally = Tally(*(torch.zeros((), dtype=torch.int64, device=self.device) for _ in range(2)))
         self.pace(dict.fromkeys(self.groups, 1.0), dict.fromkeys(self.groups, "all"))
@@ -68,7 +76,10 @@ class Adam:
             grad, parameter.grad = parameter.grad, None
             parts.append(self._zeros[: parameter.numel()] if grad is None else _as_it_lies(grad, parameter))
             parts.append(self._zeros[:filled])
-        torch.cat(parts, out=self._shelf.gradient)  # one launch for all of them
+        # Two launches: the first is fast because all of its parts are multiples of four numbers.
+        if self._even:
+            torch.cat(parts[: self._even], out=self._shelf.gradient[: self._even_size])
+        torch.cat(parts[self._even :], out=self._shelf.gradient[self._even_size :])
         return adam(self._shelf, self._faster, self._clip, self.clip_norm, self.schedule, loss.detach(), self.tally)
 
     @property

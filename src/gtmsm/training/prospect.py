@@ -17,6 +17,8 @@ from torch.func import functional_call, vmap
 
 from gtmsm.config import config, require
 from gtmsm.data.clip import Clip
+from gtmsm.kernels.nearest import nearest_k
+from gtmsm.kernels.separations import separations
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.tensors import Gaussian
 
@@ -178,10 +180,11 @@ def retrieval_score(
     delta: float,
 ) -> Float[Tensor, "n"]:
     """How well the codes nearest in each candidate's places explain the codes seen next: `match` of `match_codes`."""
-    keys, queries = places[:, :, :tau], places[:, :, tau:]
-    distance2 = (queries[:, :, :, None] - keys[:, :, None]).square().sum(-1)
-    near, index = distance2.topk(neighbours, dim=-1, largest=False)
-    found = match.expand(len(places), -1, -1, -1).gather(-1, index)
+    lead, walks = places.shape[:2], places.flatten(0, 1)
+    queries = walks[:, tau:]
+    index = nearest_k(walks[:, :tau], queries, neighbours)
+    near = separations(walks, queries, index).unflatten(0, lead)
+    found = match.expand(len(places), -1, -1, -1).gather(-1, index.unflatten(0, lead))
     log_weight = torch.log_softmax(-(near + delta).log(), dim=-1)
     return torch.logsumexp(log_weight + found, dim=-1).mean((1, 2))
 

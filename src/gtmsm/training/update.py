@@ -118,8 +118,9 @@ class Updater:
         """Let go of the graph: the next updates run one by one, until it is captured anew."""
         self._graph, self._room = None, None
         self._most_needed.zero_()
-        # A graph can be captured once everything has been allocated and compiled: after a few real updates.
-        self._until_capture = 3
+        # A graph can be captured once everything has been allocated and compiled: after a few real updates. The first
+        # two tell how much room the others need.
+        self._until_capture = 4
 
     def run(self) -> None:
         """One update."""
@@ -128,6 +129,8 @@ class Updater:
         elif self._graph is not None:
             self._graph.replay()
         elif self._until_capture > 0:
+            if self._until_capture == 2 and (needed := int(self._most_needed)):
+                self._room = _room_for(needed)
             self._until_capture -= 1
             self._update_aside()
         else:
@@ -169,7 +172,7 @@ class Updater:
                     clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
                     self._room,
                 )  # fmt: skip
-            self.fabric.backward(loss)
+            self.fabric.backward(loss, self._one)
         if (needed := logs.pop("needed", None)) is not None:
             torch.maximum(self._most_needed, needed, out=self._most_needed)
         logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}
@@ -203,9 +206,7 @@ class Updater:
 
     def _capture(self) -> None:
         """Record the update without running it."""
-        if needed := int(self._most_needed):
-            self._room = _room_for(needed)
-            self._most_needed.zero_()
+        self._most_needed.zero_()
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         with torch.cuda.graph(graph):

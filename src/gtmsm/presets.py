@@ -259,7 +259,10 @@ HORIZON_IN = {"rooms": 300}
 """Steps to predict in places of another kind, where the paper says how many (App. C)."""
 
 PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
-    "image-walk": ("section 4.1 and App. A.1 at the paper's sizes; for a GPU", ImageWalkExperiment()),
+    "image-walk": (
+        "section 4.1 and App. A.1 at the paper's sizes; for a GPU",
+        ImageWalkExperiment(training=TrainingConfig(optimiser=OptimiserConfig(precision="bfloat16"))),
+    ),
     "image-walk-small": (
         "the same, small enough for two CPU cores and two minutes; what `gtmsm demo` trains",
         ImageWalkExperiment(

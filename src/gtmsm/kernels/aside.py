@@ -67,12 +67,6 @@ def aside(*used: Tensor | None, learning: tuple[int, ...] | None = ()) -> Iterat
         x.record_stream(side)  # or their memory would be given away while it is still read
 
 
-def wait_for_aside(device: torch.device) -> None:
-    """Let what follows see what was put aside; for whoever reads it before the end."""
-    if device in _allowed:
-        torch.cuda.current_stream(device).wait_stream(_side(device))
-
-
 @lru_cache(maxsize=8)
 def _side(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)

@@ -20,13 +20,13 @@ def _then(
 
 @triton.jit
 def _walk(
-    start, steps, moves, positions, last, T, D, step_walk, step_time, step_axis, BY_MOVES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    start, steps, moves, positions, last, T, D, start_walk, start_axis, step_walk, step_time, step_axis,
+    BY_MOVES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     walk = tl.program_id(0)
     axis = tl.program_id(1)
     first = walk.to(tl.int64) * T * D + axis
-    position = tl.load(start + walk * D + axis).to(tl.int64)
+    position = tl.load(start + walk * start_walk + axis * start_axis).to(tl.int64)
     for begin in range(0, T, BLOCK):
         t = begin + tl.arange(0, BLOCK)
         shift = tl.load(steps + walk.to(tl.int64) * step_walk + t * step_time + axis * step_axis, t < T, 0)
@@ -42,12 +42,12 @@ def _walk(
 
 def walk(start: Tensor, steps: Tensor, high: int, moves: Tensor | None = None) -> Tensor:
     """`clamped_walk_by_steps` in one launch; where there are `moves`, each step is the number of one."""
-    start = start.to(steps.dtype).contiguous()
+    start = start.to(steps.dtype)
     positions, (n, time, size) = steps.new_empty(steps.shape), steps.shape
     if positions.numel():
         BLOCK = max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(time)))
         _walk[(n, size)](
             start, steps, steps if moves is None else moves.contiguous(), positions, high, time, size,
-            *steps.stride(), BY_MOVES=moves is not None, BLOCK=BLOCK, num_warps=4,
+            *start.stride(), *steps.stride(), BY_MOVES=moves is not None, BLOCK=BLOCK, num_warps=4,
         )  # fmt: skip
     return positions

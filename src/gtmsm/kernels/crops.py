@@ -3,7 +3,6 @@
 from jaxtyping import Float32, Int, UInt8
 from torch import Tensor
 
-from gtmsm.kernels.aside import aside
 from gtmsm.kernels.choice import choose
 
 
@@ -35,6 +34,5 @@ def crops(
     if choose(images, triton=True) == "triton":
         from gtmsm.kernels import crops_triton
 
-        with aside(images, image, corner):
-            return crops_triton.cut(images, image, corner, side, stride, margin)
+        return crops_triton.cut(images, image, corner, side, stride, margin)
     return crops_by_windows(images, image, corner, side, stride, margin)

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.aside import aside, noted
+from gtmsm.kernels.sinks import sinks_of
 from gtmsm.kernels.walled_scan_triton import summed
 
 MULTIPROCESSORS = 132
@@ -160,8 +161,8 @@ def _into_input(
 
 @triton.jit(do_not_specialize=["n"])
 def _into_parameters(
-    x, rows, y, dy, shares, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
-    GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    x, rows, y, dy, shares, biases, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
+    SINKS: tl.constexpr, GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     across = tl.cdiv(inputs, COLUMNS)
@@ -169,9 +170,10 @@ def _into_parameters(
     tiles = tl.cdiv(outputs, ROWS) * across
     first = tl.program_id(1) * share
     last = tl.minimum(first + share, n)
-    # one row of `shares` is all weights, then all biases: both are contiguous once rows are added up
-    weights = outputs * inputs
-    shares += tl.program_id(1).to(tl.int64) * (weights + outputs)
+    if not SINKS:  # one row of `shares` is all weights, then all biases: both are contiguous once rows are added up
+        weights = outputs * inputs
+        shares += tl.program_id(1).to(tl.int64) * (weights + outputs)
+        biases = shares + weights
     if tile < tiles:
         output = (tile // across) * ROWS + tl.arange(0, ROWS)
         column = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -190,7 +192,11 @@ def _into_parameters(
                 total = tl.dot(g, b.to(tl.float32), total, input_precision=PRECISION)
         if BYTES:
             total *= 1.0 / 255.0
-        tl.store(shares + output[:, None] * inputs + column[None, :], total, is_output[:, None] & is_column[None, :])
+        at = shares + output[:, None] * inputs + column[None, :]
+        if SINKS:
+            tl.atomic_add(at, total, is_output[:, None] & is_column[None, :], sem="relaxed")
+        else:
+            tl.store(at, total, is_output[:, None] & is_column[None, :])
     else:
         # the bias, by programs of its own: beside a product it would read each g again, laid out otherwise
         output = (tile - tiles) * ROWS + tl.arange(0, ROWS)
@@ -200,7 +206,10 @@ def _into_parameters(
             row = begin + tl.arange(0, AT_ONCE)
             there = (row < last)[:, None] & is_output[None, :]
             loose += _into_product(y, dy, row[:, None], output[None, :], there, outputs, dy_row, dy_column, ELU)
-        tl.store(shares + weights + output, tl.sum(loose, 0), is_output)
+        if SINKS:
+            tl.atomic_add(biases + output, tl.sum(loose, 0), is_output, sem="relaxed")
+        else:
+            tl.store(biases + output, tl.sum(loose, 0), is_output)
 
 
 class _DenseLayer(torch.autograd.Function):
@@ -215,7 +224,7 @@ class _DenseLayer(torch.autograd.Function):
         y = x.new_empty(n, outputs, dtype=made)
         rows = None if rows is None else rows.contiguous()
         ctx.save_for_backward(x, weight, rows, y if elu else None)
-        ctx.noted = noted(weight, bias)
+        ctx.noted, ctx.sinks = noted(weight, bias), sinks_of(weight, bias)
         ctx.precision = "bfloat16" if half else _precision(x)
         ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
         tile = tile_for(n, outputs, inputs, ctx.precision)
@@ -247,16 +256,17 @@ class _DenseLayer(torch.autograd.Function):
             tile, share = share_for(n, outputs, inputs, ctx.precision)
             parts = triton.cdiv(n, share)
             tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
-            with aside(dy, x, y, rows, learning=ctx.noted):
-                shares = weight.new_empty(parts, outputs * inputs + outputs)
+            with aside(dy, x, y, rows, learning=() if ctx.sinks else ctx.noted):
+                shares, biases = ctx.sinks or [weight.new_empty(parts, outputs * inputs + outputs)] * 2
                 _into_parameters[(tiles, parts)](
-                    x, x if rows is None else rows, y, dy, shares, n, share, inputs, outputs,
-                    *x.stride(), *dy.stride(), **ctx.kind, PRECISION=ctx.precision, **tile._asdict(),
-                    AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4,
+                    x, x if rows is None else rows, y, dy, shares, biases, n, share, inputs, outputs,
+                    *x.stride(), *dy.stride(), SINKS=ctx.sinks is not None, **ctx.kind,
+                    PRECISION=ctx.precision, **tile._asdict(), AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4,
                     num_stages=STAGES if rows is None else STAGES_GATHERED,
                 )  # fmt: skip
-                found = summed(shares) if parts > 1 else shares[0]
-            dweight, dbias = found[: outputs * inputs].view(outputs, inputs), found[outputs * inputs :]
+                if ctx.sinks is None:
+                    found = summed(shares) if parts > 1 else shares[0]
+                    dweight, dbias = found[: outputs * inputs].view(outputs, inputs), found[outputs * inputs :]
         return dx, dweight, dbias, None, None, None, None
 
 

@@ -1,10 +1,11 @@
 """The walled scan on a CPU: a loop in NumPy, because a step is so small that PyTorch's dispatch costs more.
 
 The backward pass is linear in the incoming gradient, with slopes that are known for all steps at once; only a
-recurrence over (batch, S) vectors is left to its loop. Large products are PyTorch's: NumPy's would start threads
+recurrence over (batch, S) vectors is left, whose stretches are gone through side by side. Large products are PyTorch's: NumPy's would start threads
 of its own, and two pools of them on the same cores wait for each other.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -54,30 +55,59 @@ class _WalledScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         d, s, hidden, gate, W, v = ctx.saved_tensors
-        incoming = grad.transpose(0, 1).contiguous()
-        active = (hidden > 0).to(d.dtype)
+        active = hidden.sign()  # hidden is at least 0
         steep = gate * (1 - gate)
         slope = steep * (active @ (v[:, None] * W))  # d sigma_d / d q
-        before = torch.empty_like(d)  # gradient of s_t before it passes through step t
-        along = torch.empty_like(gate)  # its component along the displacement
-        ds = torch.zeros_like(s[0]).numpy()
-        arrays = (incoming.numpy(), d.numpy(), slope.numpy(), before.numpy(), along.numpy())
-        for g_in, move, tilt, g_out, g_along in zip(*(a[::-1] for a in arrays), strict=True):
-            np.add(ds, g_in, out=g_out)
-            np.sum(g_out * move, axis=1, keepdims=True, out=g_along)
-            np.multiply(g_along, tilt, out=ds)
-            ds += g_out
+        before, ds = _back_through(grad.transpose(0, 1), d, slope)
+        along = (before * d).sum(2, keepdim=True)
         logit = (along * steep).flatten(0, 1)
-        active, projected = active.flatten(0, 1), (s[:-1] + d).flatten(0, 1)
+        projected = (s[:-1] + d).flatten(0, 1)
+        # Beside each other: the large matrix of what was active is read once.
+        by_unit = active.flatten(0, 1).T @ torch.cat([logit * projected, logit], dim=1)
         return (
-            torch.from_numpy(ds),
+            ds,
             (before * gate + along * slope).transpose(0, 1),
             before.transpose(0, 1) if ctx.is_noisy else None,
-            v[:, None] * (active.T @ (logit * projected)),
-            v * (active.T @ logit)[:, 0],
+            v[:, None] * by_unit[:, :-1],
+            v * by_unit[:, -1],
             (hidden.flatten(0, 1).T @ logit)[:, 0],
             logit.sum(),
         )
+
+
+def _back_through(incoming: Tensor, d: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of every s_t before they pass through step t, and that of the start; all are (time, batch, S).
+
+    Going back through a step is linear: g + (g . d) slope. So stretches of time are gone through side by side, once for
+    what comes in on the way and once for each axis that may come from later; what really does is put together after.
+    """
+    steps, batch, size = d.shape
+    if steps == 0:
+        return torch.zeros_like(d), d.new_zeros(batch, size)
+    length = math.isqrt(steps - 1) + 1
+    count = -(-steps // length)
+    backwards = d.new_zeros(3, count * length, batch, size)
+    for part, values in zip(backwards, (incoming, d, slope), strict=True):
+        part[count * length - steps :] = values
+    backwards = backwards.flip(1).view(3, count, length, batch, size)  # empty steps come last: the start is found there
+    g_in, moves, tilts = backwards.transpose(1, 2).contiguous().numpy()
+    passing = np.zeros((length, 1 + size, count, batch, size), backwards.numpy().dtype)
+    here = np.zeros_like(passing[0])
+    for axis in range(size):
+        here[1 + axis, ..., axis] = 1
+    for g, move, tilt, out in zip(g_in, moves, tilts, passing, strict=True):
+        out[:] = here
+        out[0] += g
+        np.multiply(np.add.reduce(out * move, axis=-1, keepdims=True), tilt, out=here)
+        here += out
+    later = np.zeros((count + 1, batch, size, 1), passing.dtype)  # what each stretch is given by those after it
+    for i in range(count):
+        np.add(here[0, i, ..., None], np.matmul(here[1:, i].transpose(1, 2, 0), later[i]), out=later[i + 1])
+    before = torch.from_numpy(passing[:, 0])
+    for axis in range(size):
+        before.addcmul_(torch.from_numpy(passing[:, 1 + axis]), torch.from_numpy(later[:-1, :, axis]))
+    before = before.transpose(0, 1).reshape(count * length, batch, size)[:steps].flip(0)
+    return before, torch.from_numpy(later[-1, ..., 0])
 
 
 def scan(

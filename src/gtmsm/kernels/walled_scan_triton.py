@@ -73,7 +73,7 @@ def _forward(
         next_ex = tl.load(shake + 2, shakes > 1, 0.0)
         next_ey = tl.load(shake + 3, shakes > 1, 0.0)
     pushed = w_x * d_x[None, :] + (w_y * d_y[None, :] + bias)
-    for t in range(T):
+    for t in tl.range(0, T, loop_unroll_factor=4):
         ahead = steps > t + 2
         far_x = tl.load(move + 2 * t + 4, ahead, 0.0)
         far_y = tl.load(move + 2 * t + 5, ahead, 0.0)

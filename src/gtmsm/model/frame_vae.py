@@ -161,16 +161,15 @@ class _ConvEncoder(nn.Sequential):
         self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
     ) -> Float[Tensor, "n out"]:
         """What comes out for every frame, or for those that `rows` names."""
-        first, second, third, last = (layer for layer in self if isinstance(layer, nn.Conv2d | nn.Linear))
-        if x.requires_grad:
-            h = F.elu(first(x))
-        else:
-            h = edge_conv_in(x, first.weight, first.bias, rows, _between(x))
-        for layer in (second, third):
-            h = bias_elu(F.conv2d(h, layer.weight, None, stride=2, padding=1), layer.bias)
+        learned = x.requires_grad  # the fast way has no gradient for frames
+        h = F.elu(self[0](x)) if learned else edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
+        for layer in (self[2], self[4]):
+            weight, bias = _parameters(layer)
+            h = bias_elu(F.conv2d(h, weight, None, stride=2, padding=1), bias)
         # Channels lie last, and the few weights are turned to match instead of all that was made.
-        weight = last.weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
-        return F.linear(h.permute(0, 2, 3, 1).flatten(1), weight, last.bias)
+        weight, bias = _parameters(self[7])
+        turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
+        return F.linear(h.permute(0, 2, 3, 1).flatten(1), turned, bias)
 
 
 class _ConvDecoder(nn.Sequential):
@@ -187,16 +186,18 @@ class _ConvDecoder(nn.Sequential):
 
     def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
         """Logits of pixels."""
-        first, second, third, last = (
-            layer for layer in self if isinstance(layer, nn.Linear | nn.ConvTranspose2d | nn.Conv2d)
-        )
         size = (self.deep, *self.small)
-        weight = first.weight.unflatten(0, size).permute(1, 2, 0, 3).flatten(0, 2)
-        bias = first.bias.unflatten(0, size).permute(1, 2, 0).flatten()
+        weight, bias = (part.unflatten(0, size).movedim(0, 2).flatten(0, 2) for part in _parameters(self[0]))
         h = bias_elu(F.linear(z, weight), bias).unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
-        for layer in (second, third):
-            h = bias_elu(F.conv_transpose2d(h, layer.weight, None, stride=2, padding=1), layer.bias)
-        return edge_conv_out(h, last.weight, last.bias)
+        for layer in (self[3], self[5]):
+            weight, bias = _parameters(layer)
+            h = bias_elu(F.conv_transpose2d(h, weight, None, stride=2, padding=1), bias)
+        return edge_conv_out(h, *_parameters(self[7]))
+
+
+def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """Weight and bias."""
+    return layer.get_parameter("weight"), layer.get_parameter("bias")
 
 
 def _between(x: Tensor) -> torch.dtype:

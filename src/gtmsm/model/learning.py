@@ -9,7 +9,6 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from gtmsm.kernels.aside import wait_for_aside
 from gtmsm.kernels.distinct import distinct
 from gtmsm.kernels.mean_bound import mean_bound
 from gtmsm.model.elbo import Elbo, ObjectiveConfig
@@ -40,8 +39,6 @@ def learn(
 
     `room` is how many memorised frames may be encoded (see `_encode`); None: as many as are retrieved.
     """
-    if model.landmarks is not None:
-        wait_for_aside(frames.device)  # with landmarks, frames come first; they may still be in the making
     if objective.recognition_only:
         return _recognise_only(model, frames, true_step)
     walked = _infer(model, frames, actions, generator)
@@ -268,7 +265,6 @@ def _encode(
     if generator is not None:
         size = len(wanted), model.settings.vae.code_size
         noise = torch.randn(size, dtype=frames.dtype, device=frames.device, generator=generator)
-    wait_for_aside(frames.device)  # they may still be in the making
     drawn = model.vae.draw(frames.flatten(0, 1), torch.cat([wanted, memorised]), len(wanted), noise)
     mean, log_var, z = (part.unflatten(0, (batch, -1)) for part in drawn[:3])
     return _Codes(Gaussian(mean, log_var), z, Gaussian(*drawn[3:]), row, needed, fits)

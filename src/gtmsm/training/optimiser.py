@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.kernels.adam import BLOCK, Schedule, Shelf, Tally, adam
+from gtmsm.kernels.sinks import has_sunk
 
 
 class Adam:
@@ -14,6 +15,7 @@ class Adam:
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
         self.groups = {
+            # Large ones first: the others often lie side by side then, and go by one launch.
             name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
             for name, parameters in groups.items()
             if parameters
@@ -27,34 +29,33 @@ class Adam:
         group = torch.arange(len(padded), dtype=torch.int32).repeat_interleave(blocks).to(self.device)
         ends = tuple(torch.tensor(padded).cumsum(0).tolist())
         self._shelf = Shelf(weight, gradient, first, second, group, ends)
+        self.sinks: dict[int, Tensor] = {}
+        """Where kernels may add up gradients by themselves: see `kernels.sinks`."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
-        self._filled: dict[nn.Parameter, int] = {}
-        """How much is left empty behind each parameter: something behind the last of a group."""
+        self._where: dict[nn.Parameter, tuple[int, int]] = {}
+        """Where in the vector each parameter begins, and how much is left empty behind it, at the end of a group."""
         for end, size, parameters in zip(ends, padded, self.groups.values(), strict=True):
             begin = end - size
             for parameter in parameters:
                 self._settle(parameter, begin)
                 begin += parameter.numel()
-            self._filled[parameters[-1]] = end - begin
-        sizes = [size for parameter, filled in self._filled.items() for size in (parameter.numel(), filled)]
-        self._even = next((i for i, size in enumerate(sizes) if size % 4), len(sizes) - 1)
-        self._even_size = sum(sizes[: self._even])
-        """How many parts of the vector, counted from the first, are multiples of four, and how long they are."""
-        self._zeros = some.new_zeros(max(max(p.numel() for p in self._filled), BLOCK))
+            self._where[parameters[-1]] = self._where[parameters[-1]][0], end - begin
+        self._zeros = some.new_zeros(BLOCK, requires_grad=False)
         self.tally = Tally(*(torch.zeros((), dtype=torch.int64, device=self.device) for _ in range(2)))
         self.pace(dict.fromkeys(self.groups, 1.0), dict.fromkeys(self.groups, "all"))
 
     def _settle(self, parameter: nn.Parameter, begin: int) -> None:
         """Move a parameter into the vector; there it lies in memory as it did before, and so do its moments."""
         shelf = self._shelf
-        weight, first, second = (
+        weight, gradient, first, second = (
             part.as_strided(parameter.shape, parameter.stride(), begin)
-            for part in (shelf.weight, shelf.first, shelf.second)
+            for part in (shelf.weight, shelf.gradient, shelf.first, shelf.second)
         )
         weight.copy_(parameter.data)
         parameter.data = weight
+        self.sinks[weight.data_ptr()] = gradient
         self._moments[parameter] = {"exp_avg": first, "exp_avg_sq": second}
-        self._filled[parameter] = 0
+        self._where[parameter] = begin, 0
 
     def pace(self, faster: Mapping[str, float], together: Mapping[str, str | None]) -> None:
         """How much faster each group learns than the schedule, and with which others its gradients are shortened.
@@ -69,17 +70,27 @@ class Adam:
     def step(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """One update from the gradients there are, which are taken away; the length of them all.
 
-        A parameter without a gradient counts as one with a gradient of 0.
+        Those that have gone into their sinks count as well; a parameter without any counts as one with a gradient of 0.
         """
-        parts: list[Tensor] = []
-        for parameter, filled in self._filled.items():
+        runs: list[tuple[int, list[Tensor]]] = []
+        more: list[tuple[Tensor, Tensor]] = []
+        reached = -1
+        for parameter, (begin, filled) in self._where.items():
             grad, parameter.grad = parameter.grad, None
-            parts.append(self._zeros[: parameter.numel()] if grad is None else _as_it_lies(grad, parameter))
-            parts.append(self._zeros[:filled])
-        # Two launches: the first is fast because all of its parts are multiples of four numbers.
-        if self._even:
-            torch.cat(parts[: self._even], out=self._shelf.gradient[: self._even_size])
-        torch.cat(parts[self._even :], out=self._shelf.gradient[self._even_size :])
+            if grad is None:
+                continue  # all of it has gone into its sink, or there is none
+            vector, end = _as_it_lies(grad, parameter), begin + parameter.numel()
+            if has_sunk(parameter):
+                more.append((self._shelf.gradient[begin:end], vector))
+                continue
+            if reached != begin:
+                runs.append((begin, []))
+            runs[-1][1].extend([vector, self._zeros[:filled]])
+            reached = end + filled
+        for begin, parts in runs:  # a launch for all that lie side by side
+            torch.cat(parts, out=self._shelf.gradient[begin : begin + sum(map(len, parts))])
+        if more:
+            torch._foreach_add_(*(list(part) for part in zip(*more, strict=True)))
         return adam(self._shelf, self._faster, self._clip, self.clip_norm, self.schedule, loss.detach(), self.tally)
 
     @property

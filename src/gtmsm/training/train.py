@@ -21,6 +21,7 @@ from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
+from gtmsm.training.engine import tuned
 from gtmsm.training.log import Display, MetricsLog, NoLog
 from gtmsm.training.prospect import ProspectConfig, Source, prospect
 from gtmsm.training.update import OptimiserConfig, Updater
@@ -86,16 +87,10 @@ def train(
     require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
     log = MetricsLog(folder, start if resume else None, loop.prospected) if fabric.is_global_zero else NoLog()
     quiet = Console(quiet=True)
-    precision, searching = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    # TF32 while training on a GPU: the codes' own noise is far coarser. Scores are computed in full precision.
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cudnn.benchmark = True  # shapes are the same for thousands of updates: find the best convolutions
     try:
-        with Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
+        with tuned(), Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
             finished = loop.run(source, start, log, display)
     finally:
-        torch.set_float32_matmul_precision(precision)
-        torch.backends.cudnn.benchmark = searching
         log.close()
     return Outcome(int(updater.count), time.monotonic() - began, finished)
 

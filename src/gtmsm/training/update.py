@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.adam import Schedule
 from gtmsm.kernels.aside import aside_allowed
+from gtmsm.kernels.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
@@ -165,7 +166,9 @@ class Updater:
         share = self.settings.batch // self.fabric.world_size
         device = self.generator.device
         half = self.settings.precision == "bfloat16" and device.type == "cuda"
-        with aside_allowed(device):
+        # Where several processes share a batch, gradients must pass by whoever averages them.
+        sinks = self.optimiser.sinks if self.fabric.world_size == 1 else {}
+        with aside_allowed(device), sinking(sinks):
             clip = self.source(share, self.stage.steps, self.generator)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 loss, logs = self._model(

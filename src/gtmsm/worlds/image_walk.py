@@ -12,7 +12,6 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.aside import aside
 from gtmsm.kernels.blocked_walk import blocked_walk
 from gtmsm.kernels.clamped_walk import clamped_moves
 from gtmsm.kernels.crops import crops
@@ -177,9 +176,7 @@ class ImageWalk:
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")
         cells = self._go(actions, twice)
-        frames = self._see(cells)
-        with aside(cells):
-            return Walk(frames, cells.float())
+        return Walk(self._see(cells), cells)
 
     def look(self) -> Float[Tensor, "n channel crop crop"]:
         """The crop under each agent."""

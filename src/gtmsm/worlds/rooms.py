@@ -147,7 +147,7 @@ class Rooms:
         Where `twice` says so, an action is done a second time before anybody looks.
         """
         frames, poses = self.walk_bytes(actions, twice)
-        return Walk(frames=frames.float().div_(255), poses=poses)
+        return Walk(frames.float().div_(255), poses)
 
     def walk_bytes(
         self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None

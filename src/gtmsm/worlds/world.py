@@ -13,7 +13,13 @@ class Walk:
     """What `n` agents saw and where they were, after each of their actions."""
 
     frames: Float[Tensor, "n time channel height width"]
-    poses: Float[Tensor, "n time D"]
+    where: Float[Tensor, "n time D"] | Int[Tensor, "n time D"]
+    """Poses as the world counts them; cells are whole numbers."""
+
+    @property
+    def poses(self) -> Float[Tensor, "n time D"]:
+        """Where they were."""
+        return self.where.float()
 
 
 @runtime_checkable

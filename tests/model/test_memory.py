@@ -236,3 +236,17 @@ def test_writing_leaves_the_old_memory_as_it_was():
 def test_a_memory_half_of_which_is_unsure_how_sure_it_is_knows_no_covariances():
     sure, unsaid = memory_of(points(1, 2, 2), covariances(1, 2)), memory_of(points(1, 3, 2))
     assert sure.write(unsaid).place.covariance is None
+
+
+def test_some_of_the_memories_can_be_taken():
+    memory = Memory(
+        Belief(torch.randn(3, 5, 2), torch.eye(2).expand(3, 5, 2, 2)),
+        Gaussian(torch.randn(3, 5, 4), torch.randn(3, 5, 4)),
+        digest=torch.randn(3, 5, 2, 6),
+        variance=torch.rand(3, 5, 1),
+    )
+    some = memory[1:]
+    assert some.batch == 2 and len(some) == 5
+    assert torch.equal(some.code.log_var, memory.code.log_var[1:]) and torch.equal(some.digest, memory.digest[1:])
+    assert torch.equal(some.place.covariance, memory.place.covariance[1:])
+    assert torch.equal(some.variance, memory.variance[1:])

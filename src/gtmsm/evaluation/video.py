@@ -1,7 +1,9 @@
 """Moving pictures: truth beside imagination, as files and as frames."""
 
 import subprocess
+import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -46,10 +48,12 @@ def side_by_side(
     labels: Sequence[str],
     scale: int,
     captions: Sequence[str] | None = None,
+    into: UInt8[np.ndarray, "time tall wide 3"] | None = None,
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Set films in a row, a label above each and a caption per step below.
 
     Films of floats (channels first) are enlarged pixel by pixel; films of bytes (channels last) are shown as they are.
+    `into` is where to draw, by default onto a new canvas.
     """
     lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
     if len(lengths) != 1 or len(labels) != len(columns):
@@ -63,7 +67,11 @@ def side_by_side(
     wide, line = sum(widths) + gap * (len(widths) - 1), 2 * size
     tall = line + max(height for height, _ in sizes) + (line if captions is not None else 0)
     # One canvas, filled in place: a film of hundreds of frames is too big to copy at every step of the layout.
-    canvas = np.full((len(columns[0]), tall, wide, 3), PAPER, np.uint8)
+    shape = (len(columns[0]), tall, wide, 3)
+    canvas = np.empty(shape, np.uint8) if into is None else into
+    if canvas.shape != shape:
+        raise InputError(f"a film of shape {shape} does not fit into {canvas.shape}; give a canvas of its shape")
+    canvas[:] = PAPER
     left = 0
     for column, label, width in zip(columns, labels, widths, strict=True):
         canvas[:, :line, left : left + width] = _text(label, width, size)
@@ -97,13 +105,12 @@ def comparison(
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
-        panel = side_by_side(columns, labels, scale, captions)
-        time, tall, wide, _ = panel.shape
-        if i == 0:
+        if i == 0:  # all are of one size: that of the first step, drawn for nothing else
+            _, tall, wide, _ = side_by_side([film[:1] for film in columns], labels, scale, captions[:1]).shape
             down = -(-len(truth) // across)
-            canvas = np.full((time, down * tall + scale, across * (wide + 2 * scale), 3), PAPER, np.uint8)
+            canvas = np.full((len(x), down * tall + scale, across * (wide + 2 * scale), 3), PAPER, np.uint8)
         top, left = i // across * tall + scale // 2, i % across * (wide + 2 * scale) + scale
-        canvas[:, top : top + tall, left : left + wide] = panel
+        side_by_side(columns, labels, scale, captions, canvas[:, top : top + tall, left : left + wide])
     return canvas
 
 
@@ -119,10 +126,16 @@ def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps
     target = ["-pix_fmt", "yuv420p", "-movflags", "+faststart", "-y", str(path)]
     # ffmpeg itself, since the writer of imageio-ffmpeg leaves its pipes open.
     command = [get_ffmpeg_exe(), "-v", "error", *source, *codec, *target]
-    pixels = np.ascontiguousarray(frames).data.cast("B")
-    done = subprocess.run(command, input=pixels, capture_output=True, check=False)
-    if done.returncode:
-        raise OSError(f"ffmpeg could not write {path.name}: {done.stderr.decode(errors='replace').strip()}")
+    # Complaints go to a file, so that nothing but the frames has to be waited for: in one piece, not in thousands.
+    with tempfile.TemporaryFile() as complaints:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints) as ffmpeg:
+            assert ffmpeg.stdin is not None
+            with suppress(BrokenPipeError):  # it has ended early, and says below why
+                ffmpeg.stdin.write(np.ascontiguousarray(frames).data.cast("B"))
+                ffmpeg.stdin.close()
+        if ffmpeg.returncode:
+            complaints.seek(0)
+            raise OSError(f"ffmpeg could not write {path.name}: {complaints.read().decode(errors='replace').strip()}")
 
 
 def _enlarged(

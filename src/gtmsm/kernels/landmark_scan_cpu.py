@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -34,7 +35,7 @@ class _Walls:
     """The gate of a walled scan: `walled_scan_cpu` operation by operation, so that poses agree to the bit."""
 
     def __init__(self, d: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
-        pushed = d @ W.T + b
+        pushed = F.linear(d, W, b)
         self.hidden, self.gate = torch.empty_like(pushed), d.new_empty(*d.shape[:2], 1)
         self.pushed, self.u, self.g = pushed.detach().numpy(), self.hidden.numpy(), self.gate.numpy()
         self.w_t = np.ascontiguousarray(W.detach().T.numpy())
@@ -44,10 +45,10 @@ class _Walls:
     def open(self, t: int, here: np.ndarray) -> np.ndarray:
         """How much of step t is really made."""
         push, u, g = self.pushed[t], self.u[t], self.g[t]
-        np.matmul(here, self.w_t, out=u)
+        np.dot(here, self.w_t, out=u)
         u += push
         np.maximum(u, 0, out=u)
-        np.matmul(u, self.half_v, out=g)
+        np.dot(u, self.half_v, out=g)
         g += self.half_c
         np.tanh(g, out=g)
         g *= self.half

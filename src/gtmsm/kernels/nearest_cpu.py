@@ -5,6 +5,7 @@ which of several equals it takes; argmin takes the first.
 """
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -13,6 +14,8 @@ from torch import Tensor
 
 IN_CACHE = 2**18
 """Distances at once: small enough to be compared where they were made."""
+WORTH_THREADS = 4
+"""Portions from which on they are shared between threads."""
 MOST_NEIGHBOURS = 256
 """A sort finds more of them sooner."""
 
@@ -32,13 +35,23 @@ def search(keys: Float[Tensor, "batch n P"], queries: Float[Tensor, "batch m P"]
     found = np.empty((batch, m, k), np.int64)
     x = keys.detach().transpose(1, 2).contiguous().numpy()
     q = queries.detach().numpy()
-    for some, asked in portions(batch, m, n, IN_CACHE):
+
+    def fill(portion: tuple[slice, slice]) -> None:
+        some, asked = portion
         with np.errstate(all="ignore"):
             distance2 = np.square(q[some, asked, None, 0] - x[some, None, 0])
             for p in range(1, axes):
                 difference = q[some, asked, None, p] - x[some, None, p]
                 distance2 += np.square(difference, out=difference)
         found[some, asked] = _first(distance2.reshape(-1, n), k).reshape(*distance2.shape[:2], k)
+
+    every = list(portions(batch, m, n, IN_CACHE))
+    if len(every) < WORTH_THREADS or torch.get_num_threads() == 1:
+        for portion in every:
+            fill(portion)
+    else:  # NumPy lets go of the interpreter while it computes
+        with ThreadPoolExecutor(torch.get_num_threads()) as threads:
+            list(threads.map(fill, every))
     return torch.from_numpy(found)
 
 

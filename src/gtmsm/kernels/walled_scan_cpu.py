@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -26,19 +27,21 @@ class _WalledScan(torch.autograd.Function):
         steps, batch, size = d.shape
         s = d.new_empty(steps + 1, batch, size)
         s[0] = start
-        pushed = d @ W.T + b  # what the displacement adds to the hidden layer, all steps at once
-        hidden, gate = torch.empty_like(pushed), d.new_empty(steps, batch, 1)
+        # What the displacement adds to the hidden layer, all steps at once; the rest is added step by step.
+        hidden, gate = F.linear(d, W, b).detach(), d.new_empty(steps, batch, 1)
         w_t = np.ascontiguousarray(W.detach().T.numpy())
         # sigmoid(x) = 1/2 + 1/2 tanh(x / 2), which cannot overflow; the halves go into the weights
         half_v, half_c = (0.5 * v.detach()[:, None]).numpy(), (0.5 * c.detach()).numpy()
         half = half_v.dtype.type(0.5)
+        zero = np.zeros((batch, len(half_v)), half.dtype)  # all of them: NumPy compares with a single number slowly
+        pull = np.empty_like(zero)
         poses = s.numpy()
-        arrays = (hidden.numpy(), pushed.detach().numpy(), gate.numpy(), d.detach().numpy(), shakes.detach().numpy())
-        for here, there, u, push, g, move, shake in zip(poses[:-1], poses[1:], *arrays, strict=True):
-            np.matmul(here, w_t, out=u)
-            u += push
-            np.maximum(u, 0, out=u)
-            np.matmul(u, half_v, out=g)
+        arrays = (hidden.numpy(), gate.numpy(), d.detach().numpy(), shakes.detach().numpy())
+        for here, there, u, g, move, shake in zip(poses[:-1], poses[1:], *arrays, strict=True):
+            np.dot(here, w_t, out=pull)
+            u += pull
+            np.maximum(u, zero, out=u)
+            np.dot(u, half_v, out=g)
             g += half_c
             np.tanh(g, out=g)
             g *= half
@@ -57,20 +60,21 @@ class _WalledScan(torch.autograd.Function):
         d, s, hidden, gate, W, v = ctx.saved_tensors
         active = hidden.sign()  # hidden is at least 0
         steep = gate * (1 - gate)
-        slope = steep * (active @ (v[:, None] * W))  # d sigma_d / d q
+        # Columns one by one, here and below: a product with a vector is several times as fast as one with so few columns.
+        slope = steep * torch.stack([active @ (v * w) for w in W.T], dim=-1)  # d sigma_d / d q
         before, ds = _back_through(grad.transpose(0, 1), d, slope)
         along = (before * d).sum(2, keepdim=True)
         logit = (along * steep).flatten(0, 1)
         projected = (s[:-1] + d).flatten(0, 1)
-        # Beside each other: the large matrix of what was active is read once.
-        by_unit = active.flatten(0, 1).T @ torch.cat([logit * projected, logit], dim=1)
+        rows = active.flatten(0, 1).T
+        by_unit = torch.stack([rows @ (logit[:, 0] * q) for q in projected.T], dim=-1)
         return (
             ds,
             (before * gate + along * slope).transpose(0, 1),
             before.transpose(0, 1) if ctx.is_noisy else None,
-            v[:, None] * by_unit[:, :-1],
-            v * by_unit[:, -1],
-            (hidden.flatten(0, 1).T @ logit)[:, 0],
+            v[:, None] * by_unit,
+            v * (rows @ logit[:, 0]),
+            hidden.flatten(0, 1).T @ logit[:, 0],
             logit.sum(),
         )
 
@@ -82,32 +86,30 @@ def _back_through(incoming: Tensor, d: Tensor, slope: Tensor) -> tuple[Tensor, T
     what comes in on the way and once for each axis that may come from later; what really does is put together after.
     """
     steps, batch, size = d.shape
-    if steps == 0:
-        return torch.zeros_like(d), d.new_zeros(batch, size)
-    length = math.isqrt(steps - 1) + 1
+    length = math.isqrt(max(steps - 1, 0)) + 1
     count = -(-steps // length)
-    backwards = d.new_zeros(3, count * length, batch, size)
-    for part, values in zip(backwards, (incoming, d, slope), strict=True):
-        part[count * length - steps :] = values
-    backwards = backwards.flip(1).view(3, count, length, batch, size)  # empty steps come last: the start is found there
-    g_in, moves, tilts = backwards.transpose(1, 2).contiguous().numpy()
-    passing = np.zeros((length, 1 + size, count, batch, size), backwards.numpy().dtype)
-    here = np.zeros_like(passing[0])
-    for axis in range(size):
-        here[1 + axis, ..., axis] = 1
-    for g, move, tilt, out in zip(g_in, moves, tilts, passing, strict=True):
+    missing = count * length - steps
+    # Everything is (length, S, stretch, batch): long runs of memory, in which a stretch and a clip are the same to NumPy.
+    g_in, moves, tilts = (
+        F.pad(x, (0, 0, 0, 0, missing, 0)).flip(0).view(count, length, batch, size).permute(1, 3, 0, 2).contiguous()
+        for x in (incoming, d, slope)
+    )  # the latest step first, so that those that are missing come behind the first one
+    passing = g_in.new_empty(length, 1 + size, size, count, batch)
+    here = np.zeros_like(passing[0].numpy())
+    here[1:] = np.eye(size, dtype=here.dtype)[..., None, None]
+    for g, move, tilt, out in zip(g_in.numpy(), moves.numpy(), tilts.numpy(), passing.numpy(), strict=True):
         out[:] = here
         out[0] += g
-        np.multiply(np.add.reduce(out * move, axis=-1, keepdims=True), tilt, out=here)
+        np.multiply(np.add.reduce(out * move, axis=1, keepdims=True), tilt, out=here)
         here += out
-    later = np.zeros((count + 1, batch, size, 1), passing.dtype)  # what each stretch is given by those after it
+    later = np.zeros((size, count + 1, 1, batch), here.dtype)  # what each stretch is given by those after it
     for i in range(count):
-        np.add(here[0, i, ..., None], np.matmul(here[1:, i].transpose(1, 2, 0), later[i]), out=later[i + 1])
-    before = torch.from_numpy(passing[:, 0])
+        later[:, i + 1, 0] = here[0, :, i] + (here[1:, :, i] * later[:, i]).sum(0)
+    before = passing[:, 0]
     for axis in range(size):
-        before.addcmul_(torch.from_numpy(passing[:, 1 + axis]), torch.from_numpy(later[:-1, :, axis]))
-    before = before.transpose(0, 1).reshape(count * length, batch, size)[:steps].flip(0)
-    return before, torch.from_numpy(later[-1, ..., 0])
+        before = before + passing[:, 1 + axis] * torch.from_numpy(later[axis, :-1, 0])
+    before = before.permute(2, 0, 3, 1).reshape(count * length, batch, size)[:steps].flip(0)
+    return before, torch.from_numpy(later[:, -1, 0]).T
 
 
 def scan(

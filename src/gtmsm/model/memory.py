@@ -47,6 +47,15 @@ class Memory:
         """How many memories these are."""
         return len(self.code.mean)
 
+    def __getitem__(self, which: slice) -> "Memory":
+        """Some of the memories: `memory[:1]` is the first of them."""
+        return Memory(
+            self.place[which],
+            self.code[which],
+            None if self.digest is None else self.digest[which],
+            None if self.variance is None else self.variance[which],
+        )
+
     def write(self, later: "Memory") -> "Memory":
         """A memory that also holds the entries of `later`, after its own."""
         covariances = [self.place.covariance, later.place.covariance]

@@ -1,7 +1,11 @@
 """What a report says of walks over images, and of no other world."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
 
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.report import image_walk_plots, page, path_plots, plots
@@ -57,15 +61,11 @@ def sections(scores: Mapping[str, Any], gallery: Gallery) -> tuple[str, ...]:
     """From the headlines to what was learned about moving."""
     present = [(column, note) for column, note in OFTEN_RIGHT if scores.get(column.key) is not None]
     cards = [page.score_card(scores, column, note) for column, note in (*HEADLINES, *present)]
-    return (
-        page.headlines(cards, _verdict(scores), across=3),
-        _film(gallery),
-        _places(gallery),
-        _paths(gallery),
-        _frames(gallery),
-        _over_time(scores),
-        _motion(gallery),
-    )
+    with ThreadPoolExecutor(1) as aside:
+        # Another program makes a film of the frames, while plots are drawn here.
+        film = aside.submit(page.film, _frames_of_film(gallery), FPS)
+        plotted = _places(gallery), _paths(gallery), _frames(gallery), _over_time(scores), _motion(gallery)
+    return page.headlines(cards, _verdict(scores), across=3), _film(film.result()), *plotted
 
 
 def _verdict(scores: Mapping[str, Any]) -> str:
@@ -82,14 +82,18 @@ def _verdict(scores: Mapping[str, Any]) -> str:
     return " ".join(parts)
 
 
-def _film(gallery: Gallery) -> str:
-    """Truth, imagination and error, moving."""
+def _frames_of_film(gallery: Gallery) -> UInt8[np.ndarray, "time height width 3"]:
+    """Truth, imagination and error, step after step."""
     some = slice(CLIPS_IN_VIDEO)
     scale = max(1, round(128 / gallery.truth.shape[-1]))
-    frames = comparison(gallery.truth[some], gallery.imagined[some], gallery.seen[some], gallery.tau, scale)
+    return comparison(gallery.truth[some], gallery.imagined[some], gallery.seen[some], gallery.tau, scale)
+
+
+def _film(moving: str) -> str:
+    """The same, moving."""
     return page.section(
         "Truth and imagination",
-        page.film(frames, FPS),
+        moving,
         "The model sees no frame here, only the actions. The error is the mean absolute difference over colours: "
         "black is none, white is a half or more. Below each clip, whether the place of this step was memorised.",
     )

@@ -1,9 +1,12 @@
 """Exact nearest neighbours of a memory that grows, on a CPU: a few k-d trees of very different sizes."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.spatial import cKDTree
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 from gtmsm.model.long_memory.rows import Rows
 
@@ -253,8 +256,10 @@ class _Tree:
         return index + self.first, far2, far
 
 
-def _build(keys: np.ndarray) -> cKDTree:
+def _build(keys: np.ndarray) -> "cKDTree":
     """Sliding midpoints and loose boxes: half the time of a balanced tree, and searched as fast."""
+    from scipy.spatial import cKDTree  # here: it takes a fifth of a second, and whoever asks for help should not wait
+
     return cKDTree(keys, leafsize=LEAF, balanced_tree=False, compact_nodes=False)
 
 

@@ -19,7 +19,7 @@ from gtmsm.experiments import ImageWalkExperiment, Setting, set_up
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import plan_stages
-from gtmsm.training.engine import build_fabric
+from gtmsm.training.engine import build_fabric, tuned
 from gtmsm.training.prospect import prospect
 from gtmsm.training.update import Updater
 
@@ -68,7 +68,7 @@ class Training:
         self.updater.share(self.model)
 
     def run(self, updates: int) -> None:
-        """So many updates of the stage that was entered; logged sums are taken as often as `gtmsm train` does."""
+        """So many updates of the stage that was entered."""
         for _ in range(updates):
             self.updater.run()
 
@@ -135,13 +135,13 @@ def main() -> int:
     experiment = replace(experiment, seed=asked.seed, images=asked.images)
     console = Console()
     fabric = build_fabric(asked.device, 1, experiment.training.optimiser.batch)
-    torch.set_float32_matmul_precision("high")  # as training does
-    torch.backends.cudnn.benchmark = True
     setting = set_up(experiment, fabric.device)
     begin = time.perf_counter()
-    rehearse(setting, fabric)
+    with tuned():
+        rehearse(setting, fabric)
     console.print(f"compiled and rehearsed in {time.perf_counter() - begin:.1f} s, not counted", highlight=False)
-    clock, update = time_training(setting, fabric, asked.look_every, console)
+    with tuned():
+        clock, update = time_training(setting, fabric, asked.look_every, console)
     where = torch.cuda.get_device_name(fabric.device) if fabric.device.type == "cuda" else "CPU"
     found = "never all retrieved" if update is None else f"all retrieved after {update} updates"
     parts = ", ".join(f"{what} {seconds:.2f} s" for what, seconds in clock.spent.items() if what != "looking")

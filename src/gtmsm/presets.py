@@ -267,8 +267,8 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
         "the same, small enough for two CPU cores and two minutes; what `gtmsm demo` trains",
         ImageWalkExperiment(
             training=TrainingConfig(
-                updates=3_000,
-                optimiser=OptimiserConfig(batch=32, anneal_updates=3_000),
+                updates=2_500,
+                optimiser=OptimiserConfig(batch=32, anneal_updates=2_500),
                 curriculum=CurriculumConfig(warm_up=600, grow=(800, 600, 400)),
                 prospect=ProspectConfig(candidates=256, restarts=2),
                 watch_every=200,

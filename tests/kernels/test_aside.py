@@ -6,10 +6,13 @@ import torch
 from gtmsm.kernels.aside import _uses, aside, aside_allowed, noted
 
 
-def test_on_a_cpu_nothing_is_put_aside():
-    with aside_allowed(torch.device("cpu")), aside(torch.zeros(1)):
-        made = torch.ones(2)
-    assert made.sum() == 2
+def test_on_a_cpu_nothing_is_put_aside_and_all_is_done_in_order():
+    done = []
+    with aside_allowed(torch.device("cpu")):
+        with aside(torch.zeros(1)):
+            done.append("first")
+        done.append("then")
+    assert done == ["first", "then"]
 
 
 def test_what_was_made_from_parameters_is_no_parameter():

@@ -597,3 +597,40 @@ def test_there_is_nothing_to_recognise_without_landmarks():
 def test_landmarks_that_do_not_fit_the_rest_are_refused(wrong, said):
     with pytest.raises(InputError, match=said):
         model_of(form="bayes", **wrong)
+
+
+def test_plans_from_nothing_are_refused():
+    model = WorldModel(WorldModelConfig(), (3, 8, 8), 5)
+    with pytest.raises(InputError, match="got a NoneType for a Memory"):
+        model.imagine(None, None, torch.zeros(1, 2, 5))
+
+
+def test_looking_first_does_not_hinder_learning():
+    model = WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=8)), (3, 8, 8), 5)
+    frames, actions = torch.rand(3, 12, 3, 8, 8), torch.eye(5)[torch.zeros(3, 12, dtype=torch.int64)]
+    with torch.inference_mode():
+        model.explain(frames, actions, 8)
+    model.explain(frames, actions, 8).bound.sum().backward()
+    assert model.motion.M.grad is not None
+
+
+def test_many_plans_from_one_memory_are_imagined_at_once():
+    model = WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=8)), (3, 8, 8), 5).requires_grad_(False)
+    frames, steps = torch.rand(1, 12, 3, 8, 8), torch.randint(5, (1, 12), generator=torch.Generator().manual_seed(0))
+    memory, here = model.memorise(frames, torch.eye(5)[steps])
+    plans = torch.eye(5)[torch.randint(5, (7, 6), generator=torch.Generator().manual_seed(1))]
+    at_once = model.imagine(memory, here, plans)
+    one_by_one = [model.imagine(memory, here, plan[None]) for plan in plans]
+    assert at_once.frames.shape == (7, 6, 3, 8, 8)
+    torch.testing.assert_close(at_once.poses, torch.cat([dream.poses for dream in one_by_one]))
+    torch.testing.assert_close(at_once.frames, torch.cat([dream.frames for dream in one_by_one]))
+
+
+@pytest.mark.parametrize("form", ["off", "bayes"])
+def test_autocast_on_a_cpu_rounds_no_poses(form):
+    landmark = LandmarkConfig(form=form, width=8, matches=2)
+    model = WorldModel(WorldModelConfig(vae=FrameVAEConfig(width=8), landmark=landmark), (3, 8, 8), 5)
+    frames, actions = torch.rand(1, 12, 3, 8, 8), torch.eye(5)[torch.arange(12) % 5][None]
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        memory, here = model.requires_grad_(False).memorise(frames, actions)
+        assert model.imagine(memory, here, actions).poses.dtype == torch.float32

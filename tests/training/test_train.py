@@ -500,6 +500,12 @@ def test_learning_to_recognise_and_nothing_else_moves_only_landmarks():
     assert updater.take_sums().keys() == {"recognition", "gradient"}
 
 
+def test_landmarks_may_learn_nothing_from_pairs():
+    _, updater = learning_landmarks(recognition=0.0)
+    updater.run()
+    assert "recognition" not in updater.take_sums()
+
+
 def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):
     seeing = replace(TOY, model=replace(TOY.model, landmark=LandmarkConfig(form="bayes", width=16, matches=3)))
     assert trained(tmp_path / "at once", seeing).finished

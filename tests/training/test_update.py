@@ -19,6 +19,7 @@ from gtmsm.training.update import OptimiserConfig, Updater
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
 
+CONV = FrameVAEConfig(coder="conv", width=16, code_size=4)
 MODELS = {
     "mixture": WorldModelConfig(vae=FrameVAEConfig(width=16, code_size=4), motion=MotionConfig(hidden=8)),
     "query": WorldModelConfig(
@@ -26,6 +27,7 @@ MODELS = {
         motion=MotionConfig(kind="gliding", hidden=8),
         recall=RecallConfig(prior="query", width=16, neighbours=3),
     ),
+    "conv": WorldModelConfig(vae=CONV, motion=MotionConfig(hidden=8), recall=RecallConfig(neighbours=3)),
     "drifting": WorldModelConfig(
         vae=FrameVAEConfig(width=16, code_size=4),
         motion=MotionConfig(kind="drifting"),
@@ -48,7 +50,8 @@ def a_model_and_its_updater(settings, device):
         return Clip(clip.x, clip.a, *truth)
 
     generator = torch.Generator(device).manual_seed(0)
-    objective = ObjectiveConfig(displacement=float(turns))
+    # Foresight uses the decoder a second time: its gradients are added up on the way.
+    objective = ObjectiveConfig(displacement=float(turns), foresight=1.0 if settings.vae is CONV else 0.0)
     updater = Updater(build_fabric(device, 1, 3), model, source, OptimiserConfig(batch=3), objective, generator)
     updater.enter(Stage("here", 0, 100, 9, 5, settings.recall, motion_rate=1.0, wall_rate=5.0))
     return model, updater

@@ -1,6 +1,6 @@
 """A world and a walker become a clip."""
 
-from functools import lru_cache
+from functools import cache
 
 import torch
 from jaxtyping import Float, Int64
@@ -44,7 +44,8 @@ def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count
     return torch.eq(actions[..., None], _numbers(count, actions.device), out=vectors)
 
 
-@lru_cache(maxsize=16)
+@cache  # a captured graph reads them, and does not keep them alive
 def _numbers(count: int, device: torch.device) -> Int64[Tensor, "count"]:
     """0, 1, 2, ...; kept, since a GPU would make them anew for every update."""
-    return torch.arange(count, device=device)
+    with torch.inference_mode(False):
+        return torch.arange(count, device=device)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.aside import aside, noted
-from gtmsm.kernels.walled_scan_triton import summed
+from gtmsm.kernels.sums_triton import summed
 
 TILE = 4_096
 """Numbers that a program looks at together: 16 in each thread, two or four loads of 16 bytes."""

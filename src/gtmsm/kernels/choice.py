@@ -6,10 +6,14 @@ from contextvars import ContextVar
 from importlib.util import find_spec
 from typing import Literal, TypeAlias
 
+import torch
 from torch import Tensor
 
 Twin: TypeAlias = Literal["readable", "cpu", "triton"]
 """readable: plain PyTorch, on any device and in any precision; cpu, triton: fast where they run."""
+
+Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
+"""What a kernel's products are made of; their sums are of float32."""
 
 _forced: ContextVar[Twin | None] = ContextVar("forced", default=None)
 
@@ -19,6 +23,8 @@ def choose(like: Tensor, *, cpu: bool = False, triton: bool = False) -> Twin:
 
     A forced twin that cannot do the case gives way to the readable one.
     """
+    # vmap and jacrev look through plain operations only; this is what autograd.Function itself asks for.
+    triton = triton and not torch._C._are_functorch_transforms_active()
     can: dict[Twin, bool] = {"readable": True, "cpu": cpu and like.device.type == "cpu", "triton": triton}
     if wanted := _forced.get():
         return wanted if can[wanted] else "readable"
@@ -26,6 +32,13 @@ def choose(like: Tensor, *, cpu: bool = False, triton: bool = False) -> Twin:
         # Triton comes with the CUDA builds of PyTorch on Linux only.
         return "triton" if triton and find_spec("triton") is not None else "readable"
     return "cpu" if can["cpu"] else "readable"
+
+
+def products_of(dtype: torch.dtype) -> Precision:
+    """The precision of products of this type; for float32, what PyTorch is told about its own."""
+    if dtype == torch.bfloat16:
+        return "bfloat16"
+    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 @contextmanager

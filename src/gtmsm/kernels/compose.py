@@ -30,9 +30,7 @@ def compose(
 ) -> Float[Tensor, "batch time 3"]:
     """Poses after each of the displacements, which are in the agent's frame; noise is in that of the map."""
     alike = all(x.dtype == torch.float32 for x in (start, d, noise) if x is not None)
-    # vmap and jacrev look through plain operations only; this is what autograd.Function itself asks for
-    plain = torch._C._are_functorch_transforms_active()
-    if choose(d, triton=alike and d.numel() > 0 and not plain) == "triton":
+    if choose(d, triton=alike and d.numel() > 0) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import compose_triton
 

@@ -7,7 +7,7 @@ are shared out among enough programs to fill a GPU, and what these found is adde
 Bytes are exact in any precision, so products are of bytes, and their sum is divided by 255.
 """
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.aside import aside, noted
+from gtmsm.kernels.choice import Precision, products_of
 from gtmsm.kernels.sinks import sinks_of
-from gtmsm.kernels.walled_scan_triton import summed
+from gtmsm.kernels.sums_triton import summed
 
 MULTIPROCESSORS = 132
 """Of the GPU that tiles are chosen for, an H200; on another they are less good, and no less right."""
@@ -40,8 +41,6 @@ class Tile(NamedTuple):
     DEPTH: int
 
 
-Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
-"""What is multiplied; sums are of float32."""
 DEEPEST: dict[Precision, int] = {"bfloat16": 64, "tf32": 32, "ieee": 16}
 """128 bytes at a time, as the banks of shared memory like best; without tensor cores, what registers can hold."""
 
@@ -225,7 +224,7 @@ class _DenseLayer(torch.autograd.Function):
         rows = None if rows is None else rows.contiguous()
         ctx.save_for_backward(x, weight, rows, y if elu else None)
         ctx.noted, ctx.sinks = noted(weight, bias), sinks_of(weight, bias)
-        ctx.precision = "bfloat16" if half else _precision(x)
+        ctx.precision = "bfloat16" if half else products_of(x.dtype)
         ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
         tile = tile_for(n, outputs, inputs, ctx.precision)
         programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS)
@@ -268,13 +267,6 @@ class _DenseLayer(torch.autograd.Function):
                     found = summed(shares) if parts > 1 else shares[0]
                     dweight, dbias = found[: outputs * inputs].view(outputs, inputs), found[outputs * inputs :]
         return dx, dweight, dbias, None, None, None, None
-
-
-def _precision(x: Tensor) -> Precision:
-    """That of x; for float32, what PyTorch is told about its own products (`allow_tf32` sets the same switch)."""
-    if x.dtype == torch.bfloat16:
-        return "bfloat16"
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
 def layer(

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.walled_scan_triton import summed
+from gtmsm.kernels.sums_triton import summed
 
 LANES = 32
 """Per program: one warp, so that few sequences still find many multiprocessors."""

@@ -11,7 +11,7 @@ programs found is added up in a fixed order. Bytes are exact in any precision, s
 is divided by 255.
 """
 
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 import triton
@@ -20,7 +20,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.aside import aside, noted
-from gtmsm.kernels.walled_scan_triton import summed
+from gtmsm.kernels.choice import Precision, products_of
+from gtmsm.kernels.sums_triton import summed
 
 TILES_EACH = 4
 """Tiles that a program makes one after another: its weights, which are scattered, are loaded only once."""
@@ -28,9 +29,6 @@ MOST_COLUMNS = 64
 """Channels of the large side that a program takes at once."""
 PROGRAMS = 4 * 132
 """That share out a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
-
-Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
-"""What is multiplied; sums are of float32."""
 
 
 @triton.jit
@@ -213,13 +211,6 @@ def _many_to_few(
         tl.store(y + y_at, found, is_pixel[:, None] & (plane < FEW)[None, :])
 
 
-def _precision(made: torch.dtype) -> Precision:
-    """That of what is made; for float32, what PyTorch is told about its own products."""
-    if made == torch.bfloat16:
-        return "bfloat16"
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
-
-
 def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
     """Taps, pixels and channels of a tile: a pixel for each thread, and in float32 no more than registers can hold.
 
@@ -300,7 +291,7 @@ class _FewToMany(torch.autograd.Function):
         n, (_, _, height, width) = len(x if rows is None else rows), x.shape
         size = (n, len(weight), height, width)
         y = torch.empty(size, dtype=made, device=x.device, memory_format=torch.channels_last)
-        ctx.precision = _precision(made)
+        ctx.precision = products_of(made)
         _spread(x, rows, weight, weight.stride(), bias.contiguous(), y, False, ctx.precision)
         ctx.save_for_backward(x, weight, rows, y)
         return y
@@ -322,7 +313,7 @@ class _ManyToFew(torch.autograd.Function):
         x, weight = _channels_last(x), _dense(weight)
         (n, many, height, width), few = x.shape, len(weight)
         y = x.new_empty(n, few, height, width, dtype=torch.float32)
-        ctx.precision = _precision(x.dtype)
+        ctx.precision = products_of(x.dtype)
         ctx.save_for_backward(x, weight)
         wide, at_once = triton.next_power_of_2(width), 32 if ctx.precision == "ieee" else 128
         high = max(1, at_once // wide)

@@ -13,7 +13,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map, summed
+from gtmsm.kernels.sums_triton import summed
+from gtmsm.kernels.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
 
 SEQUENCES_AT_ONCE = 4
 """Per program on the way forward: eight lanes for each."""

@@ -35,7 +35,8 @@ class _Walls:
     """The gate of a walled scan: `walled_scan_cpu` operation by operation, so that poses agree to the bit."""
 
     def __init__(self, d: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
-        pushed = F.linear(d, W, b)
+        with torch.autocast("cpu", enabled=False):  # poses are never rounded
+            pushed = F.linear(d, W, b)
         self.hidden, self.gate = torch.empty_like(pushed), d.new_empty(*d.shape[:2], 1)
         self.pushed, self.u, self.g = pushed.detach().numpy(), self.hidden.numpy(), self.gate.numpy()
         self.w_t = np.ascontiguousarray(W.detach().T.numpy())

@@ -34,9 +34,7 @@ def relative(
     There an entry adds up what all who found it ask of it in whatever order they come.
     """
     alike = place.dtype == query.dtype == torch.float32 and 0 < index.numel() < 2**31
-    # vmap and jacrev look through plain operations only; this is what autograd.Function itself asks for
-    plain = torch._C._are_functorch_transforms_active()
-    if choose(place, triton=alike and not plain) == "triton":
+    if choose(place, triton=alike) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import relative_triton
 

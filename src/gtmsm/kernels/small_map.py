@@ -24,9 +24,7 @@ def small_map(x: Float[Tensor, "*batch A"], M: Float[Tensor, "D A"]) -> Float[Te
     """x M^T in full precision whatever `torch.set_float32_matmul_precision` allows, by the fastest twin."""
     alike = x.dtype == M.dtype and x.dtype in (torch.float32, torch.float64)
     small = x.dtype == torch.float32 and M.shape[1] <= MOST_INPUTS and M.shape[0] <= MOST_OUTPUTS
-    # vmap and jacrev look through plain operations only; this is what autograd.Function itself asks for
-    plain = torch._C._are_functorch_transforms_active()
-    twin = choose(x, cpu=alike, triton=alike and small and x.numel() * len(M) > 0 and not plain)
+    twin = choose(x, cpu=alike, triton=alike and small and x.numel() * len(M) > 0)
     if twin == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import small_map_triton

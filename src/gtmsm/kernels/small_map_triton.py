@@ -13,7 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.walled_scan_triton import summed
+from gtmsm.kernels.sums_triton import summed
 
 ROWS = 128
 """Per program on the way forward: one for each thread."""

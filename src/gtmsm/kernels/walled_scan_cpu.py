@@ -1,8 +1,8 @@
 """The walled scan on a CPU: a loop in NumPy, because a step is so small that PyTorch's dispatch costs more.
 
 The backward pass is linear in the incoming gradient, with slopes that are known for all steps at once; only a
-recurrence over (batch, S) vectors is left, whose stretches are gone through side by side. Large products are PyTorch's: NumPy's would start threads
-of its own, and two pools of them on the same cores wait for each other.
+recurrence over (batch, S) vectors is left, whose stretches are gone through side by side. Large products are
+PyTorch's: NumPy's would start threads of its own, and two pools of them on the same cores wait for each other.
 """
 
 import math
@@ -19,6 +19,7 @@ class _WalledScan(torch.autograd.Function):
     """Poses of a walk and, by hand, their gradients; everything inside is (time, batch, ...)."""
 
     @staticmethod
+    @torch.autocast("cpu", enabled=False)  # poses are never rounded
     def forward(
         ctx: Any, start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
     ) -> Tensor:
@@ -60,7 +61,7 @@ class _WalledScan(torch.autograd.Function):
         d, s, hidden, gate, W, v = ctx.saved_tensors
         active = hidden.sign()  # hidden is at least 0
         steep = gate * (1 - gate)
-        # Columns one by one, here and below: a product with a vector is several times as fast as one with so few columns.
+        # Columns one by one, here and below: products with a vector are several times as fast as with two columns.
         slope = steep * torch.stack([active @ (v * w) for w in W.T], dim=-1)  # d sigma_d / d q
         before, ds = _back_through(grad.transpose(0, 1), d, slope)
         along = (before * d).sum(2, keepdim=True)
@@ -89,7 +90,7 @@ def _back_through(incoming: Tensor, d: Tensor, slope: Tensor) -> tuple[Tensor, T
     length = math.isqrt(max(steps - 1, 0)) + 1
     count = -(-steps // length)
     missing = count * length - steps
-    # Everything is (length, S, stretch, batch): long runs of memory, in which a stretch and a clip are the same to NumPy.
+    # Everything is (length, S, stretch, batch): NumPy likes long runs of memory.
     g_in, moves, tilts = (
         F.pad(x, (0, 0, 0, 0, missing, 0)).flip(0).view(count, length, batch, size).permute(1, 3, 0, 2).contiguous()
         for x in (incoming, d, slope)

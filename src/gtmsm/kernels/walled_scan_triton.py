@@ -17,6 +17,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from gtmsm.kernels.sums_triton import summed
+
 FEW = 1024
 """Sequences for which a GPU has room to spare."""
 STEPS_AT_ONCE = 512
@@ -218,25 +220,6 @@ def _backward(
     tl.store(shares + 2 * h + 1, tl.sum(sum_y, 0) * out, h < H)
     tl.store(shares + 2 * H + h, tl.sum(sum_b, 0) * out, h < H)
     tl.store(shares + 3 * H + h, tl.sum(sum_v, 0), h < H)
-
-
-@triton.jit
-def _sum(shares, sums, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # pragma: no cover - runs on the GPU
-    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in range(0, count, ROWS):
-        row = first + tl.arange(0, ROWS)
-        there = (row < count)[:, None] & (column < size)[None, :]
-        total += tl.load(shares + row.to(tl.int64)[:, None] * size + column[None, :], there, 0.0)
-    tl.store(sums + column, tl.sum(total, 0), column < size)
-
-
-def summed(shares: Tensor) -> Tensor:
-    """The sum of all rows: what PyTorch does, but faster where there are few of them."""
-    count, size = shares.shape
-    sums = shares.new_empty(size)
-    _sum[(triton.cdiv(size, 16),)](shares, sums, count, size, ROWS=128, COLUMNS=16, num_warps=4)
-    return sums
 
 
 class _WalledScan(torch.autograd.Function):

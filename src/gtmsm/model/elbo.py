@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -74,10 +73,9 @@ def elbo(
     vae: FrameVAE,
     x: Float[Tensor, "batch time channel height width"],
     code: Gaussian,
+    z: Float[Tensor, "batch time Z"],
     prior: Forecast,
-    generator: torch.Generator | None,
     pose_kl: Float[Tensor, "batch time"] | None = None,
 ) -> Elbo:
-    """One reparameterised sample z ~ q(z|x) serves both terms; the third, where there is one, is known already."""
-    z = code.sample(generator)
+    """One sample z of q(z|x) = `code` serves both terms; the third, where there is one, is known already."""
     return Elbo(vae.log_likelihood(x, z), prior.divergence(code, z), pose_kl)

@@ -161,8 +161,10 @@ class _ConvEncoder(nn.Sequential):
         self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
     ) -> Float[Tensor, "n out"]:
         """What comes out for every frame, or for those that `rows` names."""
-        learned = x.requires_grad  # the fast way has no gradient for frames
-        h = F.elu(self[0](x)) if learned else edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
+        if x.requires_grad:  # the fast way has no gradient for frames
+            h = F.elu(self[0](x if rows is None else x.index_select(0, rows)))
+        else:
+            h = edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
         for layer in (self[2], self[4]):
             weight, bias = _parameters(layer)
             h = bias_elu(F.conv2d(h, weight, None, stride=2, padding=1), bias)

@@ -247,6 +247,8 @@ class WorldModel(nn.Module):
         start from, any number of plans may be imagined.
         """
         self._check_actions(actions)
+        _check_kind(memory, Memory)
+        _check_kind(here, Belief)
         plans = len(actions)
         if len(here.mean) not in (1, plans) or memory.batch not in (1, plans):
             raise InputError(
@@ -425,12 +427,18 @@ class WorldModel(nn.Module):
         self.load_state_dict(tensors)
 
 
+def _check_kind(thing: object, kind: type) -> None:
+    """Refuse what is something else."""
+    if not isinstance(thing, kind):
+        raise InputError(f"got a {type(thing).__name__} for a {kind.__name__}; memorise returns (memory, here)")
+
+
 def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None:
     """Refuse memories, or places to set out from, that are none, or not as many as the clips."""
     require(clips > 0, "there are 0 clips; give at least 1")
     for thing, kind in ((memory, Memory), (here, Belief)):
-        if thing is not None and not isinstance(thing, kind):
-            raise InputError(f"got a {type(thing).__name__} for a {kind.__name__}; memorise returns (memory, here)")
+        if thing is not None:
+            _check_kind(thing, kind)
     if here is not None and here.mean.dim() != 2:
         raise InputError(f"here has shape {tuple(here.mean.shape)}; give one pose per clip, like walk[:, -1]")
     for what, count in (

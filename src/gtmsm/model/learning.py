@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gtmsm.kernels.distinct import distinct
 from gtmsm.kernels.mean_bound import mean_bound
-from gtmsm.model.elbo import Elbo, ObjectiveConfig
+from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
 from gtmsm.model.frame_vae import FrameVAE
 from gtmsm.model.landmark import Learned
 from gtmsm.model.recall import Forecast, RecallConfig, Retrieved
@@ -131,7 +131,7 @@ class _Foreseen:
         paid: Float[Tensor, "batch asked"] | None,
     ) -> Elbo:
         """The bound per frame."""
-        return Elbo(vae.log_likelihood(truth, self.z), self.forecast.divergence(self.code, self.z), paid)
+        return elbo(vae, truth, self.code, self.z, self.forecast, paid)
 
     def loss(
         self,
@@ -275,11 +275,12 @@ def _in_order(index: Int[Tensor, "batch asked K"], n: int) -> Int[Tensor, "batch
     return index + n * torch.arange(len(index), device=index.device).view(-1, 1, 1)
 
 
-@lru_cache(maxsize=32)
+@cache  # a captured graph reads them, and does not keep them alive
 def _steps(batch: int, first: int, end: int, pitch: int, device: torch.device) -> Int64[Tensor, "steps"]:
     """Numbers b pitch + t of the steps from `first` to `end` of every clip b; the same for every update."""
-    clip = torch.arange(batch, device=device)
-    return (torch.arange(first, end, device=device) + pitch * clip[:, None]).flatten()
+    with torch.inference_mode(False):  # whoever asks first may be merely looking, and the next may learn
+        clip = torch.arange(batch, device=device)
+        return (torch.arange(first, end, device=device) + pitch * clip[:, None]).flatten()
 
 
 def _at(values: _Values, asked: Int[Tensor, "batch asked"] | None, tau: int) -> _Values:

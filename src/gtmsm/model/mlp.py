@@ -21,9 +21,10 @@ class Mlp(nn.Sequential):
 
         Under autocast, products and what lies between layers are in half precision.
         """
-        x, precision = x.flatten(1), x.dtype
+        x = x.flatten(1)
         half = torch.is_autocast_enabled(x.device.type)
         layers = [layer for layer in self if isinstance(layer, nn.Linear)]
+        precision = x.dtype if x.is_floating_point() else layers[0].weight.dtype
         for layer in layers:
             last = layer is layers[-1]
             made = torch.bfloat16 if half and not last else precision

@@ -50,6 +50,8 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     parameters = dict(model.named_parameters())
     for key, value in _below("optimiser", tensors).items():
         name, moment = key.rsplit(".", 1)
+        if moment == "step":
+            continue  # of checkpoints from before one count served all parameters
         updater.optimiser.moments(parameters[name])[moment].copy_(value)
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)

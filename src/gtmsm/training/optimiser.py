@@ -15,7 +15,7 @@ class Adam:
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
         self.groups = {
-            # Large ones first: the others often lie side by side then, and go by one launch.
+            # Odd sizes last: what sinks is even, and what is left then lies side by side and goes by one launch.
             name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
             for name, parameters in groups.items()
             if parameters

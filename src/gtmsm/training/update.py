@@ -38,7 +38,8 @@ class OptimiserConfig:
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of networks while they are trained on a GPU; poses and weights are always float32."""
     compiled: bool = False
-    """Whether convolutions and attention are compiled on a GPU: a minute before the first update, then faster ones."""
+    """Whether spatial coders and the attention of rays are compiled on a GPU: a minute or more before the first update,
+    then faster ones. Everything else has kernels of its own."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
@@ -67,6 +68,9 @@ def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> Adam:
     return Adam(groups, schedule, settings.clip_norm)
 
 
+CPU = torch.device("cpu")
+
+
 class Updater:
     """Makes data, loss, gradients and a step of the optimiser; counts, and sums up what to log.
 
@@ -88,6 +92,11 @@ class Updater:
             learning = set() if model.landmarks is None else set(model.landmarks.parameters())
             for parameter in model.parameters():
                 parameter.requires_grad_(parameter in learning)
+        where = next(model.parameters()).device
+        require(
+            where.type == fabric.device.type,
+            f"the model is on {where} but training runs on {fabric.device}; move the model there first",
+        )
         self.optimiser = build_optimiser(model, settings)
         self._model: nn.Module = fabric.setup_module(model)
         if settings.compiled and generator.device.type == "cuda":
@@ -97,7 +106,8 @@ class Updater:
         names = ["recognition"] if objective.recognition_only else ["elbo", "log_likelihood", "kl"]
         if not objective.recognition_only:
             names += [name for name in ("foresight", "displacement") if getattr(objective, name)]
-            names += ["pose_kl", "recognition", "regret"] if model.landmarks is not None else []
+            if model.landmarks is not None:
+                names += ["pose_kl", "regret", *(["recognition"] if objective.recognition else [])]
         names += ["gradient", "updates"]
         self._sums = torch.zeros(len(names), device=generator.device)
         self.sums = dict(zip(names, self._sums, strict=True))
@@ -166,9 +176,9 @@ class Updater:
         share = self.settings.batch // self.fabric.world_size
         device = self.generator.device
         half = self.settings.precision == "bfloat16" and device.type == "cuda"
-        # Where several processes share a batch, gradients must pass by whoever averages them.
-        sinks = self.optimiser.sinks if self.fabric.world_size == 1 else {}
-        with aside_allowed(device), sinking(sinks):
+        # Where several processes share a batch, gradients must pass by whoever averages them, and at once.
+        alone = self.fabric.world_size == 1
+        with aside_allowed(device if alone else CPU), sinking(self.optimiser.sinks if alone else {}):
             clip = self.source(share, self.stage.steps, self.generator)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 loss, logs = self._model(
@@ -204,7 +214,7 @@ class Updater:
             return
         needed = int(self._most_needed)
         self._most_needed.zero_()
-        if needed > self._room or 2 * _room_for(needed) < self._room:
+        if needed > self._room or 0 < 2 * _room_for(needed) < self._room:
             self._release()
 
     def _capture(self) -> None:

@@ -153,7 +153,9 @@ class LongMemory(Memory):
         if not torch.isfinite(asked).all():
             bad = (~torch.isfinite(asked).all(-1)).nonzero()[0, 0]
             raise InputError(f"query {int(bad)} is {asked[bad].tolist()}; give places of finite numbers")
-        if k == len(self):
+        if not len(asked):
+            index = torch.empty(1, 0, k, dtype=torch.int64, device=asked.device)
+        elif k == len(self):
             index = torch.arange(k, device=asked.device).expand(1, len(asked), k)
         elif isinstance(self._index, TreeIndex):
             index = torch.from_numpy(self._index.search(asked.double().numpy(), k)[0])[None]

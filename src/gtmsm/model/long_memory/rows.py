@@ -99,10 +99,13 @@ class Rows:
         """Room for as many rows as are wanted, and for some more."""
         size = max(wanted, self._length // WASTE, SMALLEST)
         on_cpu = self.device.type == "cpu"
-        block = {
-            name: room((size, *like.shape[1:]), like.dtype) if on_cpu else like.new_empty(size, *like.shape[1:])
-            for name, like in self._like.items()
-        }
+        with torch.inference_mode(False):  # whoever writes first may be merely looking, and the next may not
+            block = {
+                name: room((size, *like.shape[1:]), like.dtype)
+                if on_cpu
+                else torch.empty(size, *like.shape[1:], dtype=like.dtype, device=like.device)
+                for name, like in self._like.items()
+            }
         self._blocks.append(block)
         self._starts.append(self._length)
         self._first, self._capacity = self._length, self._length + size

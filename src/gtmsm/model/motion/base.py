@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -148,7 +147,7 @@ class Motion(nn.Module, ABC):
     def start(self, batch: int) -> Float[Tensor, "batch S"]:
         """s_0: where every walk begins, the origin."""
         parameter = next(self.parameters())
-        return _origin(batch, self.state_size, parameter.dtype, parameter.device)
+        return torch.zeros(batch, self.state_size, dtype=parameter.dtype, device=parameter.device)
 
     def draw_noise(self, a: Float[Tensor, "batch time A"], generator: torch.Generator) -> Float[Tensor, "batch time S"]:
         """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
@@ -240,9 +239,3 @@ def _then(earlier: Sequence[Tensor], later: Sequence[Tensor]) -> Sequence[Tensor
     """P -> J2 (J1 P J1' + Q1) J2' + Q2, again of the form J P J' + Q."""
     (j1, q1), (j2, q2) = earlier, later
     return j2 @ j1, j2 @ q1 @ j2.mT + q2
-
-
-@lru_cache(maxsize=32)
-def _origin(batch: int, size: int, dtype: torch.dtype, device: torch.device) -> Float[Tensor, "batch S"]:
-    """Zeros, kept: every update asks for the same, and on a GPU even that takes its time."""
-    return torch.zeros(batch, size, dtype=dtype, device=device)

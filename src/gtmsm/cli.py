@@ -106,7 +106,7 @@ class DemoFlags:
     """Train a small model on the CPU, score it, and write a report."""
 
     name: Annotated[Literal["image-walk", "rotate", "obstacles"], tyro.conf.Positional] = "image-walk"
-    """image-walk (two minutes on two cores), obstacles (some three) or rotate (some six)."""
+    """image-walk (a minute and a half on two cores), obstacles (some three) or rotate (some six)."""
     run: Path | None = None
     """Folder to make; default: a fresh one under runs/."""
     seed: int = 0

@@ -264,7 +264,7 @@ PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
         ImageWalkExperiment(training=TrainingConfig(optimiser=OptimiserConfig(precision="bfloat16"))),
     ),
     "image-walk-small": (
-        "the same, small enough for two CPU cores and two minutes; what `gtmsm demo` trains",
+        "the same, small enough for two CPU cores and a minute and a half; what `gtmsm demo` trains",
         ImageWalkExperiment(
             training=TrainingConfig(
                 updates=2_500,

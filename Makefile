@@ -38,8 +38,9 @@ format: $(READY)  ## let ruff tidy up
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
+# Without the checks of shapes that tests have: they would be timed, too.
 bench: $(READY)  ## speed, as ratios against a reference in the same run
-	@$(BIN)/python -m pytest benchmarks --benchmark-only $(ARGS)
+	@$(BIN)/python -m pytest benchmarks --benchmark-only -o addopts=--import-mode=importlib $(ARGS)
 
 examples: $(READY)  ## run every script in examples/
 	@set -e; for script in $(sort $(wildcard examples/*.py)); do \

@@ -12,7 +12,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
 
 PLANS, TAU, HORIZON = 128, 256, 32
-AT_LEAST = 10
+AT_LEAST = 5
 
 
 def a_model_a_memory_and_plans():

@@ -18,6 +18,7 @@ from gtmsm.flags import parse, value_of
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
+    from gtmsm.bench import Report
     from gtmsm.run import Run
     from gtmsm.training.train import Outcome
 
@@ -401,9 +402,18 @@ def _bench(words: list[str]) -> int:
     if flags.json is not None:
         require_folder(flags.json.parent)
     console = Console()
+
+    def keep(so_far: "Report") -> None:
+        """Whoever is interrupted has what was measured until then."""
+        if flags.json is not None:
+            so_far.write(flags.json)
+        if not console.is_terminal:
+            row = so_far.rows[-1]
+            console.print(f"{row.work}, {row.size}: {1e3 * row.seconds:.3f} ms", soft_wrap=True, highlight=False)
+
     with console.status("") as status:
         sizes = sizes_for(device, flags.large)
-        report = bench(flags.names, device, sizes, flags.profile, lambda doing: status.update(f"timing {doing}"))
+        report = bench(flags.names, device, sizes, flags.profile, lambda doing: status.update(f"timing {doing}"), keep)
     console.print(speeds_table(report, console.width))
     for name, shares in report.profiles.items():
         console.print("", profile_table(name, shares), sep="\n")

@@ -115,6 +115,13 @@ def test_a_long_memory_has_a_row_for_every_length():
     assert [row.size for row in rows] == ["3 of 100, 4-D", "3 of 200, 4-D"]
 
 
+def test_whatever_was_measured_is_known_before_the_end():
+    known: list[list[str]] = []
+    bench(["rollouts", "long-memory"], CPU, TINY, keep=lambda so_far: known.append([row.size for row in so_far.rows]))
+    assert [len(rows) for rows in known] == [1, 2, 3]
+    assert known[-1][1:] == ["3 of 100, 4-D", "3 of 200, 4-D"]
+
+
 def test_who_listens_hears_what_is_done():
     heard: list[str] = []
     bench(["rollouts"], CPU, TINY, tell=heard.append)

@@ -53,8 +53,9 @@ def bench(
     sizes: Sizes,
     profile: bool = False,
     tell: Callable[[str], object] = lambda doing: None,
+    keep: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
-    """Time the entries of these names, or all; `tell` hears what is being done."""
+    """Time the entries of these names, or all; `tell` hears what is done, `keep` is given what is known by then."""
     for name in names:
         if name not in ENTRIES:
             raise InputError(f'there is no speed called "{name}"; {did_you_mean(name, ENTRIES)}')
@@ -68,19 +69,24 @@ def bench(
     tell("the ceilings of this device")
     ceilings = measure_ceilings(device, sizes)
     done, profiles = list[tuple[Row, Work]](), dict[str, list[Share]]()
+
+    def known() -> Report:
+        rows = [_beside_its_floor(row, least, ceilings) for row, least in done]
+        return Report(name_of(device), torch.__version__, __version__, ceilings, rows, profiles)
+
     for name in chosen:
         tell(name)
         for task in ENTRIES[name](sizes, device):
             done.append((_time(name, task, device, sizes), task.least))
             if profile and name in UPDATES:
                 profiles[name] = where_time_goes(task.call, device)
+            keep(known())
         gc.collect()  # models and their optimisers refer to each other
         if device.type == "cuda":
             torch.cuda.empty_cache()
     tell("the ceilings once more")  # a machine that others use, too, is not always at its best
     ceilings = ceilings.or_better(measure_ceilings(device, sizes))
-    rows = [_beside_its_floor(row, least, ceilings) for row, least in done]
-    return Report(name_of(device), torch.__version__, __version__, ceilings, rows, profiles)
+    return known()
 
 
 def _time(name: str, task: Task, device: torch.device, sizes: Sizes) -> Row:

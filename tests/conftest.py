@@ -4,6 +4,7 @@ import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from gtmsm import cli
+from gtmsm.bench.clock import captured
 
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined: before any of them is imported
@@ -38,6 +40,45 @@ def triton_device() -> str:
     if importlib.util.find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1":
         pytest.skip("Triton needs a CUDA device, or its interpreter")
     return "cpu"
+
+
+@pytest.fixture
+def note_launches(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[str]]:
+    """From now on, a list of the kernels of a module that are launched."""
+
+    def note(module: ModuleType, *kernels: str) -> list[str]:
+        names: list[str] = []
+
+        class Noted:
+            def __init__(self, name: str) -> None:
+                self.name, self.kernel = name, getattr(module, name)
+
+            def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., object]:
+                names.append(self.name)
+                return self.kernel[grid]
+
+        for name in kernels:
+            monkeypatch.setattr(module, name, Noted(name))
+        return names
+
+    return note
+
+
+@pytest.fixture
+def in_a_graph() -> Callable[[Callable[[], list[torch.Tensor]]], tuple[list[torch.Tensor], list[torch.Tensor]]]:
+    """What an update makes by itself, and what it makes as a CUDA graph that is replayed twice: nothing may pile up."""
+    if not torch.cuda.is_available():
+        pytest.skip("only a GPU captures graphs")
+
+    def both(update: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        made: list[list[torch.Tensor]] = []
+        replay = captured(lambda: made.append(update()), torch.device("cuda"))
+        for _ in range(2):
+            replay()
+        torch.cuda.synchronize()
+        return made[0], made[-1]
+
+    return both
 
 
 @pytest.fixture(scope="session")

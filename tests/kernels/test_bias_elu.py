@@ -11,8 +11,6 @@ SHAPES = [(1, 1), (3, 5), (5, 300), (600, 24), (1, 1, 1, 1), (2, 3, 5, 6), (2, 3
 LARGE_SHAPES = [(1024, 8192), (3001, 129), (1792, 32, 32, 32), (1792, 128, 8, 8), (100, 96, 17, 9)]
 ON_A_GPU = torch.cuda.is_available()
 
-on_a_gpu = pytest.mark.skipif(not ON_A_GPU, reason="needs a CUDA device")
-
 
 def layer(*shape, dtype=torch.float32, device="cpu"):
     """An input with the channels of a pixel beside each other, on both sides of the kink, and a bias."""
@@ -175,22 +173,12 @@ def test_shares_cover_all_pixels_once(rows, channels):
     assert parts * -(-channels // wide) <= PROGRAMS
 
 
-@on_a_gpu
-def test_a_gpu_can_keep_it_in_a_graph():
+def test_a_gpu_can_keep_it_in_a_graph(in_a_graph):
     leaves = [part.requires_grad_() for part in layer(64, 32, 16, 16, dtype=torch.bfloat16, device="cuda")]
 
     def update():
         y = bias_elu(*leaves)
         return [y, *torch.autograd.grad(y.square().sum(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))

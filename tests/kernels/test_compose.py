@@ -180,23 +180,12 @@ def test_the_same_gradients_come_out_to_the_bit(triton_device):
     assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a graph needs a CUDA device")
-def test_a_gpu_can_keep_a_walk_in_a_graph():
+def test_a_gpu_can_keep_a_walk_in_a_graph(in_a_graph):
     leaves = [x.requires_grad_() for x in walk(64, 288, torch.float32, "cuda")]
 
     def update():
         poses = compose(*leaves)
         return [poses, *torch.autograd.grad(poses.square().mean(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    for _ in range(2):
-        graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))

@@ -1,7 +1,6 @@
 """A dense layer, whole: the fast twin equals the readable one, values and gradients."""
 
 import itertools
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 
 from gtmsm.errors import InputError
 from gtmsm.kernels import dense_layer as module
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.choice import float32_products, forced
 from gtmsm.kernels.dense_layer import dense_layer, dense_layer_by_parts
 
 SHAPES = [
@@ -77,34 +76,11 @@ def assert_equal_twins(fast, readable, tolerance=1e-5, names=("y", "x", "weight"
         assert error <= tolerance * size, f"{name} is off by {error}, and no number is larger than {size}"
 
 
-@contextmanager
-def float32_products(precision):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.fixture
-def launched(triton_device, monkeypatch):
-    """Names of the kernels in Triton that were launched."""
+def launched(triton_device, note_launches):
     from gtmsm.kernels import dense_layer_triton
 
-    names = []
-
-    class Noted:
-        def __init__(self, name):
-            self.name, self.kernel = name, getattr(dense_layer_triton, name)
-
-        def __getitem__(self, grid):
-            names.append(self.name)
-            return self.kernel[grid]
-
-    for name in ("_forward", "_into_input", "_into_parameters"):
-        monkeypatch.setattr(dense_layer_triton, name, Noted(name))
-    return names
+    return note_launches(dense_layer_triton, "_forward", "_into_input", "_into_parameters")
 
 
 @elus
@@ -343,22 +319,12 @@ def test_bfloat16_goes_in_and_out_and_parameters_stay_float32(shape, elu):
     assert_equal_twins(fast, values_and_gradients(lambda *leaves: dense_layer_by_parts(*leaves, elu), *exact), 2e-2)
 
 
-@on_a_gpu
-def test_a_gpu_can_keep_the_layer_in_a_graph():
+def test_a_gpu_can_keep_the_layer_in_a_graph(in_a_graph):
     leaves = [x.requires_grad_() for x in layer(300, 20, 33, device="cuda")]
 
     def update():
         y = dense_layer(*leaves, True)
         return [y, *torch.autograd.grad(y.square().sum(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))

@@ -188,8 +188,7 @@ def test_what_does_not_fit_together_is_refused():
         drawn_codes(both, 2, noise, *BOUNDS)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a graph needs a CUDA device")
-def test_a_gpu_can_keep_the_codes_in_a_graph():
+def test_a_gpu_can_keep_the_codes_in_a_graph(in_a_graph):
     both, noise = encoded(300, 100, 16, device="cuda")
     leaf = both.requires_grad_()
 
@@ -197,15 +196,6 @@ def test_a_gpu_can_keep_the_codes_in_a_graph():
         codes = drawn_codes(leaf, 100, noise, *BOUNDS)
         return [*codes, *torch.autograd.grad(codes.z.square().sum() + codes.bank_mean.square().sum(), leaf)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     for one, other in zip(replayed, warm, strict=True):
         torch.testing.assert_close(one, other)

@@ -1,13 +1,11 @@
 """Convolutions between few channels and many: the kernels equal their readable twins, values and gradients."""
 
-from contextlib import contextmanager
-
 import pytest
 import torch
 import torch.nn.functional as F
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.choice import float32_products, forced
 from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_in_by_parts, edge_conv_out, edge_conv_out_by_parts
 
 SHAPES = [
@@ -92,7 +90,7 @@ def both_last(x, weight, bias, **options):
     return fast, values_and_gradients(edge_conv_out_by_parts, *(part.double() for part in (x, weight, bias)), **options)
 
 
-def assert_equal_twins(fast, readable, tolerance=1e-4):
+def assert_equal_twins(fast, readable, tolerance=1e-5):
     """In units of the largest number: a sum over thousands of pixels is as inexact as what it adds up."""
     for index, (one, other) in enumerate(zip(fast, readable, strict=True)):
         assert one.shape == other.shape, index
@@ -101,34 +99,11 @@ def assert_equal_twins(fast, readable, tolerance=1e-4):
         assert error <= tolerance * size, f"result {index} is off by {error}, and no number is larger than {size}"
 
 
-@contextmanager
-def float32_products(precision):
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
 @pytest.fixture
-def launched(triton_device, monkeypatch):
-    """Names of the kernels in Triton that were launched."""
+def launched(triton_device, note_launches):
     from gtmsm.kernels import edge_conv_triton
 
-    names = []
-
-    class Noted:
-        def __init__(self, name):
-            self.name, self.kernel = name, getattr(edge_conv_triton, name)
-
-        def __getitem__(self, grid):
-            names.append(self.name)
-            return self.kernel[grid]
-
-    for name in ("_few_to_many", "_many_to_few", "_into_parameters"):
-        monkeypatch.setattr(edge_conv_triton, name, Noted(name))
-    return names
+    return note_launches(edge_conv_triton, "_few_to_many", "_many_to_few", "_into_parameters")
 
 
 def test_they_are_convolutions():
@@ -184,7 +159,7 @@ def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_d
     assert launched == ["_few_to_many", "_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert fast[0].is_contiguous(memory_format=torch.channels_last)
-    assert_equal_twins(fast, readable)
+    assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
 
 
 @shapes
@@ -194,7 +169,7 @@ def test_the_triton_convolution_to_few_equals_the_readable_one(shape, triton_dev
     assert all(part.dtype == torch.float32 for part in fast)
     assert fast[0].is_contiguous()
     assert fast[1].is_contiguous(memory_format=torch.channels_last)
-    assert_equal_twins(fast, readable)
+    assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
@@ -331,8 +306,7 @@ def test_tensor_cores_are_as_exact_as_their_bits_are(shape, dtype):
     assert_equal_twins(*both_last(*last(*shape, device="cuda", dtype=torch.bfloat16)), tolerance=3e-2)
 
 
-@on_a_gpu
-def test_a_gpu_can_keep_both_in_a_graph():
+def test_a_gpu_can_keep_both_in_a_graph(in_a_graph):
     picture, *parameters_in = first(64, 3, 32, 32, 32, device="cuda")
     _, *parameters_out = last(64, 3, 32, 32, 32, device="cuda")
     leaves = [part.requires_grad_() for part in (*parameters_in, *parameters_out)]
@@ -342,14 +316,5 @@ def test_a_gpu_can_keep_both_in_a_graph():
         y = edge_conv_out(made, *leaves[2:])
         return [y, *torch.autograd.grad(y.square().mean(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))

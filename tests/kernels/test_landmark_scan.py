@@ -29,8 +29,6 @@ NAMES = ("start", "displacement", "variance", "log_odds", "offset", "noise", "pa
 SURPRISE = Surprise(0.1, (0.02,), (0.5,))
 ON_A_GPU = torch.cuda.is_available()
 
-on_a_gpu = pytest.mark.skipif(not ON_A_GPU, reason="Triton needs a CUDA device")
-
 
 def walk(batch, time, size, K, past, hidden, dtype=torch.float64):
     """Inputs of a scan, in the order of `NAMES`, and which entries are sighted: as many as there are by then."""
@@ -445,8 +443,7 @@ def test_the_triton_scan_takes_strided_and_expanded_inputs(triton_device):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
-@on_a_gpu
-def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
+def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph(in_a_graph):
     inputs, index = for_triton("cuda", 4, 33, 2, 5, 8, 16)
     leaves = [x.requires_grad_() for x in inputs]
 
@@ -454,16 +451,7 @@ def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
         made = landmark_scan(*arranged(leaves, index))
         return [*made, *uneven_gradients(made, leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert_equal_twins(replayed, warm, rtol=1e-4, atol=1e-4)
 
 

@@ -308,8 +308,7 @@ def test_mixed_precision_around_it_rounds_nothing(twin, device):
         assert_equal_twins(value_and_gradients(mixed, floats, row), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a graph needs a CUDA device")
-def test_a_gpu_can_keep_the_mixture_in_a_graph():
+def test_a_gpu_can_keep_the_mixture_in_a_graph(in_a_graph):
     floats, row = asked(256, 16, 5, 600, torch.float32, "cuda")
     leaves = [x.requires_grad_() for x in floats]
 
@@ -317,15 +316,5 @@ def test_a_gpu_can_keep_the_mixture_in_a_graph():
         value = divergence_of(leaves, row)
         return [value, *torch.autograd.grad(value.mean(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    for _ in range(2):  # twice: gradients of the bank must not pile up
-        graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert_equal_twins(replayed, warm, rtol=1e-4, atol=1e-5)

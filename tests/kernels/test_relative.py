@@ -162,8 +162,7 @@ def test_places_of_another_precision_are_left_to_the_readable_twin(triton_device
         assert relative(place.bfloat16(), query, index).dtype == torch.float32
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a graph needs a CUDA device")
-def test_a_gpu_can_keep_what_is_seen_in_a_graph():
+def test_a_gpu_can_keep_what_is_seen_in_a_graph(in_a_graph):
     *places, index = found(64, 256, 32, 5, torch.float32, "cuda")
     leaves = [x.requires_grad_() for x in places]
 
@@ -171,15 +170,5 @@ def test_a_gpu_can_keep_what_is_seen_in_a_graph():
         seen = relative(*leaves, index)
         return [seen, *torch.autograd.grad(seen.square().mean(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    for _ in range(2):  # twice: gradients of places must not pile up
-        graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert_equal_twins(replayed, warm)

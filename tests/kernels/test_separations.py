@@ -179,8 +179,7 @@ def test_places_of_many_axes_are_left_to_the_readable_twin(triton_device):
         assert torch.equal(separations(*inputs), separations_by_parts(*inputs))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="a graph needs a CUDA device")
-def test_a_gpu_can_keep_distances_in_a_graph():
+def test_a_gpu_can_keep_distances_in_a_graph(in_a_graph):
     *places, index = found(64, 256, 32, 5, 2, torch.float32, "cuda")
     leaves = [x.requires_grad_() for x in places]
 
@@ -188,15 +187,5 @@ def test_a_gpu_can_keep_distances_in_a_graph():
         distance2 = separations(*leaves, index)
         return [distance2, *torch.autograd.grad(distance2.mean(), leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    for _ in range(2):  # twice: gradients of places must not pile up
-        graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert_equal_twins(replayed, warm)

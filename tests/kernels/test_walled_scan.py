@@ -289,24 +289,14 @@ def test_long_walks_are_as_good_as_float32_can_be(shape):
         assert (one - other).abs().max() <= 2e-3 * other.abs().max(), name
 
 
-@on_a_gpu
-def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph():
+def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph(in_a_graph):
     leaves = [x.requires_grad_() for x in for_triton("cuda", 4, 33, 2, 16)]
 
     def update():
         poses = walled_scan(*leaves[:3], Gate(*leaves[3:]))
         return [poses, *uneven_gradients(poses, leaves)]
 
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        warm = update()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        replayed = update()
-    graph.replay()
-    torch.cuda.synchronize()
+    warm, replayed = in_a_graph(update)
     assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))
 
 

@@ -1,7 +1,6 @@
 """What this device can do at its best: measured before anything else, so that every speed has something beside it."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -9,6 +8,7 @@ import torch
 
 from gtmsm.bench.clock import Call, captured, time_calls
 from gtmsm.bench.sizes import Sizes
+from gtmsm.kernels.choice import float32_products
 
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
 """Of multiplications; tf32 has float32's range and rounds to 10 bits, on GPUs only."""
@@ -58,17 +58,6 @@ def _matmul_rate(precision: Precision, device: torch.device, side: int, budget: 
     a, b, c = (torch.randn(side, side, device=device).to(dtype) for _ in range(3))
     with float32_products("high" if precision == "tf32" else "highest"):
         return 2 * side**3 / time_calls(lambda: torch.mm(a, b, out=c), device, budget).best
-
-
-@contextmanager
-def float32_products(precision: Literal["high", "highest"]) -> Iterator[None]:
-    """Within this, products of float32 matrices on a GPU may round to TF32 ("high", as training does it) or not."""
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
 
 
 def _launch_seconds(device: torch.device, budget: float) -> float | None:

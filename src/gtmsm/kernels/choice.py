@@ -42,6 +42,17 @@ def products_of(dtype: torch.dtype) -> Precision:
 
 
 @contextmanager
+def float32_products(precision: str) -> Iterator[None]:
+    """Within this, products of float32 matrices on a GPU may round to TF32 ("high") or not ("highest")."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+@contextmanager
 def forced(twin: Twin) -> Iterator[None]:
     """Within this, every kernel runs as `twin`: Triton on a CPU by its interpreter, where TRITON_INTERPRET is 1."""
     token = _forced.set(twin)

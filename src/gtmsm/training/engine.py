@@ -8,6 +8,7 @@ import torch
 from lightning_fabric import Fabric
 
 from gtmsm.config import Device, require
+from gtmsm.kernels.choice import float32_products
 
 
 def choose_device(name: Device) -> torch.device:
@@ -33,13 +34,12 @@ def tuned() -> Iterator[None]:
     TF32: the codes' own noise is far coarser. And the best convolution is looked for, since shapes stay the same for
     thousands of updates.
     """
-    precision, searching = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    torch.set_float32_matmul_precision("high")
+    searching = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
-        yield
+        with float32_products("high"):
+            yield
     finally:
-        torch.set_float32_matmul_precision(precision)
         torch.backends.cudnn.benchmark = searching
 
 

@@ -143,7 +143,7 @@ class Updater:
             if self._until_capture == 2 and (needed := int(self._most_needed)):
                 self._room = _room_for(needed)
             self._until_capture -= 1
-            self._update_aside()
+            self._rehearse()
         else:
             self._capture()
             self.run()
@@ -200,13 +200,13 @@ class Updater:
         together = {"rest": "bound", "landmarks": "pairs", "motion": None if held else steps, "walls": steps}
         self.optimiser.pace(faster, together)
 
-    def _update_aside(self) -> None:
+    def _rehearse(self) -> None:
         """An update on a stream of its own, as capturing wants it beforehand."""
-        aside = torch.cuda.Stream()
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
+        stage = torch.cuda.Stream()
+        stage.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stage):
             self._update()
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.current_stream().wait_stream(stage)
 
     def _make_room(self) -> None:
         """Capture anew where updates have come to need more room than there is, or far less."""

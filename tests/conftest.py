@@ -12,11 +12,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gtmsm import cli
-from gtmsm.bench.clock import captured
-
 if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined: before any of them is imported
+    # Read when Triton is imported, which some modules of PyTorch do.
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
+from gtmsm import cli  # noqa: E402
+from gtmsm.bench.clock import captured  # noqa: E402
 
 TOY_FLAGS = (
     "--world.size 20 --model.vae.width 32 --model.vae.code-size 8 --batch 4 --tau 16 --horizon 4 --warm-up 4 "

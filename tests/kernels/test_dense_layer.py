@@ -77,10 +77,21 @@ def assert_equal_twins(fast, readable, tolerance=1e-5, names=("y", "x", "weight"
 
 
 @pytest.fixture
-def launched(triton_device, note_launches):
+def launched(triton_device, note_launches, monkeypatch):
     from gtmsm.kernels import dense_layer_triton
 
+    monkeypatch.setattr("gtmsm.kernels.dense_layer.MOST_EXACT", 2**60)
     return note_launches(dense_layer_triton, "_forward", "_into_input", "_into_parameters")
+
+
+def test_large_products_that_must_be_exact_are_left_to_others(triton_device, launched, monkeypatch):
+    inputs = layer(9, 4, 5, device=triton_device)
+    monkeypatch.setattr("gtmsm.kernels.dense_layer.MOST_EXACT", 9 * 4 * 5 - 1)
+    by_triton(*inputs, True)
+    assert not launched
+    with float32_products("high"):
+        by_triton(*inputs, True)
+    assert launched == ["_forward"]
 
 
 @elus

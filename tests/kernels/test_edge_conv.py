@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import float32_products, forced
+from gtmsm.kernels.choice import forced
 from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_in_by_parts, edge_conv_out, edge_conv_out_by_parts
 
 SHAPES = [
@@ -24,6 +24,12 @@ ON_A_GPU = torch.cuda.is_available()
 
 on_a_gpu = pytest.mark.skipif(not ON_A_GPU, reason="Triton needs a CUDA device")
 shapes = pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
+
+
+@pytest.fixture(autouse=True)
+def exactly(monkeypatch):
+    """Convolutions that do not round to TF32, as they may on a GPU unless they are told."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
 
 
 def drawn(*shape, device="cpu"):
@@ -296,12 +302,12 @@ def test_what_was_made_may_not_be_changed_before_the_way_back(triton_device):
 @on_a_gpu
 @shapes
 @pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
-def test_tensor_cores_are_as_exact_as_their_bits_are(shape, dtype):
+def test_tensor_cores_are_as_exact_as_their_bits_are(shape, dtype, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     x, weight, bias = first(*shape, device="cuda", dtype=dtype)
     rows = rows_of(shape[0], shape[0] + 3, "cuda")
-    with float32_products("high"):
-        assert_equal_twins(*both_first(x, weight, bias, rows), tolerance=4e-3)
-        assert_equal_twins(*both_last(*last(*shape, device="cuda")), tolerance=4e-3)
+    assert_equal_twins(*both_first(x, weight, bias, rows), tolerance=4e-3)
+    assert_equal_twins(*both_last(*last(*shape, device="cuda")), tolerance=4e-3)
     assert_equal_twins(*both_first(x, weight, bias, rows, torch.bfloat16), tolerance=3e-2)
     assert_equal_twins(*both_last(*last(*shape, device="cuda", dtype=torch.bfloat16)), tolerance=3e-2)
 

@@ -34,11 +34,15 @@ def choose(like: Tensor, *, cpu: bool = False, triton: bool = False) -> Twin:
     return "cpu" if can["cpu"] else "readable"
 
 
-def products_of(dtype: torch.dtype) -> Precision:
-    """The precision of products of this type; for float32, what PyTorch is told about its own."""
+def products_of(dtype: torch.dtype, convolution: bool = False) -> Precision:
+    """The precision of products of this type; for float32, what PyTorch is told about its own.
+
+    It lets convolutions round to TF32 unless told otherwise, and matrices only if told to.
+    """
     if dtype == torch.bfloat16:
         return "bfloat16"
-    return "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32"
+    exact = not torch.backends.cudnn.allow_tf32 if convolution else torch.get_float32_matmul_precision() == "highest"
+    return "ieee" if exact else "tf32"
 
 
 @contextmanager

@@ -11,7 +11,10 @@ from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.config import require
-from gtmsm.kernels.choice import choose
+from gtmsm.kernels.choice import choose, products_of
+
+MOST_EXACT = 2**28
+"""Products of float32 numbers that must not be rounded to TF32, for the fast twin."""
 
 
 def dense_layer_by_parts(
@@ -58,8 +61,10 @@ def dense_layer(
         "give x.detach(), or x[rows] without rows",
     )
     in_float32 = weight.dtype == bias.dtype == torch.float32 and x.dtype in (torch.float32, torch.bfloat16, torch.uint8)
-    empty = 0 in (len(x if rows is None else rows), *weight.shape)
-    if choose(x, triton=in_float32 and not empty) == "triton":
+    n = len(x if rows is None else rows)
+    # Where nothing may be rounded there are no tensor cores, and a library's own products are three times as fast.
+    left_to_others = not half and products_of(x.dtype) == "ieee" and n * weight.numel() > MOST_EXACT
+    if choose(x, triton=in_float32 and n * weight.numel() > 0 and not left_to_others) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import dense_layer_triton
 

@@ -51,7 +51,7 @@ def edge_conv_in(
     """ELU(conv(x) + bias), 3x3 with a border of zeros, channels last, by the fastest twin.
 
     With `rows` the input is x[rows], which is never copied. Nobody learns x. The result is of the type `made`, and so
-    are the products: bfloat16, or float32 as exact as `torch.set_float32_matmul_precision` asks for.
+    are the products: bfloat16, or float32 as exact as `torch.backends.cudnn.allow_tf32` asks for.
     """
     require(
         not x.requires_grad,
@@ -84,7 +84,7 @@ def edge_conv_out(
     """conv(x) + bias, 3x3 with a border of zeros, plane by plane in float32, by the fastest twin.
 
     The fast one wants x channels_last, and makes its gradient so. Products are of bfloat16 where x is; those of float32
-    are as exact as `torch.set_float32_matmul_precision` asks for.
+    are as exact as `torch.backends.cudnn.allow_tf32` asks for.
     """
     precise = _in_float32(weight, bias) and x.dtype in (torch.float32, torch.bfloat16)
     many, width = x.shape[1], x.shape[3]

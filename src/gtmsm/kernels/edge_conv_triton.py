@@ -291,7 +291,7 @@ class _FewToMany(torch.autograd.Function):
         n, (_, _, height, width) = len(x if rows is None else rows), x.shape
         size = (n, len(weight), height, width)
         y = torch.empty(size, dtype=made, device=x.device, memory_format=torch.channels_last)
-        ctx.precision = products_of(made)
+        ctx.precision = products_of(made, convolution=True)
         _spread(x, rows, weight, weight.stride(), bias.contiguous(), y, False, ctx.precision)
         ctx.save_for_backward(x, weight, rows, y)
         return y
@@ -313,7 +313,7 @@ class _ManyToFew(torch.autograd.Function):
         x, weight = _channels_last(x), _dense(weight)
         (n, many, height, width), few = x.shape, len(weight)
         y = x.new_empty(n, few, height, width, dtype=torch.float32)
-        ctx.precision = products_of(x.dtype)
+        ctx.precision = products_of(x.dtype, convolution=True)
         ctx.save_for_backward(x, weight)
         wide, at_once = triton.next_power_of_2(width), 32 if ctx.precision == "ieee" else 128
         high = max(1, at_once // wide)

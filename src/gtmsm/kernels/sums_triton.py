@@ -1,19 +1,51 @@
 """Sums of what many programs found, in a fixed order."""
 
+from collections.abc import Sequence
+
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gtmsm.kernels.aside import aside, noted
+from gtmsm.kernels.sinks import sinks_of
+
+MOST_SINKS = 3
+
+
+@triton.jit
+def _total(
+    shares, column, there, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # pragma: no cover - runs on the GPU
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)
+        at = shares + row.to(tl.int64)[:, None] * size + column[None, :]
+        total += tl.load(at, (row < count)[:, None] & there[None, :], 0.0)
+    return tl.sum(total, 0)
 
 
 @triton.jit
 def _sum(shares, sums, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # pragma: no cover - runs on the GPU
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in range(0, count, ROWS):
-        row = first + tl.arange(0, ROWS)
-        there = (row < count)[:, None] & (column < size)[None, :]
-        total += tl.load(shares + row.to(tl.int64)[:, None] * size + column[None, :], there, 0.0)
-    tl.store(sums + column, tl.sum(total, 0), column < size)
+    there = column < size
+    tl.store(sums + column, _total(shares, column, there, count, size, ROWS, COLUMNS), there)
+
+
+@triton.jit
+def _sink(
+    shares, first, second, third, count, width, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr
+):  # pragma: no cover - runs on the GPU
+    part = tl.program_id(1)
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    there = column < width
+    total = _total(shares + part * width, column, there, count, size, ROWS, COLUMNS)
+    # Atomic: a parameter used several times is added to by several launches, and not all on one stream.
+    if part == 0:
+        tl.atomic_add(first + column, total, there, sem="relaxed")
+    elif part == 1:
+        tl.atomic_add(second + column, total, there, sem="relaxed")
+    else:
+        tl.atomic_add(third + column, total, there, sem="relaxed")
 
 
 def summed(shares: Tensor) -> Tensor:
@@ -22,3 +54,45 @@ def summed(shares: Tensor) -> Tensor:
     sums = shares.new_empty(size)
     _sum[(triton.cdiv(size, 16),)](shares, sums, count, size, ROWS=128, COLUMNS=16, num_warps=4)
     return sums
+
+
+def sink(shares: Tensor, sinks: Sequence[Tensor]) -> None:
+    """Add the sum over programs to one sink for each part: `shares` is [programs, part, width]."""
+    count, parts, width = shares.shape
+    assert parts == len(sinks) <= MOST_SINKS
+    spare = [sinks[0]] * (MOST_SINKS - parts)
+    rows, warps = (512, 8) if count > 512 else (128, 4)
+    _sink[(triton.cdiv(width, 16), parts)](
+        shares, *sinks, *spare, count, width, parts * width, ROWS=rows, COLUMNS=16, num_warps=warps
+    )
+
+
+class Learners:
+    """Parameters of one width each, some of which learn from what many programs find.
+
+    To be made where they are used, on the way forward; asked for their gradients on the way back.
+    """
+
+    def __init__(self, *parameters: Tensor | None) -> None:
+        learning: list[Tensor] = []
+        self.slots: list[int] = []
+        """Which part of the shares is for each parameter; -1 where it learns nothing."""
+        for part in parameters:
+            learns = part is not None and part.requires_grad
+            self.slots.append(len(learning) if learns else -1)
+            learning += [part] if part is not None and learns else []
+        self.count = len(learning)
+        self._sinks, self._noted = sinks_of(*learning), noted(*learning)
+
+    def gradients(self, shares: Tensor) -> list[Tensor | None]:
+        """For each parameter, from what programs found, [programs, part, width]; none where it has gone to a sink."""
+        found: list[Tensor | None] = [None] * len(self.slots)
+        if self.count == 0:
+            return found
+        with aside(shares, learning=() if self._sinks else self._noted):
+            if self._sinks:
+                sink(shares, self._sinks)
+                return found
+            sums = summed(shares.flatten(1)) if len(shares) > 1 else shares
+            sums = sums.view(self.count, -1)
+            return [None if slot < 0 else sums[slot] for slot in self.slots]

@@ -10,12 +10,13 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.bias_elu import bias_elu
+from gtmsm.kernels.activation import activated
 from gtmsm.kernels.drawn_codes import DrawnCodes, drawn_codes
 from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_out
 from gtmsm.kernels.picture_error import picture_error
-from gtmsm.model.compiled import compiled_to_learn
+from gtmsm.kernels.weighted import convolve
 from gtmsm.model.mlp import Mlp
+from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
 LOWEST, HIGHEST = -10.0, 4.0
@@ -53,23 +54,14 @@ class FrameVAE(nn.Module):
         self.frame_shape = frame_shape
         build = {"dense": _dense, "conv": _convolutional, "spatial": _spatial}[settings.coder]
         self.encoder, self.decoder = build(frame_shape, settings.width, settings.code_size)
-        self._compiled: dict[str, Callable[[Tensor], Tensor]] = {}
         if settings.coder != "dense":
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.likelihood == "gaussian":
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
-    def compile_to_learn(self) -> None:
-        """Compile the spatial coder; the others have kernels of their own."""
-        if self.settings.coder == "spatial":
-            self._compiled = {
-                "encoder": compiled_to_learn(self.encoder.forward),
-                "decoder": compiled_to_learn(self.decoder.forward),
-            }
-
     def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
         """q(z|x)."""
-        both = _in_portions(self._encode, x.reshape(-1, *self.frame_shape))
+        both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
         return self._as_code(both.reshape(*x.shape[:-3], both.shape[-1]), x.dtype)
 
     def draw(
@@ -83,15 +75,9 @@ class FrameVAE(nn.Module):
         if isinstance(self.encoder, Mlp | _ConvEncoder) and not x.requires_grad:  # rows are gathered without a copy
             both = self.encoder(x, rows)
         else:
-            both = self._encode(x.index_select(0, rows))
+            both = self.encoder(x.index_select(0, rows))
         with torch.autocast(x.device.type, enabled=False):
             return drawn_codes(both, asked, noise, LOWEST, HIGHEST)
-
-    def _encode(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
-        """Mean and log-variance, side by side."""
-        if self.settings.coder == "spatial":
-            x = x.contiguous(memory_format=torch.channels_last)  # convolutions are faster so
-        return self._compiled.get("encoder", self.encoder)(x)
 
     def _as_code(self, both: Float[Tensor, "*batch both"], dtype: torch.dtype) -> Gaussian:
         """The two apart."""
@@ -125,7 +111,7 @@ class FrameVAE(nn.Module):
 
     def _decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "n *pixels"]:
         """The same as it comes, all in a row."""
-        return _in_portions(self._compiled.get("decoder", self.decoder), z.reshape(-1, z.shape[-1]))
+        return _in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
 
 
 def _in_portions(coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
@@ -167,7 +153,7 @@ class _ConvEncoder(nn.Sequential):
             h = edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
         for layer in (self[2], self[4]):
             weight, bias = _parameters(layer)
-            h = bias_elu(F.conv2d(h, weight, None, stride=2, padding=1), bias)
+            h = activated(convolve(h, weight, 2, transposed=False), bias, "elu")
         # Channels lie last, and the few weights are turned to match instead of all that was made.
         weight, bias = _parameters(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
@@ -190,10 +176,10 @@ class _ConvDecoder(nn.Sequential):
         """Logits of pixels."""
         size = (self.deep, *self.small)
         weight, bias = (part.unflatten(0, size).movedim(0, 2).flatten(0, 2) for part in _parameters(self[0]))
-        h = bias_elu(F.linear(z, weight), bias).unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
+        h = activated(F.linear(z, weight), bias, "elu").unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
         for layer in (self[3], self[5]):
             weight, bias = _parameters(layer)
-            h = bias_elu(F.conv_transpose2d(h, weight, None, stride=2, padding=1), bias)
+            h = activated(convolve(h, weight, 2, transposed=True), bias, "elu")
         return edge_conv_out(h, *_parameters(self[7]))
 
 
@@ -220,26 +206,13 @@ def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> t
     return _ConvEncoder(channels, deep, small, 2 * code_size), _ConvDecoder(channels, deep, small, code_size)
 
 
-class _Residual(nn.Module):
-    """Two convolutions beside a shortcut; at first nothing but the shortcut."""
-
-    def __init__(self, channels: int) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(channels, channels, 3, padding=1)
-        self.second = nn.Conv2d(channels, channels, 3, padding=1)
-        nn.init.zeros_(self.second.weight)
-
-    def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n channel height width"]:
-        return x + self.second(F.silu(self.first(F.silu(x))))
-
-
 def patch_grid(frame: tuple[int, int, int]) -> tuple[int, int]:
     """Rows and columns of the patches of a spatial code."""
     return frame[1] // 4, frame[2] // 4
 
 
 def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
-    """Residual convolutions down to patches of 4x4 pixels and up again; no layer sees the whole frame."""
+    """Residual convolutions down to patches of 4x4 pixels and up again."""
     channels, height, width_px = frame
     grid = patch_grid(frame)
     patches = math.prod(grid)
@@ -253,15 +226,4 @@ def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[n
         f"code_size is {code_size}; a spatial code of {grid[0]}x{grid[1]} patches needs a multiple of {patches}",
     )
     deep, each = width // 2, code_size // patches
-    encoder = [
-        nn.Conv2d(channels, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
-        nn.SiLU(), nn.Conv2d(deep // 2, deep, 4, stride=2, padding=1), _Residual(deep), _Residual(deep),
-        nn.SiLU(), nn.Conv2d(deep, 2 * each, 1), nn.Flatten(),
-    ]  # fmt: skip
-    decoder = [
-        nn.Unflatten(1, (each, *grid)), nn.Conv2d(each, deep, 3, padding=1), _Residual(deep), _Residual(deep),
-        nn.SiLU(), nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
-        nn.SiLU(), nn.ConvTranspose2d(deep // 2, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2),
-        nn.SiLU(), nn.Conv2d(deep // 2, channels, 3, padding=1),
-    ]  # fmt: skip
-    return nn.Sequential(*encoder), nn.Sequential(*decoder)
+    return SpatialEncoder(channels, deep, 2 * each), SpatialDecoder(channels, deep, grid, each)

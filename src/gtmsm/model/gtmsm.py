@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.kernels.most_visible import most_visible
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
@@ -20,7 +21,6 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
-from gtmsm.model.visibility import most_visible
 from gtmsm.model.whereabouts import Whereabouts, weigh_up
 from gtmsm.tensors import Belief, Gaussian, gather, stepped
 

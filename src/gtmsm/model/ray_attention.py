@@ -1,14 +1,20 @@
 """A prior with geometry: every ray of the view asked for attends to the rays of the retrieved views."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gtmsm.model.compiled import compiled_to_learn
+from gtmsm.kernels.activation import activated
+from gtmsm.kernels.apart import Apart, apart
+from gtmsm.kernels.attend import attend
+from gtmsm.kernels.normed_sum import normed_sum
+from gtmsm.kernels.seen_from import seen_from
+from gtmsm.kernels.weighted import project
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 
@@ -16,6 +22,8 @@ FREQUENCIES = (1.5, 3.0, 6.0, 12.0)
 HEAD = 64
 """Size of an attention head."""
 DIGEST_LAYERS = 1
+EPSILON = 1e-5
+"""Of norms."""
 AT_ONCE = 256
 """Views made at once where no gradients are wanted: some 400 MB of tokens."""
 
@@ -38,31 +46,28 @@ class RayAttention(Prior):
             nn.Linear(6 * (1 + 2 * len(FREQUENCIES)), width), nn.GELU(), nn.Linear(width, width, bias=False)
         )
         self.asked = nn.Parameter(0.02 * torch.randn(rows * columns, width))
-        self.memory_norm = _Norm(width, elementwise_affine=False)
+        self.memory_norm = _Norm(width, learned=False)
         self.across = nn.ModuleList([_CrossBlock(width) for _ in range(settings.layers)])
         self.within_asked = nn.ModuleList([_SelfBlock(width) for _ in range(settings.layers)])
         self.out = nn.Sequential(_Norm(width), nn.Linear(width, 2 * self.channels))
-        self._say: Callable[..., Tensor] = self._say_slowly
-        self._ask: Callable[..., Tensor] = self._ask_slowly
         wide = math.tan(math.radians(settings.field_of_view) / 2)
         across = (torch.arange(columns) + 0.5) / columns * 2 - 1
+        self.register_buffer("number", torch.eye(rows * columns), persistent=False)
+        self.number: Tensor
         self.register_buffer("yaw", -torch.atan(across * wide), persistent=False)
         self.yaw: Tensor
-
-    def compile_to_learn(self) -> None:
-        """Compile what a view says by itself, and what it is asked."""
-        self._say, self._ask = compiled_to_learn(self._say_slowly), compiled_to_learn(self._ask_slowly)
+        self.register_buffer("frequency", torch.tensor(FREQUENCIES), persistent=False)
+        self.frequency: Tensor
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
-        """A token for every patch of each view."""
-        return self._say(code.mean, code.log_var)
-
-    def _say_slowly(self, mean: Float[Tensor, "n Z"], log_var: Float[Tensor, "n Z"]) -> Float[Tensor, "n tokens width"]:
-        """What each view says by itself."""
-        x = self.patch(torch.cat([self._patches(mean), 0.1 * self._patches(log_var)], dim=-1))
-        x = x + self.where_in_view.to(x.dtype)
-        for block in self.within:
-            x = block(x)
+        """What each view says by itself: a token for every patch."""
+        mean, log_var = self._patches(code.mean), 0.1 * self._patches(code.log_var)
+        # Where a patch is comes in as one of many inputs: adding it to every view would be a pass of its own.
+        place = self.number.to(mean.dtype).expand(len(mean), -1, -1)
+        weight = torch.cat([self.patch.weight, (self.where_in_view + self.patch.bias).T], dim=1)
+        x = F.linear(torch.cat([mean, log_var, place], dim=-1), weight)
+        for block in cast(list[_SelfBlock], list(self.within)):
+            x, _ = block(*block.norm(x), self.memory_norm)  # a norm comes later, when it is known from where it is seen
         return x
 
     def forward(self, retrieved: Retrieved) -> SingleView:
@@ -78,16 +83,32 @@ class RayAttention(Prior):
         parts = (part.mT.flatten(1).unflatten(0, lead) for part in (mean, log_var.clamp(-8.0, 4.0)))
         return SingleView(Gaussian(*parts), retrieved.neighbours)
 
-    def _ask_slowly(
+    def _ask(
         self, digest: Float[Tensor, "rows tokens width"], row: Int[Tensor, "n K"], relative: Float[Tensor, "n K 4"]
     ) -> Float[Tensor, "n tokens both"]:
         """Mean and log-variance of the code of every patch."""
-        tokens = digest.index_select(0, row.flatten()).view(*row.shape, *self.grid, -1)
-        memory = self.memory_norm(tokens + self.column(self._columns(relative))[:, :, None]).flatten(1, -2)
-        x = self.asked.to(memory.dtype).expand(len(row), -1, -1)
-        for ask, think in zip(self.across, self.within_asked, strict=True):
-            x = think(ask(x, memory))
-        return self.out(x)
+        lines = _bent(self._columns(relative).flatten(0, 2), self.column[0])
+        lines = project(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, -1))
+        memory = seen_from(digest, row, lines.to(digest.dtype), EPSILON)
+        across, within = cast(list[_CrossBlock], list(self.across)), cast(list[_SelfBlock], list(self.within_asked))
+        last, out = self.out
+        following = [*(block.norm for block in across[1:]), cast(_Norm, last)]
+        x, normed = across[0].norm(self.asked.to(memory.dtype).expand(len(row), -1, -1).contiguous())
+        for ask, think, after, told in zip(across, within, following, self._keys_values(memory), strict=True):
+            x, normed = ask(x, normed, *told, think.norm)
+            x, normed = think(x, normed, after)
+        return cast(Tensor, out(normed))
+
+    def _keys_values(self, memory: Float[Tensor, "n asked width"]) -> Iterator[tuple[Apart, Apart]]:
+        """Those of every layer: by one product where they are learned from, for then they are kept anyway."""
+        weights = [block.attention.key_value.weight for block in cast(list[_CrossBlock], list(self.across))]
+        if torch.is_grad_enabled():
+            parts = apart(project(memory, *weights), 2 * len(weights))
+            yield from zip(parts[::2], parts[1::2], strict=True)
+        else:
+            for weight in weights:
+                key, value = apart(project(memory, weight), 2)
+                yield key, value
 
     def _patches(self, code: Float[Tensor, "n Z"]) -> Float[Tensor, "n tokens channels"]:
         """The code of a frame, patch by patch."""
@@ -105,16 +126,26 @@ class RayAttention(Prior):
         sin = s * self.yaw.cos() + c * self.yaw.sin()
         passing, along = x * sin - y * cos, x * cos + y * sin
         f = torch.stack([x.expand_as(cos), y.expand_as(cos), cos, sin, passing, along], dim=-1)
-        return torch.cat([f, *(wave(f * n) for n in FREQUENCIES for wave in (torch.sin, torch.cos))], dim=-1)
+        waves = f[..., None, :] * self.frequency[:, None]
+        return torch.cat([f, torch.stack([waves.sin(), waves.cos()], dim=-2).flatten(-3)], dim=-1)
 
 
-class _Norm(nn.LayerNorm):
-    """Layer norm in the precision of what comes in; PyTorch's would turn half precision into full and back."""
+class _Norm(nn.Module):
+    """Layer norm of a sum, in the precision of what comes in; without weights of its own if not `learned`."""
 
-    def forward(self, x: Float[Tensor, "*batch width"]) -> Float[Tensor, "*batch width"]:
-        weight, bias = (None if part is None else part.to(x.dtype) for part in (self.weight, self.bias))
-        with torch.autocast(x.device.type, enabled=False):
-            return F.layer_norm(x, self.normalized_shape, weight, bias, self.eps)
+    def __init__(self, width: int, learned: bool = True) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width)) if learned else None
+        self.bias = nn.Parameter(torch.zeros(width)) if learned else None
+
+    def forward(
+        self,
+        x: Float[Tensor, "n tokens width"],
+        more: Float[Tensor, "n tokens width"] | None = None,
+        bias: Float[Tensor, "width"] | None = None,
+    ) -> tuple[Float[Tensor, "n tokens width"], Float[Tensor, "n tokens width"]]:
+        """x + more + bias, and the norm of that."""
+        return normed_sum(x, more, bias, self.weight, self.bias, EPSILON)
 
 
 class _Attention(nn.Module):
@@ -126,12 +157,10 @@ class _Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width)
 
-    def forward(
-        self, x: Float[Tensor, "n asking width"], memory: Float[Tensor, "n asked width"]
-    ) -> Float[Tensor, "n asking width"]:
-        query = _heads(self.query(x))
-        key, value = (_heads(part) for part in self.key_value(memory).chunk(2, dim=-1))
-        return self.out(F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2))
+    def forward(self, query: Apart, key: Apart, value: Apart) -> Float[Tensor, "n asking width"]:
+        """What was found, without the bias of `out`."""
+        wanted = query.gradient, key.gradient, value.gradient
+        return project(attend(query.values, key.values, value.values, HEAD, wanted), self.out.weight)
 
 
 class _CrossBlock(nn.Module):
@@ -143,9 +172,16 @@ class _CrossBlock(nn.Module):
         self.attention = _Attention(width)
 
     def forward(
-        self, x: Float[Tensor, "n asking width"], memory: Float[Tensor, "n asked width"]
-    ) -> Float[Tensor, "n asking width"]:
-        return x + self.attention(self.norm(x), memory)
+        self,
+        x: Float[Tensor, "n asking width"],
+        normed: Float[Tensor, "n asking width"],
+        key: Apart,
+        value: Apart,
+        following: _Norm,
+    ) -> tuple[Float[Tensor, "n asking width"], Float[Tensor, "n asking width"]]:
+        """The result, and its norm for what follows; `normed` is that of x by this block's own."""
+        query = Apart(project(normed, self.attention.query.weight), None)
+        return following(x, self.attention(query, key, value), self.attention.out.bias)
 
 
 class _SelfBlock(nn.Module):
@@ -157,12 +193,17 @@ class _SelfBlock(nn.Module):
         self.attention = _Attention(width)
         self.think = nn.Sequential(_Norm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
 
-    def forward(self, x: Float[Tensor, "n tokens width"]) -> Float[Tensor, "n tokens width"]:
-        normed = self.norm(x)
-        x = x + self.attention(normed, normed)
-        return x + self.think(x)
+    def forward(
+        self, x: Float[Tensor, "n tokens width"], normed: Float[Tensor, "n tokens width"], following: _Norm
+    ) -> tuple[Float[Tensor, "n tokens width"], Float[Tensor, "n tokens width"]]:
+        """As in `_CrossBlock`."""
+        all_three = project(normed, self.attention.query.weight, self.attention.key_value.weight)
+        found = self.attention(*apart(all_three, 3))
+        x, normed = self.think[0](x, found, self.attention.out.bias)
+        thought = project(_bent(normed, self.think[1]), self.think.get_parameter("3.weight"))
+        return following(x, thought, self.think.get_parameter("3.bias"))
 
 
-def _heads(x: Float[Tensor, "n tokens width"]) -> Float[Tensor, "n heads tokens head"]:
-    """Split the width into attention heads."""
-    return x.unflatten(-1, (-1, HEAD)).transpose(1, 2)
+def _bent(x: Float[Tensor, "*batch inputs"], layer: nn.Module) -> Float[Tensor, "*batch outputs"]:
+    """A linear layer with GELU."""
+    return activated(project(x, layer.get_parameter("weight")), layer.get_parameter("bias"), "gelu")

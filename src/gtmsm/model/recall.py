@@ -118,10 +118,6 @@ class Prior(nn.Module, ABC):
     def forward(self, retrieved: Retrieved) -> Forecast:
         """p(z_t | s_t, m) at every query."""
 
-    def compile_to_learn(self) -> None:
-        """Compile networks that have no kernels of their own; most have no large ones."""
-        return
-
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"] | None:
         """What is worth working out once, when an entry is written, instead of at every read."""
         return None

@@ -94,6 +94,11 @@ class Adam:
         return adam(self._shelf, self._faster, self._clip, self.clip_norm, self.schedule, loss.detach(), self.tally)
 
     @property
+    def vector(self) -> Float[Tensor, "size"]:
+        """All parameters."""
+        return self._shelf.weight
+
+    @property
     def rates(self) -> dict[str, float]:
         """Learning rates of the next update; to look at, since a device has to be waited for."""
         rate = float(self.schedule.rate(self.tally.done))

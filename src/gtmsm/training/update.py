@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.adam import Schedule
 from gtmsm.kernels.aside import aside_allowed
+from gtmsm.kernels.halves import halving
 from gtmsm.kernels.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
@@ -37,9 +38,6 @@ class OptimiserConfig:
     """Gradients longer than this are shortened to it."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Of networks while they are trained on a GPU; poses and weights are always float32."""
-    compiled: bool = False
-    """Whether spatial coders and the attention of rays are compiled on a GPU: a minute or more before the first update,
-    then faster ones. Everything else has kernels of its own."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot learn."""
@@ -99,9 +97,6 @@ class Updater:
         )
         self.optimiser = build_optimiser(model, settings)
         self._model: nn.Module = fabric.setup_module(model)
-        if settings.compiled and generator.device.type == "cuda":
-            model.vae.compile_to_learn()
-            model.prior.compile_to_learn()
         self.count, self.first_bad = self.optimiser.tally
         names = ["recognition"] if objective.recognition_only else ["elbo", "log_likelihood", "kl"]
         if not objective.recognition_only:
@@ -178,7 +173,11 @@ class Updater:
         half = self.settings.precision == "bfloat16" and device.type == "cuda"
         # Where several processes share a batch, gradients must pass by whoever averages them, and at once.
         alone = self.fabric.world_size == 1
-        with aside_allowed(device if alone else CPU), sinking(self.optimiser.sinks if alone else {}):
+        with (
+            aside_allowed(device if alone else CPU),
+            sinking(self.optimiser.sinks if alone else {}),
+            halving(self.optimiser.vector),
+        ):
             clip = self.source(share, self.stage.steps, self.generator)
             with torch.autocast(device.type, torch.bfloat16, enabled=half):
                 loss, logs = self._model(

@@ -6,12 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
+from gtmsm.kernels import grid_search
+from gtmsm.kernels.choice import forced
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.long_memory import LongMemory, grid_index, tree_index
+from gtmsm.model.long_memory import LongMemory, rows, tree_index
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
@@ -31,7 +33,7 @@ def points(n, size, seed=0, dtype=torch.float32):
 
 def memory_of(places, code_size=3, **more):
     """The memory of one agent, with codes that can be told apart."""
-    mean = torch.randn(1, len(places), code_size, generator=seeded(11)).to(places.dtype)
+    mean = torch.randn(1, len(places), code_size, generator=seeded(11)).to(places)
     return Memory(Belief(places[None]), Gaussian(mean, 0.1 * mean), **more)
 
 
@@ -83,6 +85,20 @@ def test_a_grid_that_grows_between_questions_gives_what_sorting_all_distances_gi
     live(LongMemory(index="grid", buffer=buffer), *life, data)
 
 
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(life=lives(), buffer=st.integers(1, 40), data=st.data())
+def test_rows_that_the_host_cannot_write_to_grow_in_one_piece_and_are_searched_as_exactly(
+    monkeypatch, life, buffer, data
+):
+    monkeypatch.setattr(rows, "is_far", lambda device: True)
+    monkeypatch.setattr(rows, "WAITING", 3)
+    memory = LongMemory(index="grid", buffer=buffer)
+    live(memory, *life, data)
+    assert torch.equal(memory.place.mean[0], life[0])
+    assert torch.equal(memory.place_at(torch.arange(len(memory))[None])[0], life[0])
+    assert len(memory._rows._blocks) == 1
+
+
 def live(memory, places, steps, data):
     """Write and ask in turns."""
     held = 0
@@ -125,7 +141,7 @@ def test_headings_and_clusters_in_a_wide_world_are_searched_exactly(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_queries_beyond_what_is_looked_at_together_are_searched_in_portions(kind, monkeypatch):
     monkeypatch.setattr(tree_index, "AT_ONCE", 500)
-    monkeypatch.setattr(grid_index, "AT_ONCE", 500)
+    monkeypatch.setattr(grid_search, "AT_ONCE", 500)
     places = points(800, 2)
     memory = LongMemory.of(memory_of(places), index=kind, buffer=50)
     memory.write(memory_of(places[:30] + 5))
@@ -176,6 +192,56 @@ def test_standing_still_from_the_first_step_on_works_at_any_length(kind):
         k = min(4, held)
         assert memory.find([2.0, 3.0], k)[0].tolist() == list(range(k))
         assert memory.find([9.0, 3.0], k)[1].tolist() == [49.0] * k
+
+
+def test_grids_fall_in_size_by_the_ratio_and_are_few():
+    memory, places = LongMemory(index="grid", buffer=4, ratio=3), points(300, 2)
+    for held in range(1, 301):
+        memory.insert(places[held - 1].numpy(), [0.0], [0.0])
+        *grids, waiting = memory._index.sizes
+        assert sum(grids) + waiting == held
+        assert waiting < 4
+        assert all(small * 3 <= large for large, small in zip(grids, grids[1:], strict=False))
+
+
+def test_one_kernel_searches_grids_and_what_came_since(triton_device):
+    places = points(150, 4)
+    memory = LongMemory.of(memory_of(places[:100].to(triton_device)), index="grid", buffer=40)
+    query = Belief(places[None, 98:101].to(triton_device))
+    with forced("triton"):
+        memory.nearest(query, 3)
+        for place in places[100:].numpy():
+            memory.insert(place, [0.0] * 3, [0.0] * 3)
+            if len(memory) in (120, 150):
+                found = memory.nearest(query, 3).index[0].cpu()
+                assert torch.equal(found, by_sorting(places[: len(memory)], places[98:101], 3))
+    assert memory._index.sizes == [150, 0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can be waited for")
+def test_writing_single_entries_and_searching_never_waits_for_the_gpu():
+    places = points(3000, 4)
+    memory = LongMemory.of(memory_of(places[:2000].cuda()), buffer=1500)
+    query = Belief(places[None, :150].cuda())
+    memory.retrieve(memory.nearest(query, 4).index)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for place in places[2000:].numpy():
+            memory.insert(place, [0.0] * 3, [0.0] * 3)
+        near = memory.nearest(query, 4)
+        memory.retrieve(near.index)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(near.index[0].cpu(), by_sorting(places, places[:150], 4))
+    assert torch.equal(memory.place.mean[0].cpu(), places)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="codes are taken once on a CPU")
+def test_on_a_gpu_codes_come_back_as_they_were_written():
+    whole = memory_of(points(100, 2).cuda())
+    memory, index = LongMemory.of(whole), torch.randint(100, (1, 7, 3), device="cuda")
+    bank, row, _ = memory.retrieve(index)
+    assert torch.equal(bank.mean[row], whole.code_at(index).mean)
 
 
 @pytest.mark.parametrize("kind", KINDS)

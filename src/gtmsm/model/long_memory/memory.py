@@ -14,7 +14,7 @@ from gtmsm.errors import InputError
 from gtmsm.model.long_memory.grid_index import GridIndex
 from gtmsm.model.long_memory.rows import Rows
 from gtmsm.model.long_memory.tree_index import TreeIndex
-from gtmsm.model.memory import Distance, Memory, Neighbours
+from gtmsm.model.memory import Distance, Memory, Neighbours, measure
 from gtmsm.tensors import Belief, Gaussian
 
 Index: TypeAlias = Literal["tree", "grid"]
@@ -37,8 +37,8 @@ class LongMemory(Memory):
     def __init__(self, *, index: Index | None = None, buffer: int = 4096, ratio: int = 16) -> None:
         """`index`: a tree on CPUs, a grid on GPUs, unless told otherwise.
 
-        `buffer`: how many of the newest entries are searched one by one; `ratio`: how much larger each tree is than the
-        next (see `TreeIndex`).
+        `buffer`: how many of the newest entries are searched one by one; `ratio`: how much larger each tree or grid is
+        than the next (see `TreeIndex`).
         """
         require(buffer >= 1, f"buffer is {buffer}; give at least 1")
         require(ratio >= 2, f"ratio is {ratio}; each tree is larger than the next: give at least 2")
@@ -118,8 +118,10 @@ class LongMemory(Memory):
     def insert(self, place: Vector, mean: Vector, log_var: Vector) -> None:
         """Append one entry from plain numbers: `write` for those who come step by step and cannot wait."""
         rows = self._rows
-        if rows is None or rows.device.type != "cpu":
-            self._insert_slowly(place, mean, log_var)
+        if rows is None:
+            first = (np.asarray(value, np.float32)[None, None] for value in (place, mean, log_var))
+            where, *code = map(torch.tensor, first)
+            self.write(Memory(Belief(where), Gaussian(*code)))
             return
         places, codes = self._sizes
         fits = len(place) == places and len(mean) == len(log_var) == codes and rows.width == len(ALWAYS)
@@ -141,7 +143,10 @@ class LongMemory(Memory):
         return found[0][0].cpu().numpy(), found[1][0].cpu().numpy()
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
-        """The k entries nearest to each query, nearest first unless all are wanted."""
+        """The k entries nearest to each query, nearest first unless all are wanted.
+
+        Queries that are not finite are refused, on a CPU: a GPU, which would have to be waited for, says NaN.
+        """
         if distance != "euclidean":
             raise InputError(
                 f"distance is {distance}, but a long memory is searched by the means of places alone; "
@@ -150,7 +155,7 @@ class LongMemory(Memory):
         self._check_query(tuple(query.mean.shape[1:]), k, query.mean)
         assert self._rows is not None
         asked = query.mean.detach()[0]
-        if not torch.isfinite(asked).all():
+        if not asked.is_cuda and not torch.isfinite(asked).all():
             bad = (~torch.isfinite(asked).all(-1)).nonzero()[0, 0]
             raise InputError(f"query {int(bad)} is {asked[bad].tolist()}; give places of finite numbers")
         if not len(asked):
@@ -162,6 +167,8 @@ class LongMemory(Memory):
         else:
             assert self._index is not None
             index = self._index.search(asked, k)[0][None]
+        if (places := self._rows.whole("place")) is not None:
+            return measure(places[None], query.mean, index)
         return Neighbours(index, (query.mean[:, :, None] - self.place_at(index)).square().sum(-1))
 
     def place_at(self, index: Int[Tensor, "1 *which"]) -> Float[Tensor, "1 *which P"]:
@@ -175,9 +182,16 @@ class LongMemory(Memory):
     def retrieve(
         self, index: Int[Tensor, "1 time K"]
     ) -> tuple[Gaussian, Int[Tensor, "1 time K"], Float[Tensor, "rows tokens width"] | None]:
-        """Codes of the entries `index`, each once, in a flat bank; which rows of it they are; the prior's digests."""
-        needed, row = index.unique(return_inverse=True)
+        """Codes of the entries `index`, each once, in a flat bank; which rows of it they are; the prior's digests.
+
+        A GPU would have to be waited for to say how many that are: there, without digests, which may be large, each is
+        taken as often as it is found.
+        """
         keeps = self._rows is not None and "digest" in self._rows.names
+        if index.is_cuda and not keeps:
+            needed, row = index.flatten(), torch.arange(index.numel(), device=index.device).view(index.shape)
+        else:
+            needed, row = index.unique(return_inverse=True)
         mean, log_var, *digest = self._at("mean", "log_var", *["digest"] * keeps, index=needed)
         return Gaussian(mean, log_var), row, digest[0] if digest else None
 
@@ -199,17 +213,9 @@ class LongMemory(Memory):
         if kind == "tree" and columns["place"].is_cuda:
             raise InputError("index is tree, but the entries are on a GPU; use grid, or entries on a CPU")
         self._rows = Rows(columns)
-        self._index = (
-            TreeIndex(self._rows, self._buffer, self._ratio) if kind == "tree" else GridIndex(self._rows, self._buffer)
-        )
+        self._index = (TreeIndex if kind == "tree" else GridIndex)(self._rows, self._buffer, self._ratio)
         self._sizes = columns["place"].shape[-1], columns["mean"].shape[-1]
         return self._rows
-
-    def _insert_slowly(self, place: Vector, mean: Vector, log_var: Vector) -> None:
-        """The first entry of all, or one that goes to a GPU: by tensors."""
-        like = torch.zeros(0) if self._rows is None else self._rows.like("place")
-        where, *code = (like.new_tensor(np.asarray(value))[None, None] for value in (place, mean, log_var))
-        self.write(Memory(Belief(where), Gaussian(*code)))
 
     def _check_insertion(self, place: Vector, mean: Vector, log_var: Vector) -> None:
         """Say what is wrong with an entry, if anything is."""

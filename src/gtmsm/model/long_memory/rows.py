@@ -1,4 +1,8 @@
-"""Tables that grow together: in blocks, so that nothing is copied to make room and little room is wasted."""
+"""Tables that grow together: in blocks, so that nothing is copied to make room and little room is wasted.
+
+On a GPU there is one block, which is copied to make room: that takes it no time, and rows of many blocks could not be
+looked up without waiting for it to say which. Single rows wait on the host until somebody reads.
+"""
 
 import mmap
 from bisect import bisect_right
@@ -17,6 +21,9 @@ WASTE = 16
 FEW = 64
 """Rows that are sooner taken one by one."""
 
+WAITING = 256
+"""Single rows that wait at most."""
+
 LARGE = 2**20
 """Bytes from which a table gets pages of its own."""
 
@@ -33,6 +40,11 @@ def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     return torch.frombuffer(pages, dtype=dtype).view(shape)
 
 
+def is_far(device: torch.device) -> bool:
+    """Whether the host cannot write there by itself."""
+    return device.type != "cpu"
+
+
 class Rows:
     """Columns of rows by name (`place`, `mean`, ...), which only ever get more."""
 
@@ -44,9 +56,11 @@ class Rows:
         self._starts_there = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._blocks: list[dict[str, Tensor]] = []
         self._open: dict[str, np.ndarray] = {}  # the last block, for writers who cannot wait for a tensor
+        self._far = is_far(self.device)
+        self._waiting, self._queue = 0, dict[str, Tensor]()  # single rows on their way to a GPU
 
     def __len__(self) -> int:
-        return self._length
+        return self._length + self._waiting
 
     @property
     def names(self) -> list[str]:
@@ -74,6 +88,7 @@ class Rows:
 
     def append(self, rows: dict[str, Tensor]) -> None:
         """More rows, after those there are."""
+        self._send()
         count, done = len(rows["place"]), 0
         while done < count:
             if self._length == self._capacity:
@@ -81,12 +96,15 @@ class Rows:
             at = self._length - self._first
             some = min(count - done, self._capacity - self._length)
             for name, column in self._blocks[-1].items():
-                column[at : at + some] = rows[name][done : done + some]
+                column[at : at + some].copy_(rows[name][done : done + some], non_blocking=True)
             done += some
             self._length += some
 
     def append_one(self, place: object, mean: object, log_var: object) -> None:
-        """One more row of these three columns, from anything that NumPy can write; on a CPU only."""
+        """One more row of these three columns, from anything that NumPy can write."""
+        if self._far:
+            self._wait_in_line(place, mean, log_var)
+            return
         if self._length == self._capacity:
             self._add_block(1)
         at, block = self._length - self._first, self._open
@@ -95,27 +113,61 @@ class Rows:
         block["log_var"][at] = log_var
         self._length += 1
 
+    def _wait_in_line(self, *row: object) -> None:
+        """A row that is sent together with others, later."""
+        if self._waiting == WAITING:
+            self._send()
+        if not self._waiting:
+            # A new one each time, in memory that a GPU reads by itself: the last one may still be on its way.
+            self._queue = {
+                name: torch.empty(WAITING, *like.shape[1:], dtype=like.dtype, pin_memory=self.device.type == "cuda")
+                for name, like in self._like.items()
+            }
+            self._open = {name: column.numpy() for name, column in self._queue.items()}
+        for name, value in zip(("place", "mean", "log_var"), row, strict=True):
+            self._open[name][self._waiting] = value
+        self._waiting += 1
+
+    def _send(self) -> None:
+        """Off with the rows that wait; nobody waits for them to arrive."""
+        if self._waiting:
+            rows = {name: column[: self._waiting] for name, column in self._queue.items()}
+            self._waiting = 0
+            self.append(rows)
+
     def _add_block(self, wanted: int) -> None:
         """Room for as many rows as are wanted, and for some more."""
         size = max(wanted, self._length // WASTE, SMALLEST)
-        on_cpu = self.device.type == "cpu"
+        if self._far:
+            self._enlarge(self._length + size)
+            return
         with torch.inference_mode(False):  # whoever writes first may be merely looking, and the next may not
-            block = {
-                name: room((size, *like.shape[1:]), like.dtype)
-                if on_cpu
-                else torch.empty(size, *like.shape[1:], dtype=like.dtype, device=like.device)
-                for name, like in self._like.items()
-            }
+            block = {name: room((size, *like.shape[1:]), like.dtype) for name, like in self._like.items()}
         self._blocks.append(block)
         self._starts.append(self._length)
         self._first, self._capacity = self._length, self._length + size
-        if on_cpu:
-            self._open = {name: block[name].numpy() for name in ("place", "mean", "log_var")}
+        self._open = {name: block[name].numpy() for name in ("place", "mean", "log_var")}
+
+    def _enlarge(self, capacity: int) -> None:
+        """The one block, larger: column by column, so that only one of them is there twice."""
+        if not self._blocks:
+            self._blocks, self._starts = [dict(self._like)], [0]
+        (block,) = self._blocks
+        with torch.inference_mode(False):
+            for name, column in list(block.items()):
+                block[name] = torch.empty(capacity, *column.shape[1:], dtype=column.dtype, device=column.device)
+                block[name][: self._length] = column[: self._length]
+        self._capacity = capacity
 
     def span(self, name: str, first: int, end: int) -> Tensor:
         """Rows `first` to `end` of a column: a copy, unless they lie within a block."""
         parts = self._parts(name, first, end)
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else self._like[name]
+
+    def whole(self, name: str) -> Tensor | None:
+        """All rows of a column, not copied, where they lie in one piece: on a GPU."""
+        self._send()
+        return self._blocks[0][name][: self._length] if self._far and self._blocks else None
 
     def doubles(self, name: str, first: int, end: int) -> np.ndarray:
         """Rows `first` to `end` of a column in float64, with nothing else copied on the way; on a CPU only."""
@@ -127,6 +179,7 @@ class Rows:
 
     def _parts(self, name: str, first: int, end: int) -> list[Tensor]:
         """Rows `first` to `end` as they lie in blocks."""
+        self._send()
         if end <= first:
             return []
         begin, stop = bisect_right(self._starts, first) - 1, bisect_right(self._starts, end - 1)
@@ -142,6 +195,7 @@ class Rows:
 
     def at(self, names: Sequence[str], index: Tensor) -> list[Tensor]:
         """Rows `index`, in any shape, of some columns."""
+        self._send()
         wanted = index.flatten()
         if len(self._blocks) <= 1:
             block = self._blocks[0] if self._blocks else self._like

@@ -24,6 +24,12 @@ AS_FAST_AS = {
 """Presets whose updates are timed, in the order of `Sizes.batch`."""
 
 
+ROUNDS = {"cuda": 3, "cpu": 0}
+"""Of learning, before anything is timed: learned poses retrieve other frames, and more of them, and after each round
+there is room for those. A CPU makes room as it goes."""
+UPDATES_A_ROUND = 100
+
+
 def updates_of(preset: str) -> Callable[[Sizes, torch.device], Iterator[Task]]:
     """The entry of a preset."""
 
@@ -54,7 +60,6 @@ def _update(preset: str, experiment: ImageWalkExperiment | RoomsExperiment, devi
     model = setting.build_model()
     stage = plan_stages(training.curriculum, experiment.model.recall, training.updates)[-1]
     batch = training.optimiser.batch
-    least = _least_work(setting, model, stage)
     fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, batch)
     fabric.launch()
     generator = torch.Generator(device).manual_seed(0)
@@ -62,11 +67,14 @@ def _update(preset: str, experiment: ImageWalkExperiment | RoomsExperiment, devi
     updater.enter(stage)
 
     def update() -> None:
-        with tuned():  # as `train` does; a graph is captured in the first few of these
+        with tuned():  # as `train` does
             updater.run()
 
-    for _ in range(8 if device.type == "cuda" else 0):
-        update()
+    for _ in range(ROUNDS[device.type]):
+        for _ in range(UPDATES_A_ROUND):
+            update()
+        updater.take_sums()
+    least = _least_work(setting, model, stage)
     size = f"{batch} × ({stage.tau} + {stage.horizon}) steps"
     return Task(f"{UPDATE}, {preset}", size, update, 1, "updates", least, AS_FAST_AS[preset])
 

@@ -81,7 +81,7 @@ def assert_fast_equals_readable(inputs, head, tolerance=TOLERANCE, **how):
 def launched(triton_device, note_launches):
     from gtmsm.kernels import attend_triton
 
-    return note_launches(attend_triton, "_forward", "_backward")
+    return note_launches(attend_triton, "_attend_forward", "_attend_backward")
 
 
 def test_attention_is_a_softmax_of_scores_for_every_head():
@@ -130,13 +130,13 @@ def test_a_cpu_gets_plain_pytorch(monkeypatch):
 @pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
 def test_triton_attention_equals_attention_by_parts(shape, triton_device, launched):
     assert_fast_equals_readable(tokens(*shape, device=triton_device), shape[-1])
-    assert launched == ["_forward", "_backward"]
+    assert launched == ["_attend_forward", "_attend_backward"]
 
 
 @pytest.mark.parametrize("shape", SHAPES + HALF_SHAPES + (LARGE_SHAPES + LARGE_HALF_SHAPES if ON_A_GPU else []))
 def test_half_precision_rounds_weights_and_results_only(shape, triton_device, launched):
     assert_fast_equals_readable(tokens(*shape, torch.bfloat16, triton_device), shape[-1], tolerance=2e-2)
-    assert launched == ["_forward", "_backward"]
+    assert launched == ["_attend_forward", "_attend_backward"]
 
 
 def test_what_is_found_is_contiguous(triton_device):
@@ -151,7 +151,7 @@ def test_slices_of_one_product_are_read_where_they_lie(triton_device, launched):
     parts = both.split(32, -1)
     assert_fast_equals_readable(parts, 32)
     assert_fast_equals_readable([x[:, 1::2] for x in parts], 16)
-    assert launched == ["_forward", "_backward"] * 2
+    assert launched == ["_attend_forward", "_attend_backward"] * 2
 
 
 def test_one_memory_may_be_asked_by_many(triton_device, launched):
@@ -159,7 +159,7 @@ def test_one_memory_may_be_asked_by_many(triton_device, launched):
     same = [x[:1].expand(3, -1, -1) for x in (key, value)]
     assert_fast_equals_readable([query, *same], 16)
     assert_fast_equals_readable([query[:, :1].expand(-1, 4, -1), *same], 16)
-    assert launched == ["_forward", "_backward"] * 2
+    assert launched == ["_attend_forward", "_attend_backward"] * 2
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_one_memory_may_be_asked_by_many(triton_device, launched):
 )
 def test_what_comes_back_may_be_laid_out_in_any_way(like, triton_device, launched):
     assert_fast_equals_readable(tokens(2, 3, 5, 2, 16, device=triton_device), 16, like=like)
-    assert launched == ["_forward", "_backward"]
+    assert launched == ["_attend_forward", "_attend_backward"]
 
 
 @pytest.mark.parametrize("size", [1e2, -1e2, 1e4])

@@ -81,7 +81,9 @@ def launched(triton_device, note_launches, monkeypatch):
     from gtmsm.kernels import dense_layer_triton
 
     monkeypatch.setattr("gtmsm.kernels.dense_layer.MOST_EXACT", 2**60)
-    return note_launches(dense_layer_triton, "_forward", "_into_input", "_into_parameters")
+    return note_launches(
+        dense_layer_triton, "_dense_layer_forward", "_dense_layer_into_input", "_dense_layer_into_parameters"
+    )
 
 
 def test_large_products_that_must_be_exact_are_left_to_others(triton_device, launched, monkeypatch):
@@ -91,7 +93,7 @@ def test_large_products_that_must_be_exact_are_left_to_others(triton_device, lau
     assert not launched
     with float32_products("high"):
         by_triton(*inputs, True)
-    assert launched == ["_forward"]
+    assert launched == ["_dense_layer_forward"]
 
 
 @elus
@@ -150,7 +152,7 @@ def test_a_cpu_gets_plain_pytorch(monkeypatch):
 def test_the_triton_layer_equals_the_layer_by_parts(shape, elu, triton_device, launched):
     inputs = layer(*shape, device=triton_device)
     fast = values_and_gradients(lambda *x: by_triton(*x, elu), *inputs)
-    assert launched == ["_forward", "_into_input", "_into_parameters"]
+    assert launched == ["_dense_layer_forward", "_dense_layer_into_input", "_dense_layer_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert_equal_twins(
         fast, values_and_gradients(lambda *x: dense_layer_by_parts(*x, elu), *(x.double() for x in inputs))
@@ -162,7 +164,7 @@ def test_the_triton_layer_equals_the_layer_by_parts(shape, elu, triton_device, l
 def test_the_triton_layer_gathers_its_rows(shape, dtype, triton_device, launched):
     table, weight, bias, rows = table_and_rows(*shape, triton_device, dtype)
     fast = values_and_gradients(lambda w, b: by_triton(table, w, b, True, rows), weight, bias)
-    assert launched == ["_forward", "_into_parameters"]
+    assert launched == ["_dense_layer_forward", "_dense_layer_into_parameters"]
     exact = table if dtype == torch.uint8 else table.double()
     readable = values_and_gradients(
         lambda w, b: dense_layer_by_parts(exact, w, b, True, rows), weight.double(), bias.double()
@@ -233,10 +235,10 @@ def test_no_rows_at_all_may_be_gathered(triton_device):
 def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
     x, weight, bias = layer(5, 3, 4, device=triton_device)
     by_triton(x, weight.clone().requires_grad_(), bias, True).sum().backward()
-    assert launched == ["_forward", "_into_parameters"]
+    assert launched == ["_dense_layer_forward", "_dense_layer_into_parameters"]
     launched.clear()
     by_triton(x.clone().requires_grad_(), weight, bias, True).sum().backward()
-    assert launched == ["_forward", "_into_input"]
+    assert launched == ["_dense_layer_forward", "_dense_layer_into_input"]
 
 
 def test_large_numbers_stay_large_and_small_ones_stop_at_minus_one(triton_device):

@@ -109,7 +109,7 @@ def assert_equal_twins(fast, readable, tolerance=1e-5):
 def launched(triton_device, note_launches):
     from gtmsm.kernels import edge_conv_triton
 
-    return note_launches(edge_conv_triton, "_few_to_many", "_many_to_few", "_into_parameters")
+    return note_launches(edge_conv_triton, "_few_to_many", "_many_to_few", "_edge_conv_into_parameters")
 
 
 def test_they_are_convolutions():
@@ -162,7 +162,7 @@ def test_autocast_changes_nothing():
 @shapes
 def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_device, launched):
     fast, readable = both_first(*first(*shape, device=triton_device))
-    assert launched == ["_few_to_many", "_into_parameters"]
+    assert launched == ["_few_to_many", "_edge_conv_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert fast[0].is_contiguous(memory_format=torch.channels_last)
     assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
@@ -171,7 +171,7 @@ def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_d
 @shapes
 def test_the_triton_convolution_to_few_equals_the_readable_one(shape, triton_device, launched):
     fast, readable = both_last(*last(*shape, device=triton_device))
-    assert launched == ["_many_to_few", "_few_to_many", "_into_parameters"]
+    assert launched == ["_many_to_few", "_few_to_many", "_edge_conv_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert fast[0].is_contiguous()
     assert fast[1].is_contiguous(memory_format=torch.channels_last)
@@ -230,7 +230,7 @@ def test_gradients_of_weights_are_laid_out_as_the_weights_are(arrange, triton_de
 def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
     x, weight, bias = last(2, 3, 8, 5, 6, device=triton_device)
     by_triton(edge_conv_out, x, weight.clone().requires_grad_(), bias).sum().backward()
-    assert launched == ["_many_to_few", "_into_parameters"]
+    assert launched == ["_many_to_few", "_edge_conv_into_parameters"]
     launched.clear()
     by_triton(edge_conv_out, x.clone().requires_grad_(), weight, bias).sum().backward()
     assert launched == ["_many_to_few", "_few_to_many"]

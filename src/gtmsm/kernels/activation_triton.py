@@ -80,7 +80,7 @@ def _slope(t, KIND: tl.constexpr):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _forward(
+def _activation_forward(
     x, r, bias, y, a, rows, KEEP: tl.constexpr, SHORTCUT: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -102,7 +102,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["rows", "share"])
-def _backward(
+def _activation_backward(
     kept, bias, gy, ga, g, shares, rows, share, KEPT: tl.constexpr, GY: tl.constexpr, GA: tl.constexpr,
     LEARNS: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -167,7 +167,7 @@ def _made(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str, keep: boo
     high, wide = tile_for(channels)
     a = torch.empty_like(x, memory_format=_like(x))
     y = torch.empty_like(x, memory_format=_like(x)) if keep else a
-    _forward[(triton.cdiv(rows, high), triton.cdiv(channels, wide))](
+    _activation_forward[(triton.cdiv(rows, high), triton.cdiv(channels, wide))](
         x, x if r is None else r, x if bias is None else bias, y, a, rows,
         KEEP=keep, SHORTCUT=r is not None, BIAS=bias is not None, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,
@@ -189,7 +189,7 @@ def _gradients(
     (high, wide), share = tile_for(channels), share_for(rows, channels)
     parts = triton.cdiv(rows, share)
     shares = kept.new_empty(parts, learners.count, channels, dtype=torch.float32)
-    _backward[(parts, triton.cdiv(channels, wide))](
+    _activation_backward[(parts, triton.cdiv(channels, wide))](
         kept, kept if bias is None else bias, kept if gy is None else gy, kept if ga is None else ga, g, shares, rows,
         share, KEPT=how, GY=gy is not None, GA=ga is not None, LEARNS=learners.count > 0, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,

@@ -91,7 +91,7 @@ def _product(a, b, total, PRECISION: tl.constexpr):  # pragma: no cover - runs o
 
 
 @triton.jit(do_not_specialize=["asking", "asked"])
-def _forward(
+def _attend_forward(
     query, key, value, out, log_sum, asking, asked, q_n, k_n, v_n,
     Q_ROW: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
     SCALE: tl.constexpr, PRECISION: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
@@ -128,7 +128,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["asking", "asked"])
-def _backward(
+def _attend_backward(
     query, key, value, out, log_sum, d_out, d_query, d_key, d_value, asking, asked,
     q_n, k_n, v_n, do_n, dq_n, dk_n, dv_n,
     Q_ROW: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
@@ -193,7 +193,7 @@ class _Attend(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, out, log_sum)
         # held as they are, not as what is saved: the way back writes into them, whatever happened to them before
         ctx.into, ctx.head, ctx.precision = into, head, products_of(query.dtype)
-        _forward[(n * heads,)](
+        _attend_forward[(n * heads,)](
             query, key, value, out, log_sum, asking, asked, *(x.stride(0) for x in (query, key, value)),
             **_rows(Q=query, K=key, V=value),
             **_settings(FORWARD, asking, asked, head, heads, ctx.precision),
@@ -212,7 +212,7 @@ class _Attend(torch.autograd.Function):
             torch.empty_like(x, memory_format=torch.contiguous_format) if room is None else room
             for x, room in zip((query, key, value), ctx.into, strict=True)
         ]
-        _backward[(n * heads,)](
+        _attend_backward[(n * heads,)](
             query, key, value, out, log_sum, d_out, *found, asking, asked,
             *(x.stride(0) for x in (query, key, value, d_out, *found)),
             **_rows(Q=query, K=key, V=value, DO=d_out, DQ=found[0], DK=found[1], DV=found[2]),

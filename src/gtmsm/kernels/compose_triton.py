@@ -41,7 +41,7 @@ def direction(angle):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit
-def _forward(
+def _compose_forward(
     start, d, noise, poses, T, start_batch, start_axis, d_batch, d_time, d_axis, noise_batch, noise_time, noise_axis,
     HAS_NOISE: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -76,7 +76,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _compose_backward(
     start, d, poses, incoming, g_start, g_d, g_noise, T,
     start_batch, start_axis, d_batch, d_time, d_axis, in_batch, in_time, in_axis,
     INTO_NOISE: tl.constexpr, STEPS: tl.constexpr,
@@ -132,7 +132,7 @@ class _Compose(torch.autograd.Function):
     def forward(ctx: Any, start: Tensor, d: Tensor, noise: Tensor | None) -> Tensor:
         poses, (batch, steps, _) = d.new_empty(d.shape), d.shape
         shaken = d if noise is None else noise
-        _forward[(batch,)](
+        _compose_forward[(batch,)](
             start, d, shaken, poses, steps, *start.stride(), *d.stride(), *shaken.stride(),
             HAS_NOISE=noise is not None, STEPS=_at_once(steps), num_warps=4,
         )  # fmt: skip
@@ -146,7 +146,7 @@ class _Compose(torch.autograd.Function):
         into_start, into_d, into_noise = ctx.needs_input_grad
         g_start, g_d, (batch, steps, _) = start.new_empty(start.shape), d.new_empty(d.shape), d.shape
         g_noise = d.new_empty(d.shape) if into_noise else g_d
-        _backward[(batch,)](
+        _compose_backward[(batch,)](
             start, d, poses, incoming, g_start, g_d, g_noise, steps,
             *start.stride(), *d.stride(), *incoming.stride(),
             INTO_NOISE=into_noise, STEPS=_at_once(steps), num_warps=4,

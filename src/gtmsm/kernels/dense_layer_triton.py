@@ -103,7 +103,7 @@ def _into_product(y, dy, row, column, there, outputs, dy_row, dy_column, ELU: tl
 
 
 @triton.jit(do_not_specialize=["n"])
-def _forward(
+def _dense_layer_forward(
     x, rows, weight, bias, y, n, inputs, outputs, x_row, x_column, w_row, w_column, b_stride,
     GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
@@ -134,7 +134,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["n"])
-def _into_input(
+def _dense_layer_into_input(
     y, dy, weight, dx, n, inputs, outputs, dy_row, dy_column, w_row, w_column,
     ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
@@ -159,7 +159,7 @@ def _into_input(
 
 
 @triton.jit(do_not_specialize=["n"])
-def _into_parameters(
+def _dense_layer_into_parameters(
     x, rows, y, dy, shares, biases, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
     SINKS: tl.constexpr, GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, AT_ONCE: tl.constexpr,
@@ -228,7 +228,7 @@ class _DenseLayer(torch.autograd.Function):
         ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
         tile = tile_for(n, outputs, inputs, ctx.precision)
         programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS)
-        _forward[(programs,)](
+        _dense_layer_forward[(programs,)](
             x, x if rows is None else rows, weight, bias, y, n, inputs, outputs,
             *x.stride(), *weight.stride(), *bias.stride(),
             **ctx.kind, PRECISION=ctx.precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
@@ -246,7 +246,7 @@ class _DenseLayer(torch.autograd.Function):
             dx = torch.empty(n, inputs, dtype=x.dtype, device=x.device)
             tile = tile_for(n, inputs, outputs, ctx.precision, turned=True)
             programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(inputs, tile.COLUMNS)
-            _into_input[(programs,)](
+            _dense_layer_into_input[(programs,)](
                 y, dy, weight, dx, n, inputs, outputs, *dy.stride(), *weight.stride(),
                 ELU=ctx.kind["ELU"], PRECISION=ctx.precision, **tile._asdict(),
                 num_warps=4, num_stages=STAGES,
@@ -257,7 +257,7 @@ class _DenseLayer(torch.autograd.Function):
             tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
             with aside(dy, x, y, rows, learning=() if ctx.sinks else ctx.noted):
                 shares, biases = ctx.sinks or [weight.new_empty(parts, outputs * inputs + outputs)] * 2
-                _into_parameters[(tiles, parts)](
+                _dense_layer_into_parameters[(tiles, parts)](
                     x, x if rows is None else rows, y, dy, shares, biases, n, share, inputs, outputs,
                     *x.stride(), *dy.stride(), SINKS=ctx.sinks is not None, **ctx.kind,
                     PRECISION=ctx.precision, **tile._asdict(), AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4,

@@ -15,7 +15,7 @@ AT_ONCE = 512
 
 
 @triton.jit
-def _forward(
+def _drawn_codes_forward(
     both, noise, mean, log_var, z, bank_mean, bank_log_var,
     both_row, both_column, noise_row, noise_column, lowest, highest, N, ASKED,
     Z: tl.constexpr, HAS_NOISE: tl.constexpr, ROWS: tl.constexpr, CODE: tl.constexpr,
@@ -42,7 +42,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _drawn_codes_backward(
     both, noise, by_mean, by_log_var, by_z, by_bank_mean, by_bank_log_var, g_both,
     both_row, both_column, noise_row, noise_column, by_mean_row, by_mean_column, by_log_var_row, by_log_var_column,
     by_z_row, by_z_column, by_bank_mean_row, by_bank_mean_column, by_bank_log_var_row, by_bank_log_var_column,
@@ -102,7 +102,7 @@ class _DrawnCodes(torch.autograd.Function):
         codes = tuple(both.new_empty(length, Z, dtype=torch.float32) for length in lengths)
         draw = both if noise is None else noise
         tile = _tile(Z)
-        _forward[(triton.cdiv(n, tile["ROWS"]),)](
+        _drawn_codes_forward[(triton.cdiv(n, tile["ROWS"]),)](
             both, draw, *codes, *both.stride(), *draw.stride(), lowest, highest, n, asked,
             HAS_NOISE=noise is not None, **tile,
         )  # fmt: skip
@@ -124,7 +124,7 @@ class _DrawnCodes(torch.autograd.Function):
         has = (part is not None for part in incoming)
         names = ("HAS_MEAN", "HAS_LOG_VAR", "HAS_Z", "HAS_BANK_MEAN", "HAS_BANK_LOG_VAR")
         tile = _tile(Z)
-        _backward[(triton.cdiv(n, tile["ROWS"]),)](
+        _drawn_codes_backward[(triton.cdiv(n, tile["ROWS"]),)](
             both, draw, *into, g_both, *(step for part in (both, draw, *into) for step in part.stride()),
             *ctx.bounds, n, ctx.asked, HAS_NOISE=noise is not None, **dict(zip(names, has, strict=True)), **tile,
         )  # fmt: skip

@@ -27,7 +27,7 @@ def _tanh(x):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit
-def _forward(start, push, keep, v, lanes, T, D, LANES: tl.constexpr):  # pragma: no cover - runs on the GPU
+def _drift_scan_forward(start, push, keep, v, lanes, T, D, LANES: tl.constexpr):  # pragma: no cover - runs on the GPU
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
     used = lane < lanes
     steps = tl.where(used, T, 0)
@@ -45,7 +45,7 @@ def _forward(start, push, keep, v, lanes, T, D, LANES: tl.constexpr):  # pragma:
 
 
 @triton.jit
-def _backward(
+def _drift_scan_backward(
     start, keep, v, incoming, g_start, g_push, g_keep, lanes, T, D, LANES: tl.constexpr
 ):  # pragma: no cover - runs on the GPU
     lane = tl.program_id(0) * LANES + tl.arange(0, LANES)
@@ -85,7 +85,7 @@ class _DriftScan(torch.autograd.Function):
         v, (batch, steps, size) = torch.empty_like(push), push.shape
         if v.numel():
             lanes = batch * size
-            _forward[(triton.cdiv(lanes, LANES),)](
+            _drift_scan_forward[(triton.cdiv(lanes, LANES),)](
                 start, push, keep, v, lanes, steps, size, LANES=LANES, num_warps=1
             )  # fmt: skip
         ctx.save_for_backward(start, keep, v)
@@ -100,7 +100,7 @@ class _DriftScan(torch.autograd.Function):
         batch, steps, size = v.shape
         into_start, into_push, shares = (torch.empty_like(x) for x in (start, v, start))
         lanes = batch * size
-        _backward[(triton.cdiv(lanes, LANES),)](
+        _drift_scan_backward[(triton.cdiv(lanes, LANES),)](
             start, keep, v, incoming.contiguous(), into_start, into_push, shares, lanes, steps, size,
             LANES=LANES, num_warps=1,
         )  # fmt: skip

@@ -95,7 +95,7 @@ def _few_to_many(
 
 
 @triton.jit(do_not_specialize=["n", "share"])
-def _into_parameters(
+def _edge_conv_into_parameters(
     x, rows, many, dy, shares, n, share, x_frame,
     GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
@@ -266,7 +266,7 @@ def _gradients(
     w_many, w_few, w_row, w_column = strides
     with aside(x, rows, many_side, dy, learning=learning):
         shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
-        _into_parameters[(parts, across)](
+        _edge_conv_into_parameters[(parts, across)](
             x, x if rows is None else rows, many_side, many_side if dy is None else dy, shares, n, share,
             x.stride(0), GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=dy is not None,
             PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,

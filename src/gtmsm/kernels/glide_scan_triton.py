@@ -24,7 +24,7 @@ NOTES = 12
 
 
 @triton.jit(do_not_specialize=["apart"])  # known to be 1, it would move all of a sequence's units to lanes of their own
-def _forward(
+def _glide_scan_forward(
     start, u, cos, sin, pre, keep, W, V, d, v, batch, T, apart,
     H: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -82,7 +82,7 @@ def _before(start, v, t, used):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit
-def _backward(
+def _glide_scan_backward(
     start, u, cos, sin, pre, keep, W, V, v, into_d, into_v, g_start, g_u, g_cos, g_sin, g_pre, shares, notes, T,
     H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, NOTES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -232,7 +232,7 @@ class _GlideScan(torch.autograd.Function):
         if u.numel():
             HIDDEN = triton.next_power_of_2(hidden)
             SEQUENCES = max(1, min(SEQUENCES_AT_ONCE, 256 // HIDDEN))  # so many that the weights fit into registers
-            _forward[(triton.cdiv(batch, SEQUENCES),)](
+            _glide_scan_forward[(triton.cdiv(batch, SEQUENCES),)](
                 start, u, cos, sin, pre, keep, W, V, d, v, batch, steps, pre.stride(2),
                 H=hidden, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES, num_warps=max(1, min(8, HIDDEN // 256)),
             )  # fmt: skip
@@ -248,7 +248,7 @@ class _GlideScan(torch.autograd.Function):
         own = [torch.empty_like(x) for x in (start, u, cos, sin, pre)]
         shares = u.new_empty(batch, 6 * hidden + 2)
         HIDDEN = triton.next_power_of_2(hidden)
-        _backward[(batch,)](
+        _glide_scan_backward[(batch,)](
             start, u, cos, sin, pre, keep, W, V, v, into_d.contiguous(), into_v.contiguous(), *own, shares,
             u.new_empty(batch, NOTES, steps), steps, H=hidden, HIDDEN=HIDDEN,
             STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread

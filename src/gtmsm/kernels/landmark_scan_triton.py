@@ -40,7 +40,7 @@ def _weigh(odds, far2, total_0, total_1, log_0, log_1):  # pragma: no cover - ru
 
 
 @triton.jit
-def _forward(
+def _landmark_scan_forward(
     table, displacement, W, b, v, c, index, log_odds, offset, noise, log_0, log_1, fresh_0, fresh_1, usual,
     T, N, H, K, HAS_GATE: tl.constexpr, HIDDEN: tl.constexpr, LANES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -91,7 +91,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _landmark_scan_backward(
     table, displacement, W, b, v, c, index, log_odds, offset, noise, log_0, log_1, fresh_0, fresh_1, usual,
     g_table, g_displacement, g_log_odds, g_offset, g_noise, g_W, g_b, g_v, g_c,
     T, N, H, K, HAS_GATE: tl.constexpr, HIDDEN: tl.constexpr, LANES: tl.constexpr,
@@ -231,7 +231,9 @@ class _LandmarkScan(torch.autograd.Function):
             "HIDDEN": triton.next_power_of_2(hidden), "LANES": triton.next_power_of_2(max(K, 1)),
         }  # fmt: skip
         # one warp, whose lanes see what the others stored; one stage, so that no read is moved ahead of a write
-        _forward[(batch,)](table, d, *(weights or [d] * 4), *seen, *numbers, **ctx.sizes, num_warps=1, num_stages=1)
+        _landmark_scan_forward[(batch,)](
+            table, d, *(weights or [d] * 4), *seen, *numbers, **ctx.sizes, num_warps=1, num_stages=1
+        )
         # copies, since the caller may overwrite them and backward still needs them
         made = table[:, first:-1].split([2, 1], dim=-1)
         poses, variances = (part.clone(memory_format=torch.contiguous_format) for part in made)
@@ -247,7 +249,7 @@ class _LandmarkScan(torch.autograd.Function):
         grad[:, first:-1, :2], grad[:, first:-1, 2:] = into_poses, into_variance
         into = [torch.empty_like(x) for x in (d, *seen)]
         shares = [x.new_empty((batch, *x.shape)) for x in weights]
-        _backward[(batch,)](
+        _landmark_scan_backward[(batch,)](
             table, d, *(weights or [d] * 4), index, *seen, *ctx.numbers, grad, *into, *(shares or [d] * 4),
             **ctx.sizes, num_warps=1, num_stages=1,
         )  # fmt: skip

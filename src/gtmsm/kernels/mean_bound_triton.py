@@ -18,7 +18,7 @@ PORTION = 512
 
 
 @triton.jit
-def _forward(
+def _mean_bound_forward(
     error2, kl, log_sigma, counts, loss, bound, log_likelihood, mean_kl, kept,
     error2_step, kl_step, counts_step, N, pixels,
     LOG_TWO_PI: tl.constexpr, HAS_COUNTS: tl.constexpr, BLOCK: tl.constexpr,
@@ -51,7 +51,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _mean_bound_backward(
     log_sigma, counts, kept, by_loss, by_bound, by_log_likelihood, by_kl, g_error2, g_kl, g_log_sigma, counts_step, N,
     HAS_COUNTS: tl.constexpr, HAS_LOSS: tl.constexpr, HAS_BOUND: tl.constexpr, HAS_LOG_LIKELIHOOD: tl.constexpr,
     HAS_KL: tl.constexpr, BLOCK: tl.constexpr,
@@ -94,7 +94,7 @@ class _MeanBound(torch.autograd.Function):
         loss, bound, log_likelihood, mean_kl = (error2.new_empty(()) for _ in range(4))
         kept = error2.new_empty(2)
         block = min(triton.next_power_of_2(n), AT_ONCE)
-        _forward[(1,)](
+        _mean_bound_forward[(1,)](
             error2, kl, log_sigma, counted, loss, bound, log_likelihood, mean_kl, kept,
             error2.stride(0), kl.stride(0), counted.stride(0), n, pixels,
             LOG_TWO_PI=LOG_TWO_PI, HAS_COUNTS=counts is not None, BLOCK=block, num_warps=max(block // 256, 1),
@@ -113,7 +113,7 @@ class _MeanBound(torch.autograd.Function):
         g_error2, g_kl, g_log_sigma = kept.new_empty(ctx.n), kept.new_empty(ctx.n), kept.new_empty(())
         has = (into is not None for into in incoming)
         block = min(triton.next_power_of_2(ctx.n), PORTION)
-        _backward[(triton.cdiv(ctx.n, block),)](
+        _mean_bound_backward[(triton.cdiv(ctx.n, block),)](
             log_sigma, counted, kept, *(kept if into is None else into for into in incoming),
             g_error2, g_kl, g_log_sigma, counted.stride(0), ctx.n, HAS_COUNTS=ctx.has_counts,
             **dict(zip(("HAS_LOSS", "HAS_BOUND", "HAS_LOG_LIKELIHOOD", "HAS_KL"), has, strict=True)),

@@ -20,7 +20,7 @@ AT_ONCE = 1024
 
 
 @triton.jit
-def _forward(
+def _mixture_forward(
     mean, log_var, z, bank_mean, bank_log_var, row, distance2, value, joints, nears, joint_total, near_total,
     mean_step, log_var_step, z_step, bank_mean_step, bank_log_var_step, row_step, distance2_step,
     delta, constant, K, Z, HAS_CODE: tl.constexpr, ENTRIES: tl.constexpr, CODE: tl.constexpr,
@@ -65,7 +65,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _mixture_backward(
     mean, log_var, z, bank_mean, bank_log_var, row, joints, nears, joint_total, near_total, incoming,
     g_mean, g_log_var, g_z, g_bank_mean, g_bank_log_var, g_distance2,
     mean_step, log_var_step, z_step, bank_mean_step, bank_log_var_step, row_step, incoming_step,
@@ -132,7 +132,7 @@ class _Mixture(torch.autograd.Function):
         has_code = mean is not None and log_var is not None
         inputs = [z if x is None else _in_rows(x) for x in (mean, log_var, z, bank_mean, bank_log_var, row, distance2)]
         logs, totals, value = z.new_empty(2, n, K), z.new_empty(2, n), z.new_empty(n)
-        _forward[(n,)](
+        _mixture_forward[(n,)](
             *inputs, value, *logs, *totals, *(x.stride(0) for x in inputs),
             delta, 0.5 * Z * LOG_TWO_PI, K, Z, HAS_CODE=has_code, **_tile(K, Z),
         )  # fmt: skip
@@ -148,7 +148,7 @@ class _Mixture(torch.autograd.Function):
         into_bank = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
         g_code, g_distance2 = z.new_empty(3, n, Z), z.new_empty(n, K)
         g_bank = z.new_zeros(2, *bank.shape) if into_bank else g_code[:2]
-        _backward[(n,)](
+        _mixture_backward[(n,)](
             *inputs, *logs, *totals, incoming, *g_code, *g_bank, g_distance2,
             *(x.stride(0) for x in (*inputs, incoming)),
             K, Z, HAS_CODE=ctx.has_code, INTO_BANK=into_bank, **_tile(K, Z),

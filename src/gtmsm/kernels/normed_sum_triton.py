@@ -26,7 +26,7 @@ PROGRAMS = 16 * 132
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _forward(
+def _normed_sum_forward(
     x, r, bias, weight, shift, y, n, mean, steep, rows, eps,
     SUM: tl.constexpr, BIAS: tl.constexpr, WEIGHT: tl.constexpr, SHIFT: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -57,7 +57,7 @@ def _forward(
 
 
 @triton.jit(do_not_specialize=["rows"])
-def _backward(
+def _normed_sum_backward(
     y, mean, steep, weight, gy, gn, g, shares, rows,
     GY: tl.constexpr, GN: tl.constexpr, WEIGHT: tl.constexpr, LEARNERS: tl.constexpr,
     INTO_BIAS: tl.constexpr, INTO_WEIGHT: tl.constexpr, INTO_SHIFT: tl.constexpr,
@@ -131,7 +131,7 @@ class _NormedSum(torch.autograd.Function):
         y, n = x if r is None else torch.empty_like(x), torch.empty_like(x)
         mean, steep = (x.new_empty(rows, dtype=torch.float32) for _ in range(2))
         high, wide = tile_for(width, TILE)
-        _forward[(triton.cdiv(rows, high),)](
+        _normed_sum_forward[(triton.cdiv(rows, high),)](
             x, x if r is None else r, *(x if part is None else part for part in (bias, weight, shift)),
             y, n, mean, steep, rows, eps,
             SUM=r is not None, BIAS=bias is not None, WEIGHT=weight is not None, SHIFT=shift is not None,
@@ -155,7 +155,7 @@ class _NormedSum(torch.autograd.Function):
         high, wide = tile_for(width, TILE_BACK)
         parts = min(PROGRAMS, triton.cdiv(rows, high))
         shares = y.new_empty(parts, learners.count, width, dtype=torch.float32)
-        _backward[(parts,)](
+        _normed_sum_backward[(parts,)](
             y, mean, steep, y if weight is None else weight, y if gy is None else gy, y if gn is None else gn, g,
             shares, rows, GY=gy is not None, GN=gn is not None, WEIGHT=weight is not None, LEARNERS=learners.count,
             **dict(zip(("INTO_BIAS", "INTO_WEIGHT", "INTO_SHIFT"), learners.slots, strict=True)),

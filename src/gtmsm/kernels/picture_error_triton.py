@@ -18,7 +18,7 @@ AT_ONCE = 1024
 
 
 @triton.jit
-def _forward(
+def _picture_error_forward(
     logits, x, value, logits_step, x_step, pixels, PLANES: tl.constexpr, BLOCK: tl.constexpr
 ):  # pragma: no cover - runs on the GPU
     n = tl.program_id(0).to(tl.int64)
@@ -34,7 +34,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _picture_error_backward(
     logits, x, incoming, g_logits, logits_step, x_step, incoming_step, pixels, PLANES: tl.constexpr, BLOCK: tl.constexpr
 ):  # pragma: no cover - runs on the GPU
     n = tl.program_id(0).to(tl.int64)
@@ -86,7 +86,9 @@ class _PictureError(torch.autograd.Function):
         logits, x, planes, channels_last = _in_pieces(logits, x)
         n, pixels = len(x), x.shape[1:].numel()
         value = x.new_empty(n)
-        _forward[(n,)](logits, x, value, logits.stride(0), x.stride(0), pixels, PLANES=planes, **_block(pixels))
+        _picture_error_forward[(n,)](
+            logits, x, value, logits.stride(0), x.stride(0), pixels, PLANES=planes, **_block(pixels)
+        )
         ctx.save_for_backward(logits, x)
         ctx.planes, ctx.channels_last = planes, channels_last
         return value
@@ -101,7 +103,7 @@ class _PictureError(torch.autograd.Function):
         else:
             g_logits = logits.new_empty(x.shape)
         size = _block(pixels)
-        _backward[(n, triton.cdiv(pixels, size["BLOCK"]))](
+        _picture_error_backward[(n, triton.cdiv(pixels, size["BLOCK"]))](
             logits, x, incoming, g_logits, logits.stride(0), x.stride(0), incoming.stride(0), pixels,
             PLANES=ctx.planes, **size,
         )  # fmt: skip

@@ -31,7 +31,7 @@ def _four(pointer, axis, used):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit
-def _forward(
+def _relative_forward(
     place, query, index, seen, pairs, m, K,
     place_batch, place_row, place_axis, query_batch, query_row, query_axis, index_batch, index_row, index_entry,
     PAIRS: tl.constexpr,
@@ -53,7 +53,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _relative_backward(
     place, query, index, incoming, g_place, g_query, queries, n, m, K,
     place_batch, place_row, place_axis, query_batch, query_row, query_axis, index_batch, index_row, index_entry,
     in_batch, in_row, in_entry, in_axis,
@@ -109,7 +109,7 @@ class _Relative(torch.autograd.Function):
     def forward(ctx: Any, place: Tensor, query: Tensor, index: Tensor) -> Tensor:
         _, m, K = index.shape
         seen, pairs = place.new_empty(*index.shape, 4), index.numel()
-        _forward[(triton.cdiv(pairs, PAIRS),)](
+        _relative_forward[(triton.cdiv(pairs, PAIRS),)](
             place, query, index, seen, pairs, m, K, *place.stride(), *query.stride(), *index.stride(),
             PAIRS=PAIRS, num_warps=4,
         )  # fmt: skip
@@ -126,7 +126,7 @@ class _Relative(torch.autograd.Function):
         g_query = query.new_empty(query.shape) if into_query else incoming
         entries = min(triton.next_power_of_2(K), MOST_ENTRIES)
         queries = max(PAIRS // entries, 1)
-        _backward[(triton.cdiv(batch * m, queries),)](
+        _relative_backward[(triton.cdiv(batch * m, queries),)](
             place, query, index, incoming, g_place, g_query, batch * m, n, m, K,
             *place.stride(), *query.stride(), *index.stride(), *incoming.stride(),
             INTO_PLACE=into_place, INTO_QUERY=into_query, QUERIES=queries, ENTRIES=entries, num_warps=4,

@@ -29,7 +29,7 @@ MOST_COMPARED = 2**28
 
 
 @triton.jit
-def _forward(
+def _seen_from_forward(
     digest, row, column, y, scale, eps, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -68,7 +68,7 @@ def _sort(
 
 
 @triton.jit
-def _backward(
+def _seen_from_backward(
     y, dy, scale, order, ends, ddigest, dcolumn, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -121,7 +121,7 @@ class _SeenFrom(torch.autograd.Function):
         scale = digest.new_empty(n, k * tokens, dtype=torch.float32)
         wide = triton.next_power_of_2(width)
         high = min(max(1, TILE // wide), triton.next_power_of_2(tokens))
-        _forward[(n * k * triton.cdiv(tokens, high),)](
+        _seen_from_forward[(n * k * triton.cdiv(tokens, high),)](
             digest.contiguous(), row, column.contiguous(), y, scale, eps,
             TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide, num_warps=WARPS,
         )  # fmt: skip
@@ -140,7 +140,7 @@ class _SeenFrom(torch.autograd.Function):
         ddigest = y.new_empty(rows, tokens, width, dtype=digest_dtype)
         dcolumn = y.new_empty(n, k, columns, width, dtype=column_dtype)
         high, wide = triton.next_power_of_2(tokens // columns), triton.next_power_of_2(width)
-        _backward[(rows * columns,)](
+        _seen_from_backward[(rows * columns,)](
             y, dy.contiguous(), scale, order, ends, ddigest, dcolumn,
             TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide,
             num_warps=max(1, min(16, high * wide // NUMBERS_BACK)),

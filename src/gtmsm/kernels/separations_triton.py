@@ -20,7 +20,7 @@ MOST_ENTRIES = 256
 
 
 @triton.jit
-def _forward(
+def _separations_forward(
     place, query, index, distance2, pairs, m, K,
     place_batch, place_row, place_axis, query_batch, query_row, query_axis, index_batch, index_row, index_entry,
     P: tl.constexpr, PAIRS: tl.constexpr,
@@ -41,7 +41,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _separations_backward(
     place, query, index, incoming, g_place, g_query, queries, n, m, K,
     place_batch, place_row, place_axis, query_batch, query_row, query_axis, index_batch, index_row, index_entry,
     in_batch, in_row, in_entry,
@@ -81,7 +81,7 @@ class _Separations(torch.autograd.Function):
         _, m, K = index.shape
         distance2 = place.new_empty(index.shape)
         pairs = distance2.numel()
-        _forward[(triton.cdiv(pairs, PAIRS),)](
+        _separations_forward[(triton.cdiv(pairs, PAIRS),)](
             place, query, index, distance2, pairs, m, K, *place.stride(), *query.stride(), *index.stride(),
             P=place.shape[-1], PAIRS=PAIRS, num_warps=4,
         )  # fmt: skip
@@ -98,7 +98,7 @@ class _Separations(torch.autograd.Function):
         g_query = query.new_empty(query.shape) if into_query else incoming
         entries = min(triton.next_power_of_2(K), MOST_ENTRIES)
         queries = max(PAIRS // entries, 1)
-        _backward[(triton.cdiv(batch * m, queries), P)](
+        _separations_backward[(triton.cdiv(batch * m, queries), P)](
             place, query, index, incoming, g_place, g_query, batch * m, n, m, K,
             *place.stride(), *query.stride(), *index.stride(), *incoming.stride(),
             P=P, INTO_PLACE=into_place, INTO_QUERY=into_query, QUERIES=queries, ENTRIES=entries, num_warps=4,

@@ -24,7 +24,7 @@ TILE = 2048
 
 
 @triton.jit
-def _forward(
+def _small_map_forward(
     x, M, y, rows, inner, x_outer, x_inner, x_axis, M_row, M_axis,
     A: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -40,7 +40,7 @@ def _forward(
 
 
 @triton.jit
-def _backward(
+def _small_map_backward(
     x, M, incoming, g_x, shares, rows, inner, x_outer, x_inner, x_axis, M_row, M_axis, in_outer, in_inner, in_axis,
     A: tl.constexpr, D: tl.constexpr, INTO_X: tl.constexpr, INTO_M: tl.constexpr,
     ROWS: tl.constexpr, INPUTS: tl.constexpr,
@@ -78,7 +78,7 @@ class _SmallMap(torch.autograd.Function):
         by_row, (D, A) = _in_two(x), M.shape
         y = x.new_empty(*x.shape[:-1], D)
         rows = y.numel() // D
-        _forward[(triton.cdiv(rows, ROWS),)](
+        _small_map_forward[(triton.cdiv(rows, ROWS),)](
             by_row, M, y, rows, by_row.shape[1], *by_row.stride(), *M.stride(), A=A, D=D, ROWS=ROWS, num_warps=4
         )
         ctx.save_for_backward(x, M)
@@ -95,7 +95,7 @@ class _SmallMap(torch.autograd.Function):
         programs = triton.cdiv(rows, at_once)
         shares = x.new_empty(programs, D * A)
         g_x = x.new_empty(x.shape) if into_x else shares
-        _backward[(programs,)](
+        _small_map_backward[(programs,)](
             by_row, M, asked, g_x, shares, rows, by_row.shape[1], *by_row.stride(), *M.stride(), *asked.stride(),
             A=A, D=D, INTO_X=into_x, INTO_M=into_M, ROWS=at_once, INPUTS=wide, num_warps=4,
         )  # fmt: skip

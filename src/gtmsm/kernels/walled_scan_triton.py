@@ -44,7 +44,7 @@ def _gate(level):  # pragma: no cover - runs on the GPU
 
 
 @triton.jit
-def _forward(
+def _walled_scan_forward(
     start, displacement, noise, W, b, v, c, poses, batch, distinct, shaken, T,
     H: tl.constexpr, HAS_NOISE: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -124,7 +124,7 @@ def _tried(start, displacement, poses, t, used):  # pragma: no cover - runs on t
 
 
 @triton.jit
-def _backward(
+def _walled_scan_backward(
     start, displacement, W, b, v, c, poses, incoming, incoming_later, g_start, g_displacement, g_noise, logits, shares,
     distinct, T,
     H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr,
@@ -238,7 +238,7 @@ class _WalledScan(torch.autograd.Function):
             # Few wait least in pairs, many go four abreast; so many that the weights fit into registers.
             SEQUENCES = max(1, min(2 if batch <= FEW else 4, 256 // HIDDEN))
             shaken = 0 if noise is None else len(noise)
-            _forward[(triton.cdiv(batch, SEQUENCES),)](
+            _walled_scan_forward[(triton.cdiv(batch, SEQUENCES),)](
                 start, d, d if noise is None else noise.contiguous(), W, b, v, c, poses, batch, distinct, shaken, steps,
                 H=hidden, HAS_NOISE=noise is not None, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES,
                 num_warps=max(1, min(8, HIDDEN // 512)),
@@ -266,7 +266,7 @@ class _WalledScan(torch.autograd.Function):
         )
         shares = d.new_empty(batch, 4 * hidden + 1)
         HIDDEN = triton.next_power_of_2(hidden)
-        _backward[(batch,)](
+        _walled_scan_backward[(batch,)](
             start, d, W, b, v, c, poses, incoming[0].contiguous(), incoming[-1].contiguous(), into_start, into_d,
             into_noise, d.new_empty(batch, steps), shares, distinct, steps, H=hidden, HIDDEN=HIDDEN,
             STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread

@@ -17,9 +17,7 @@ from gtmsm.kernels.halves import HALF, half_of
 from gtmsm.kernels.sinks import sinks_of
 
 
-def project(
-    x: Float[Tensor, "*batch inputs"], *weights: Float[Tensor, "_ inputs"]
-) -> Float[Tensor, "*batch outputs"]:
+def project(x: Float[Tensor, "*batch inputs"], *weights: Float[Tensor, "_ inputs"]) -> Float[Tensor, "*batch outputs"]:
     """x W^T for all of these weights by one product: their outputs lie side by side."""
     if (sinks := _sinks(x, *weights)) is not None:
         return _Project.apply(x, sinks, *weights)  # type: ignore[no-any-return]

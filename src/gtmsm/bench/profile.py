@@ -32,7 +32,8 @@ def where_time_goes(call: Call, device: torch.device, top: int = TOP) -> list[Sh
     repeats = REPEATS["cuda" if on_gpu else "cpu"]
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or some builds of PyTorch tell when they begin and end
     call()
-    with profile(activities=[ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU]) as watched:
+    activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
+    with profile(activities=[activity], acc_events=True) as watched:  # all events: else it warns that they are cleared
         for _ in range(repeats):
             call()
         if on_gpu:

@@ -1,5 +1,6 @@
 """Where training runs: a device, or several processes that share a batch."""
 
+import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ def build_fabric(name: Device, devices: int, batch: int) -> Fabric:
     most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
     require(1 <= devices <= most, f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
     require(batch % devices == 0, f"batch is {batch}; {devices} devices cannot share it evenly")
+    # On a GPU it would begin by advising TF32, which `tuned` has thought of.
+    logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
     return Fabric(accelerator=kind, devices=devices)
 
 

@@ -134,6 +134,12 @@ def test_an_untrained_model_does_not_count_as_converged(toy_run: Path):
 # ---- what is no run
 
 
+def test_a_setting_that_older_runs_have_and_that_is_none_any_more_is_passed_over(copied: Path):
+    was = Run.open(copied).experiment
+    edit(copied, lambda plain: plain["experiment"]["training"]["optimiser"].update(compiled=True))
+    assert Run.open(copied).experiment == was
+
+
 def test_a_folder_without_a_config_is_no_run(tmp_path: Path):
     with pytest.raises(InputError, match="is not a run folder: it has no config.yaml"):
         Run.open(tmp_path)

@@ -37,6 +37,8 @@ from gtmsm.worlds.images import BUILTIN
 CONFIG = "config.yaml"
 SCORES = "scores.json"
 REPORT = "report.html"
+RETIRED = (("training", "optimiser", "compiled"),)
+"""Settings in the configs of older runs that never changed what was learned, and are none any more."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,7 @@ class Run:
         if plain["preset"] not in PRESETS:
             raise InputError(f'{path}: unknown preset "{plain["preset"]}"; {did_you_mean(plain["preset"], PRESETS)}')
         kind = type(PRESETS[plain["preset"]][1])
+        _drop_retired(plain["experiment"])
         experiment = read_config(kind, plain["experiment"], str(path))
         return cls(folder, plain["preset"], experiment, Places(**plain["places"]))
 
@@ -178,6 +181,16 @@ class Run:
                 f"this run was trained on {self.places.name} (sha256 {self.places.sha256[:12]}...), which is "
                 f'not at "{experiment.images}"; give it, or other images, with --images: "builtin" will do'
             ) from problem
+
+
+def _drop_retired(experiment: Any) -> None:
+    """Take away what is no longer a setting."""
+    for *path, name in RETIRED:
+        inner = experiment
+        for key in path:
+            inner = inner.get(key) if isinstance(inner, dict) else None
+        if isinstance(inner, dict):
+            inner.pop(name, None)
 
 
 def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -76,7 +76,14 @@ def test_a_convolution_learns_what_pytorch_learns(kernel, stride, transposed, sh
     n, high, wide = shape
     x = drawn(n, 8, high, wide, seed=2).contiguous(memory_format=torch.channels_last)
     fast, plain = (
-        there_and_back(lambda x: convolve(x, parameters[0], stride, transposed), x, parameters, vector, where, times)
+        there_and_back(
+            lambda x: convolve(x, parameters[0], stride, int(kernel > 1), transposed),
+            x,
+            parameters,
+            vector,
+            where,
+            times,
+        )
         for where in (sinks, {})
     )
     assert fast[3] == [True] and plain[3] == [False]
@@ -102,3 +109,13 @@ def test_in_full_precision_it_is_pytorchs_own():
     with sinking(sinks), halving(vector):
         torch.testing.assert_close(project(x, parameters[0]), F.linear(x, parameters[0]), rtol=0, atol=0)
         assert not has_sunk(parameters[0])
+
+
+def test_sinks_of_several_tensors_are_not_taken_for_one():
+    parameters, vector, sinks = shelved((4, 6), (8, 6))
+    apart = {key: sink.clone() for key, sink in sinks.items()}
+    x = drawn(5, 6, seed=1)
+    one, other = (
+        there_and_back(lambda x: project(x, *parameters), x, parameters, vector, where) for where in (sinks, apart)
+    )
+    assert_same(one, other)

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from gtmsm.errors import InputError
 from gtmsm.model import ray_attention
@@ -53,6 +54,88 @@ def asked(model, entries=7, k=4):
     relative = model.motion.place(drawn(2, 3, k, 3, seed=4))
     near = Neighbours(index, relative[..., :2].square().sum(-1))
     return Retrieved(near, code, row, lambda: relative, 1e-4, model.prior.digest(code))
+
+
+def attention_plainly(attention, x, memory):
+    """Heads one by one."""
+    (key, value), query = attention.key_value(memory).chunk(2, dim=-1), attention.query(x)
+    found = []
+    for head in range(x.shape[-1] // ray_attention.HEAD):
+        at = slice(head * ray_attention.HEAD, (head + 1) * ray_attention.HEAD)
+        weight = (query[..., at] @ key[..., at].mT / ray_attention.HEAD**0.5).softmax(-1)
+        found.append(weight @ value[..., at])
+    return attention.out(torch.cat(found, dim=-1))
+
+
+def norm_plainly(norm, x):
+    return F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, ray_attention.EPSILON)
+
+
+def block_plainly(block, x):
+    normed = norm_plainly(block.norm, x)
+    x = x + attention_plainly(block.attention, normed, normed)
+    norm, wide, _, narrow = block.think
+    return x + narrow(F.gelu(wide(norm_plainly(norm, x))))
+
+
+def forecast_plainly(prior, retrieved):
+    """Mean and log-variance for every query, each step in the order in which one would tell it."""
+    patches = [part.unflatten(-1, (prior.channels, -1)).mT for part in (retrieved.bank.mean, retrieved.bank.log_var)]
+    digest = prior.patch(torch.cat([patches[0], 0.1 * patches[1]], dim=-1)) + prior.where_in_view
+    for block in prior.within:
+        digest = block_plainly(block, digest)
+    made = []
+    for row, relative in zip(retrieved.row.flatten(0, 1), retrieved.relative.flatten(0, 1), strict=True):
+        tokens = digest[row].unflatten(1, prior.grid) + prior.column(prior._columns(relative))[:, None]
+        memory = norm_plainly(prior.memory_norm, tokens.flatten(0, 2))
+        x = prior.asked
+        for ask, think in zip(prior.across, prior.within_asked, strict=True):
+            x = block_plainly(think, x + attention_plainly(ask.attention, norm_plainly(ask.norm, x), memory))
+        norm, out = prior.out
+        made.append(out(norm_plainly(norm, x)))
+    mean, log_var = torch.stack(made).unflatten(0, retrieved.row.shape[:2]).chunk(2, dim=-1)
+    return mean.mT.flatten(2), log_var.clamp(-8.0, 4.0).mT.flatten(2)
+
+
+def test_a_forecast_is_what_attention_told_step_by_step_gives():
+    model = model_of()
+    for i, parameter in enumerate(model.prior.parameters()):
+        parameter.data += 0.1 * drawn(*parameter.shape, seed=100 + i)
+    retrieved = asked(model)
+    code = model.prior(retrieved).code
+    told = forecast_plainly(model.prior, retrieved)
+    torch.testing.assert_close((code.mean, code.log_var), told, rtol=1e-9, atol=1e-9)
+
+
+def test_no_query_gets_no_forecast():
+    model = model_of()
+    one = asked(model)
+    near = Neighbours(one.neighbours.index[:, :0], one.neighbours.distance2[:, :0])
+    none = Retrieved(near, one.bank, one.row[:, :0], lambda: one.relative[:, :0], one.delta, one.digest)
+    assert model.prior(none).code.mean.shape == (2, 0, 12)
+
+
+@pytest.mark.parametrize("halved", [(True, False), (False, True), (True, True)])
+def test_memories_may_be_made_in_one_precision_and_read_in_another(halved):
+    model, (frames, actions) = model_of().float(), (part.float() for part in walks())
+    memorising, imagining = (torch.autocast("cpu", torch.bfloat16, enabled=half) for half in halved)
+    with torch.no_grad():
+        with memorising:
+            memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+        with imagining:
+            rough = model.imagine(memory, here, actions[:, TAU:]).frames
+        exact = model.imagine(*model.memorise(frames[:, :TAU], actions[:, :TAU]), actions[:, TAU:]).frames
+    torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.05)
+
+
+def test_a_digest_can_be_differentiated_by_functions_of_functions():
+    model, code = model_of(), Gaussian(drawn(3, 12, seed=1), drawn(3, 12, seed=2))
+
+    def total(mean):
+        return model.prior.digest(Gaussian(mean, code.log_var)).square().sum()
+
+    mean = code.mean.clone().requires_grad_()
+    torch.testing.assert_close(torch.func.grad(total)(code.mean), torch.autograd.grad(total(mean), mean)[0])
 
 
 def test_a_forecast_has_a_code_for_every_query():

@@ -101,6 +101,18 @@ def test_reading_all_of_memory_needs_no_room():
     assert updated(settings, "readable", "cpu", None)[0].isfinite().all()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU learns in half precision")
+@pytest.mark.parametrize("name", MODELS)
+def test_in_half_precision_gradients_are_those_of_full_precision_but_for_rounding(name):
+    learned = []
+    for precision in ("bfloat16", "float32"):
+        _, updater = a_model_and_its_updater(MODELS[name], "cuda")
+        updater.settings = replace(updater.settings, precision=precision)
+        updater._update()
+        learned.append(updater.optimiser._shelf.first)
+    assert (learned[0] - learned[1]).norm() < 0.1 * learned[1].norm()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU captures graphs")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_captured_update_is_the_update_itself(name):

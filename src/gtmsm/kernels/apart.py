@@ -23,19 +23,18 @@ class Apart(NamedTuple):
 
 def apart(x: Float[Tensor, "*batch width"], count: int) -> list[Apart]:
     """The last axis in so many equal parts, none of them copied; each is to be used once."""
-    if not (x.requires_grad and torch.is_grad_enabled()):
-        return [Apart(part, None) for part in x.chunk(count, dim=-1)]
     # Kernels of our own can write where they are told to; PyTorch's cannot.
-    whole = torch.empty_like(x) if choose(x, triton=True) == "triton" else None
-    wanted = [None] * count if whole is None else whole.chunk(count, dim=-1)
-    return [Apart(*pair) for pair in zip(_Apart.apply(x, whole, count), wanted, strict=True)]
+    if not (x.requires_grad and torch.is_grad_enabled()) or choose(x, triton=True) != "triton":
+        return [Apart(part, None) for part in x.chunk(count, dim=-1)]
+    whole = torch.empty_like(x)
+    return [Apart(*pair) for pair in zip(_Apart.apply(x, whole, count), whole.chunk(count, dim=-1), strict=True)]
 
 
 class _Apart(torch.autograd.Function):
     """The slices; on the way back, the whole: as it lies there already, or copied together."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, whole: Tensor | None, count: int) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, x: Tensor, whole: Tensor, count: int) -> tuple[Tensor, ...]:
         ctx.whole, ctx.count = whole, count
         return x.chunk(count, dim=-1)
 
@@ -43,11 +42,8 @@ class _Apart(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         whole, ctx.whole = ctx.whole, None
-        if whole is not None:
-            wanted = whole.chunk(ctx.count, dim=-1)
-            if all(
-                came.data_ptr() == want.data_ptr() and came.stride() == want.stride()
-                for came, want in zip(gradients, wanted, strict=True)
-            ):
-                return whole, None, None
-        return torch.cat(gradients, dim=-1), None, None
+        in_place = all(
+            came.data_ptr() == want.data_ptr() and came.stride() == want.stride()
+            for came, want in zip(gradients, whole.chunk(ctx.count, dim=-1), strict=True)
+        )
+        return whole if in_place else torch.cat(gradients, dim=-1), None, None

@@ -35,9 +35,9 @@ def attend_by_parts(
     head: int,
 ) -> Float[Tensor, "n asking width"]:
     """The readable twin: PyTorch's own attention, in the precision of what is given, whatever autocast says."""
-    apart = (x.unflatten(-1, (x.shape[-1] // head, head)).transpose(1, 2) for x in (query, key, value))
+    heads = (x.unflatten(-1, (x.shape[-1] // head, head)).transpose(1, 2) for x in (query, key, value))
     with torch.autocast(query.device.type, enabled=False):
-        return F.scaled_dot_product_attention(*apart).transpose(1, 2).flatten(2)
+        return F.scaled_dot_product_attention(*heads).transpose(1, 2).flatten(2)
 
 
 def attend(

@@ -16,6 +16,7 @@ _halved: list[Tensor] = []
 @contextmanager
 def halving(vector: Tensor) -> Iterator[None]:
     """Within this, parameters that lie in `vector` (an optimiser's) are halved together, and do not change."""
+    assert not _whole, "one vector at a time"
     _whole.append(vector)
     try:
         yield

@@ -21,7 +21,7 @@ DEPTHS = (0.4, 0.8, 1.4, 2.2, 3.2, 4.5)
 COLUMNS = 6
 """Rays across the view asked for."""
 PAIRS_AT_ONCE = 2**20
-"""Views times queries that the readable twin looks at together: some hundred MB at work."""
+"""Views times queries looked at together: some hundred MB at work."""
 MOST_VIEWS = 512
 """For the fast twin: how well each of them sees every point is kept in registers."""
 
@@ -53,6 +53,10 @@ def most_visible(
     (batch, n, _), time = place.shape, query.shape[1]
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
+    at_once = max(1, PAIRS_AT_ONCE // max(1, batch * n))
+    if time > at_once:
+        portions = [most_visible(place, some, k, field_of_view) for some in query.split(at_once, dim=1)]
+        return torch.cat(portions, dim=1)
     single = place.dtype == query.dtype == torch.float32
     if choose(place, triton=single and n <= MOST_VIEWS and batch * time > 0) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
@@ -60,9 +64,7 @@ def most_visible(
 
         wide = half_width(field_of_view)
         return most_visible_triton.chosen(place, query, points(wide, place.device, place.dtype), k, wide)
-    at_once = max(1, PAIRS_AT_ONCE // max(1, batch * n))
-    portions = [most_visible_by_parts(place, some, k, field_of_view) for some in query.split(at_once, dim=1)]
-    return torch.cat(portions, dim=1)
+    return most_visible_by_parts(place, query, k, field_of_view)
 
 
 def how_well_seen(

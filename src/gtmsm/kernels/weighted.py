@@ -1,4 +1,4 @@
-"""Products and convolutions with weights, in half precision: gradients of the weights go straight to their sinks.
+"""Products and convolutions with weights that learn in half precision: their gradients go straight to their sinks.
 
 PyTorch's own do the work. What is saved lies around them: a weight is cast to half precision with all others at once
 (`halves`), and its gradient is made in float32 where the optimiser wants it instead of being cast, added up and copied.
@@ -16,6 +16,9 @@ from torch.autograd.function import once_differentiable
 from gtmsm.kernels.halves import HALF, half_of
 from gtmsm.kernels.sinks import sinks_of
 
+MADE_IN_FLOAT32 = "dtype_out" in torch.ops.aten.addmm.overloads()
+"""Whether this PyTorch can add a product of halves to a matrix in float32, on a GPU: older ones cannot."""
+
 
 def project(x: Float[Tensor, "*batch inputs"], *weights: Float[Tensor, "_ inputs"]) -> Float[Tensor, "*batch outputs"]:
     """x W^T for all of these weights by one product: their outputs lie side by side."""
@@ -25,10 +28,13 @@ def project(x: Float[Tensor, "*batch inputs"], *weights: Float[Tensor, "_ inputs
 
 
 def convolve(
-    x: Float[Tensor, "n inputs height width"], weight: Float[Tensor, "_ _ high wide"], stride: int, transposed: bool
+    x: Float[Tensor, "n inputs height width"],
+    weight: Float[Tensor, "_ _ high wide"],
+    stride: int,
+    padding: int,
+    transposed: bool,
 ) -> Float[Tensor, "n outputs high_out wide_out"]:
-    """A convolution without bias, padded by 1 unless it looks at single pixels; or the transpose of one."""
-    padding = int(weight.shape[-1] > 1)
+    """A convolution without bias, or the transpose of one."""
     if (sinks := _sinks(x, weight)) is not None:
         return _Convolve.apply(x, weight, sinks[0], (stride,) * 2, (padding,) * 2, transposed)  # type: ignore[no-any-return]
     return (F.conv_transpose2d if transposed else F.conv2d)(x, weight, None, stride, padding)
@@ -61,23 +67,28 @@ class _Project(torch.autograd.Function):
         rows, weight = ctx.saved_tensors
         dy = dy.flatten(0, -2)
         dx = (dy @ weight).view(ctx.shape).to(ctx.dtype) if ctx.needs_input_grad[0] else None
-        whole = _as_one(ctx.sinks)
-        if not dy.is_cuda:  # where products of half precision cannot be made in float32
-            learned = dy.T.float() @ rows.float()
-        elif whole is None:
-            learned = torch.mm(dy.T, rows, out_dtype=torch.float32)
-        else:
-            torch.addmm(whole, dy.T, rows, out_dtype=torch.float32, out=whole)
-            return dx, None, *[None] * len(ctx.sinks)
-        torch._foreach_add_(ctx.sinks, list(learned.split([len(sink) for sink in ctx.sinks])))
+        _learn(ctx.sinks, dy, rows)
         return dx, None, *[None] * len(ctx.sinks)
+
+
+def _learn(sinks: list[Tensor], dy: Tensor, rows: Tensor) -> None:
+    """Add dy^T x to the sinks, which share its rows; in float32, where such a product can be made of halves."""
+    if not (dy.is_cuda and MADE_IN_FLOAT32):
+        learned = (dy.T @ rows).float()
+    elif (whole := _as_one(sinks)) is None:
+        learned = torch.mm(dy.T, rows, out_dtype=torch.float32)
+    else:
+        torch.addmm(whole, dy.T, rows, out_dtype=torch.float32, out=whole)
+        return
+    torch._foreach_add_(sinks, list(learned.split([len(sink) for sink in sinks])))
 
 
 def _as_one(matrices: list[Tensor]) -> Tensor | None:
     """One matrix of the rows of all of these, if that is how they lie in memory."""
-    end = matrices[0].data_ptr()
+    storage, end = matrices[0].untyped_storage().data_ptr(), matrices[0].data_ptr()
     for matrix in matrices:
-        if matrix.data_ptr() != end or not matrix.is_contiguous():
+        beside = matrix.untyped_storage().data_ptr() == storage and matrix.data_ptr() == end
+        if not beside or not matrix.is_contiguous():
             return None
         end += matrix.nbytes
     rows, columns = sum(len(matrix) for matrix in matrices), matrices[0].shape[1]

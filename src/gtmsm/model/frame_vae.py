@@ -153,7 +153,7 @@ class _ConvEncoder(nn.Sequential):
             h = edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
         for layer in (self[2], self[4]):
             weight, bias = _parameters(layer)
-            h = activated(convolve(h, weight, 2, transposed=False), bias, "elu")
+            h = activated(convolve(h, weight, 2, 1, transposed=False), bias, "elu")
         # Channels lie last, and the few weights are turned to match instead of all that was made.
         weight, bias = _parameters(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
@@ -179,7 +179,7 @@ class _ConvDecoder(nn.Sequential):
         h = activated(F.linear(z, weight), bias, "elu").unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
         for layer in (self[3], self[5]):
             weight, bias = _parameters(layer)
-            h = activated(convolve(h, weight, 2, transposed=True), bias, "elu")
+            h = activated(convolve(h, weight, 2, 1, transposed=True), bias, "elu")
         return edge_conv_out(h, *_parameters(self[7]))
 
 

@@ -88,8 +88,8 @@ class RayAttention(Prior):
     ) -> Float[Tensor, "n tokens both"]:
         """Mean and log-variance of the code of every patch."""
         lines = _bent(self._columns(relative).flatten(0, 2), self.column[0])
-        lines = project(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, -1))
-        memory = seen_from(digest, row, lines.to(digest.dtype), EPSILON)
+        lines = project(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
+        memory = seen_from(digest.to(lines.dtype), row, lines, EPSILON)  # it may have been made in another precision
         across, within = cast(list[_CrossBlock], list(self.across)), cast(list[_SelfBlock], list(self.within_asked))
         last, out = self.out
         following = [*(block.norm for block in across[1:]), cast(_Norm, last)]

@@ -48,7 +48,7 @@ class SpatialEncoder(nn.Sequential):
         begin, *layers, last, _ = self
         x, active = shortcut(_windows_convolved(x, begin), None, begin.get_parameter("bias"), "silu")
         patches = _features(layers, x, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
-        made = F.linear(patches, last.get_parameter("weight").flatten(1), last.get_parameter("bias"))
+        made = F.linear(patches, _as_it_lies(last), last.get_parameter("bias"))
         return made.permute(0, 3, 1, 2).flatten(1)
 
 
@@ -91,7 +91,9 @@ def _convolved(
     x: Float[Tensor, "n inputs height width"], layer: nn.Conv2d | nn.ConvTranspose2d
 ) -> Float[Tensor, "n outputs high wide"]:
     """A layer without its bias."""
-    return convolve(x, layer.weight, layer.stride[0], isinstance(layer, nn.ConvTranspose2d))
+    stride, padding = layer.stride[0], layer.padding[0]
+    assert isinstance(padding, int)
+    return convolve(x, layer.weight, stride, padding, isinstance(layer, nn.ConvTranspose2d))
 
 
 def _windows_convolved(
@@ -101,7 +103,12 @@ def _windows_convolved(
 
     Libraries are bad at convolving three channels, and there are only four times as many numbers in the windows.
     """
-    if torch.is_autocast_enabled(x.device.type):
-        x = x.to(torch.get_autocast_dtype(x.device.type))
-    windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2).permute(0, 2, 3, 1, 4, 5)
-    return F.linear(windows.flatten(3), layer.get_parameter("weight").flatten(1)).permute(0, 3, 1, 2)
+    half = torch.is_autocast_enabled(x.device.type)
+    x = x.to(torch.get_autocast_dtype(x.device.type) if half else x.dtype, memory_format=torch.channels_last)
+    windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2).permute(0, 2, 3, 4, 5, 1)
+    return F.linear(windows.flatten(3), _as_it_lies(layer)).permute(0, 3, 1, 2)
+
+
+def _as_it_lies(layer: nn.Module) -> Float[Tensor, "outputs inputs"]:
+    """The weight of a convolution as a matrix, its channels last: nothing is copied, nor is its gradient."""
+    return layer.get_parameter("weight").permute(0, 2, 3, 1).flatten(1)

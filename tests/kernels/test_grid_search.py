@@ -1,6 +1,8 @@
 """Grids: what they find is what a sort of all distances in float64 finds, index for index."""
 
+import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -175,6 +177,28 @@ def test_cells_hold_every_entry_once_and_boxes_all_that_is_in_them(n):
     assert torch.equal(corners[0, 0][:, outermost].amin(1), places.amin(0))
     assert torch.equal(corners[0, 1][:, outermost].amax(1), places.amax(0))
     assert grid.earliest[0].min() == 7
+
+
+def test_a_zero_is_a_zero_whatever_its_sign():
+    places = lattice(300, 2).abs().float()
+    signed = torch.where((places == 0) & (torch.arange(300)[:, None] % 2 == 1), -0.0, places)
+    assert torch.equal(make_grid(signed).entry, make_grid(places).entry)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda grids: pickle.loads(pickle.dumps(grids))])
+def test_a_copy_of_grids_is_searched_where_it_lies(triton_device, small, copied):
+    places = lattice(50, 2).float().to(triton_device)
+    grids, recent = in_grids(places, 30, 10)
+    other = copied(grids)
+    assert len(other.grids) == 2
+    for row, grid in zip(other.where.tolist(), other.grids, strict=True):
+        assert row[:4] == [held.data_ptr() for held in (grid.keys, grid.entry, grid.walls, grid.earliest)]
+    assert torch.equal(other.where[:, 4:], grids.where[:, 4:])
+    for grid in grids.grids if copied is not copy.copy else ():  # nothing is left of what was copied
+        grid.keys.fill_(math.nan)
+    with forced("triton"):
+        index, _ = grid_search(places[:3], other, recent, 4)
+    assert torch.equal(index.cpu(), by_sorting(places, places[:3], 4)[0])
 
 
 def test_a_grid_adds_little_to_what_it_holds():

@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.tensors import Belief, Gaussian
 
 KINDS = ["tree", "grid"]
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda memory: pickle.loads(pickle.dumps(memory))}
 
 
 def seeded(seed=0):
@@ -304,6 +306,99 @@ def test_what_was_handed_out_before_stays_as_it_was():
     assert len(memory) == 5010
 
 
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+@pytest.mark.parametrize(("kind", "far"), [("tree", False), ("grid", False), ("grid", True)])
+def test_a_copy_grows_and_is_searched_by_itself(monkeypatch, kind, far, copied):
+    monkeypatch.setattr(rows, "is_far", lambda device: far)
+    places = points(300, 2)
+    memory = LongMemory.of(memory_of(places[:200]), index=kind, buffer=40)
+    memory.find([0.0, 0.0], 3)
+    for place in places[200:230].numpy():
+        memory.insert(place, [1.0] * 3, [2.0] * 3)
+    other = copied(memory)
+    for place in places[230:].numpy():
+        other.insert(place, [1.0] * 3, [2.0] * 3)
+    memory.write(memory_of(places[:70] + 9))
+    assert len(other) == len(memory) == 300
+    assert torch.equal(other.place.mean[0], places)
+    assert (other.code.mean[0, 200:] == 1).all()
+    assert (other.code.log_var[0, 200:] == 2).all()
+    assert_nearest(other, places, points(5, 2, 1), 4)
+    assert_nearest(memory, torch.cat([places[:230], places[:70] + 9]), points(5, 2, 1), 4)
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_one_kernel_searches_the_grids_of_a_copy_when_there_is_nothing_else(triton_device, copied):
+    places = points(150, 4)
+    memory = LongMemory.of(memory_of(places.to(triton_device)), index="grid", buffer=40)
+    query = Belief(places[None, :3].to(triton_device))
+    memory.nearest(query, 3)
+    other = copied(memory)
+    for grid in memory._index._grids.grids:
+        grid.keys.fill_(math.inf)  # as good as freed
+    del memory
+    with forced("triton"):
+        found = other.nearest(query, 3).index[0].cpu()
+    assert torch.equal(found, by_sorting(places, places[:3], 3))
+
+
+@pytest.mark.parametrize("copied", COPIES.values(), ids=COPIES)
+def test_a_copy_made_by_who_merely_looks_can_be_written_to_by_others(copied):
+    memory = LongMemory.of(memory_of(points(10, 2)))
+    with torch.inference_mode():
+        other = copied(memory)
+    other.insert([0.0] * 2, [0.0] * 3, [0.0] * 3)
+    assert len(other.write(memory_of(points(5, 2)))) == 16
+    assert torch.equal(other.place.mean[0, :10], points(10, 2))
+
+
+@pytest.mark.parametrize("copied", [*COPIES.values(), copy.copy], ids=[*COPIES, "copy"])
+def test_copies_of_an_empty_memory_are_empty(copied):
+    other = copied(LongMemory())
+    other.insert([0.0], [1.0], [2.0])
+    assert other.code.mean.tolist() == [[[1.0]]]
+
+
+def test_of_what_was_written_first_nothing_but_its_rows_is_kept():
+    memory = LongMemory.of(memory_of(points(1000, 2)))
+    assert all(memory._rows.like(name).untyped_storage().nbytes() == 0 for name in memory._rows.names)
+
+
+def test_rows_that_wait_for_a_gpu_are_counted_among_the_bytes_held(monkeypatch):
+    monkeypatch.setattr(rows, "is_far", lambda device: True)
+    memory = LongMemory.of(memory_of(points(10, 2)))
+    before = memory.nbytes
+    memory.insert([0.0] * 2, [0.0] * 3, [0.0] * 3)
+    assert memory.nbytes - before == rows.WAITING * 4 * (2 + 3 + 3)
+
+
+def test_a_memory_may_grow_on_a_gpu_between_a_question_and_its_gradients(monkeypatch, triton_device):
+    monkeypatch.setattr(rows, "is_far", lambda device: True)
+    places = points(60, 2).to(triton_device)
+    query = points(3, 2, 1)[None].to(triton_device).requires_grad_()
+    for k in (4, 60):
+        memory = LongMemory.of(memory_of(places), index="grid", buffer=20)
+        with forced("triton"):
+            near = memory.nearest(Belief(query), k)
+            memory.insert([9.0] * 2, [0.0] * 3, [0.0] * 3)
+            memory.nearest(Belief(query.detach()), 4)
+            memory.write(memory_of(places[:2] + 9))
+            (found,) = torch.autograd.grad(near.distance2.sum(), query)
+        right = 2 * (query.detach()[0, :, None] - places[near.index[0]]).sum(1)
+        torch.testing.assert_close(found[0], right)
+
+
+def test_graphs_may_hold_on_to_places_and_codes_while_a_memory_grows():
+    memory = LongMemory.of(memory_of(points(10, 2))).write(memory_of(points(10, 2)))
+    memory.insert([0.0] * 2, [0.0] * 3, [0.0] * 3)
+    place, code = memory.place.mean[:, -5:], memory.code.mean[:, -5:]
+    factor = torch.ones((), requires_grad=True)
+    made = (factor * place).sum() + (factor * code).sum()
+    memory.write(memory_of(points(3, 2)))
+    made.backward()
+    torch.testing.assert_close(factor.grad, place.sum() + code.sum())
+
+
 def test_what_some_entries_lack_nothing_is_known_of_as_in_a_memory():
     sure = memory_of(points(3, 2), variance=torch.ones(1, 3, 1))
     memory = LongMemory.of(sure).write(memory_of(points(2, 2)))
@@ -418,6 +513,7 @@ def test_the_kl_distance_is_refused():
     (lambda: memory_of(points(4, 3)), r"place is torch.float32 of size \(3,\)"),
     (lambda: memory_of(points(4, 2), code_size=5), r"mean is torch.float32 of size \(5,\)"),
     (lambda: memory_of(points(4, 2, dtype=torch.float64)), "place is torch.float64"),
+    (lambda: memory_of(points(4, 2, dtype=torch.bfloat16)), "place is torch.bfloat16, but a long memory holds float16"),
     (lambda: memory_of(torch.tensor([[0.0, 1.0], [math.nan, 2.0]])), r"place 1 is \[nan, 2.0\]; give finite numbers"),
     (lambda: memory_of(torch.zeros(4, 2, device="meta")), "place is on meta but this memory is on cpu"),
 ])  # fmt: skip
@@ -427,6 +523,17 @@ def test_entries_that_do_not_fit_are_refused_and_leave_the_memory_as_it_was(late
         memory.write(later())
     assert len(memory) == 7
     assert_nearest(memory, points(7, 2), points(2, 2, 1), 3)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_codes_that_numpy_cannot_write_are_refused_in_words_from_the_first(monkeypatch, far):
+    monkeypatch.setattr(rows, "is_far", lambda device: far)
+    code = torch.zeros(1, 4, 3)
+    memory = LongMemory()
+    with pytest.raises(InputError, match=r"log_var is torch.bfloat16, but .* float64; give log_var.float\(\)"):
+        memory.write(Memory(Belief(points(4, 2)[None]), Gaussian(code, code.bfloat16())))
+    memory.write(memory_of(points(4, 2).half())).insert([0.5] * 2, [0.25] * 3, [0.0] * 3)
+    assert memory.find([0.5, 0.5], 1)[0].tolist() == [4]
 
 
 @pytest.mark.parametrize(("entry", "message"), [

@@ -9,7 +9,7 @@ nearer: walls are rounded as distances are, so that nothing is left out that a s
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int32, Int64
@@ -76,6 +76,10 @@ class Grids(NamedTuple):
         ]
         return Grids(tuple(grids), torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS))
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copies lie elsewhere: `where` is found anew."""
+        return Grids.of, (self.grids, self.where.device)
+
 
 @torch.no_grad()
 def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
@@ -90,9 +94,9 @@ def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
         widest = (high.double() - low.double()).argmax(1, keepdim=True)
         part = ((row + 1 << level) - 1) // n
         along = keys.gather(1, widest[part])[:, 0].double() - low.gather(1, widest)[part, 0]
-        # Bits of what is not negative have its order. A stable sort leaves equals in the order of entries, so that of
-        # an agent that stands still the first cell is enough.
-        order = (part << 32 | along.float().view(torch.int32)).sort(stable=True).indices
+        # Bits of what is not negative have its order; -0.0 counts as 0. A stable sort leaves equals in the order of
+        # entries, so that of an agent that stands still the first cell is enough.
+        order = (part << 32 | along.float().abs().view(torch.int32)).sort(stable=True).indices
         keys, entry = keys[order], entry[order]
     cells = _members(n, halvings, keys.device)
     low, high, earliest = keys[cells].amin(1), keys[cells].amax(1), entry[cells].amin(1)

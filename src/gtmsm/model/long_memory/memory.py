@@ -21,6 +21,8 @@ Index: TypeAlias = Literal["tree", "grid"]
 Vector: TypeAlias = np.ndarray | Sequence[float]
 ALWAYS = ("place", "mean", "log_var")
 """What every entry has: its place and its code."""
+PLAIN = (torch.float16, torch.float32, torch.float64)
+"""What these may be of: NumPy writes single entries, and knows no bfloat16."""
 
 
 class LongMemory(Memory):
@@ -260,6 +262,10 @@ def _check_columns(rows: Rows | None, columns: dict[str, Tensor]) -> None:
     for name, column in columns.items():
         if len(column) != len(columns["place"]):
             raise InputError(f"{len(columns['place'])} places but {len(column)} rows of {name}; give as many of each")
+        if name in ALWAYS and column.dtype not in PLAIN:
+            raise InputError(
+                f"{name} is {column.dtype}, but a long memory holds float16, float32 or float64; give {name}.float()"
+            )
         if rows is None or name not in rows.names:
             continue
         like = rows.like(name)

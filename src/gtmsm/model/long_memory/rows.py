@@ -8,6 +8,7 @@ import mmap
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -45,15 +46,23 @@ def is_far(device: torch.device) -> bool:
     return device.type != "cpu"
 
 
+def _settled(column: Tensor, first: int, end: int) -> Tensor:
+    """Rows that are never written to again, and free of the count of changes of those that are.
+
+    A graph keeps what was handed out, and would otherwise take the next row for a change of all before it.
+    """
+    return column.data[first:end]
+
+
 class Rows:
     """Columns of rows by name (`place`, `mean`, ...), which only ever get more."""
 
     def __init__(self, like: dict[str, Tensor]) -> None:
-        self._like = {name: column[:0] for name, column in like.items()}
+        with torch.inference_mode(False):  # new ones: a part of what was given would hold on to all of it
+            self._like = {name: column.new_empty(0, *column.shape[1:]) for name, column in like.items()}
         self.device = next(iter(like.values())).device
         self._length = self._capacity = self._first = 0
         self._starts: list[int] = []
-        self._starts_there = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._blocks: list[dict[str, Tensor]] = []
         self._open: dict[str, np.ndarray] = {}  # the last block, for writers who cannot wait for a tensor
         self._far = is_far(self.device)
@@ -61,6 +70,20 @@ class Rows:
 
     def __len__(self) -> int:
         return self._length + self._waiting
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the queue and what is open: copies of these would no longer belong to the rows."""
+        self._send()
+        return self.__dict__ | {"_open": {}, "_queue": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        with torch.inference_mode(False):  # who copies may be merely looking: nobody else could write to that
+            self._blocks = [
+                {name: column.clone() if column.is_inference() else column for name, column in block.items()}
+                for block in self._blocks
+            ]
+        self._open_last()
 
     @property
     def names(self) -> list[str]:
@@ -74,8 +97,8 @@ class Rows:
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, empty room included."""
-        return sum(column.nbytes for block in self._blocks for column in block.values())
+        """Bytes held, empty room and the queue included."""
+        return sum(column.nbytes for block in (*self._blocks, self._queue) for column in block.values())
 
     def like(self, name: str) -> Tensor:
         """A column of this kind without rows."""
@@ -146,7 +169,12 @@ class Rows:
         self._blocks.append(block)
         self._starts.append(self._length)
         self._first, self._capacity = self._length, self._length + size
-        self._open = {name: block[name].numpy() for name in ("place", "mean", "log_var")}
+        self._open_last()
+
+    def _open_last(self) -> None:
+        """Let single rows into the last block, where the host can write there."""
+        if self._blocks and not self._far:
+            self._open = {name: self._blocks[-1][name].numpy() for name in ("place", "mean", "log_var")}
 
     def _enlarge(self, capacity: int) -> None:
         """The one block, larger: column by column, so that only one of them is there twice."""
@@ -167,7 +195,7 @@ class Rows:
     def whole(self, name: str) -> Tensor | None:
         """All rows of a column, not copied, where they lie in one piece: on a GPU."""
         self._send()
-        return self._blocks[0][name][: self._length] if self._far and self._blocks else None
+        return _settled(self._blocks[0][name], 0, self._length) if self._far and self._blocks else None
 
     def doubles(self, name: str, first: int, end: int) -> np.ndarray:
         """Rows `first` to `end` of a column in float64, with nothing else copied on the way; on a CPU only."""
@@ -184,7 +212,8 @@ class Rows:
             return []
         begin, stop = bisect_right(self._starts, first) - 1, bisect_right(self._starts, end - 1)
         return [
-            self._blocks[i][name][max(first - self._starts[i], 0) : end - self._starts[i]] for i in range(begin, stop)
+            _settled(self._blocks[i][name], max(first - self._starts[i], 0), end - self._starts[i])
+            for i in range(begin, stop)
         ]
 
     def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
@@ -200,18 +229,16 @@ class Rows:
         if len(self._blocks) <= 1:
             block = self._blocks[0] if self._blocks else self._like
             return [block[name].index_select(0, wanted).unflatten(0, index.shape) for name in names]
-        if len(wanted) <= FEW and self.device.type == "cpu":
+        if len(wanted) <= FEW:  # on a CPU, as all that follows: on a GPU there is one block
             return [self._one_by_one(name, wanted.tolist()).unflatten(0, index.shape) for name in names]
-        if len(self._starts_there) != len(self._starts):
-            self._starts_there = torch.tensor(self._starts, device=self.device)
-        starts = self._starts_there
+        starts = torch.tensor(self._starts)
         of = torch.searchsorted(starts, wanted, right=True) - 1
         order = of.argsort(stable=True)  # rows of one block together: each block is asked once
         within = (wanted - starts[of])[order]
         parts = [
             (i, rows) for i, rows in enumerate(within.split(of.bincount(minlength=len(starts)).tolist())) if len(rows)
         ]
-        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=self.device))
+        back = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
         found = []
         for name in names:
             taken = [self._blocks[i][name].index_select(0, rows) for i, rows in parts] or [self._like[name]]

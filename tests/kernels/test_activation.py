@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import assert_equal_twins
 
 from gtmsm.kernels.activation import activated, activated_by_parts, shortcut, shortcut_by_parts
 from gtmsm.kernels.adam import Schedule
@@ -70,15 +71,6 @@ def by_triton(run):
 
 def doubled(parts):
     return [None if part is None else part.double() for part in parts]
-
-
-def assert_equal_twins(fast, readable, tolerance=1e-5):
-    """In units of the largest number: a sum over thousands of pixels is as inexact as what it adds up."""
-    for index, (one, other) in enumerate(zip(fast, readable, strict=True)):
-        assert one.shape == other.shape, index
-        size = max(1.0, other.abs().max().item())
-        error = (one.double() - other).abs().max().item()
-        assert error <= tolerance * size, f"part {index} is off by {error}, and no number is larger than {size}"
 
 
 @pytest.fixture

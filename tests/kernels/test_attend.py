@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
+from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
 from gtmsm.kernels import attend as module
@@ -59,15 +60,6 @@ def values_and_gradients(run, *inputs, like=uneven):
 def by_triton(*inputs):
     with forced("triton"):
         return attend(*inputs)
-
-
-def assert_equal_twins(fast, readable, tolerance=TOLERANCE):
-    """In units of the largest number."""
-    for name, one, other in zip(NAMES, fast, readable, strict=True):
-        assert one.shape == other.shape, name
-        size = max(1.0, other.abs().max().item())
-        error = (one.double() - other.double()).abs().max().item()
-        assert error <= tolerance * size, f"{name} is off by {error}, and no number is larger than {size}"
 
 
 def assert_fast_equals_readable(inputs, head, tolerance=TOLERANCE, **how):
@@ -229,7 +221,7 @@ def test_gradients_of_query_key_and_value_lie_in_one_tensor(triton_device):
     fast = values_and_gradients(lambda *x: by_triton(*x, 32, into), *inputs)
     assert [x.data_ptr() for x in fast[1:]] == [x.data_ptr() for x in into]
     assert room[..., 32].isnan().all() and room[..., 65:68].isnan().all()
-    assert_equal_twins(fast, values_and_gradients(lambda *x: attend_by_parts(*x, 32), *in_float64(inputs)))
+    assert_equal_twins(fast, values_and_gradients(lambda *x: attend_by_parts(*x, 32), *in_float64(inputs)), TOLERANCE)
 
 
 def test_the_readable_twin_leaves_room_for_gradients_alone():

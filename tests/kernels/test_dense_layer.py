@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
 from gtmsm.kernels import dense_layer as module
@@ -64,16 +65,6 @@ def uneven(y):
 def by_triton(*inputs):
     with forced("triton"):
         return dense_layer(*inputs)
-
-
-def assert_equal_twins(fast, readable, tolerance=1e-5, names=("y", "x", "weight", "bias")):
-    """In units of the largest number: a sum over thousands of rows is as inexact as what it adds up."""
-    assert len(fast) == len(readable)
-    for name, one, other in zip(names, fast, readable, strict=False):
-        assert one.shape == other.shape, name
-        size = max(1.0, other.abs().max().item()) if other.numel() else 1.0
-        error = (one.double() - other.double()).abs().max().item() if other.numel() else 0.0
-        assert error <= tolerance * size, f"{name} is off by {error}, and no number is larger than {size}"
 
 
 @pytest.fixture
@@ -169,7 +160,7 @@ def test_the_triton_layer_gathers_its_rows(shape, dtype, triton_device, launched
     readable = values_and_gradients(
         lambda w, b: dense_layer_by_parts(exact, w, b, True, rows), weight.double(), bias.double()
     )
-    assert_equal_twins(fast, readable, names=("y", "weight", "bias"))
+    assert_equal_twins(fast, readable)
 
 
 def test_the_triton_layer_takes_bytes_that_are_not_gathered(triton_device):
@@ -202,7 +193,7 @@ def test_the_triton_layer_takes_strided_tables_and_rows(triton_device):
     table, weight, bias, rows = table_and_rows(9, 20, 5, 4, triton_device)
     fast = values_and_gradients(lambda w, b: by_triton(strided(table), w, b, True, strided(rows)), weight, bias)
     readable = values_and_gradients(lambda w, b: dense_layer_by_parts(table, w, b, True, rows), weight, bias)
-    assert_equal_twins(fast, readable, names=("y", "weight", "bias"))
+    assert_equal_twins(fast, readable)
 
 
 def test_the_triton_layer_takes_expanded_inputs_and_gradients(triton_device):
@@ -317,7 +308,7 @@ def test_tensor_cores_take_gathered_rows(shape, dtype):
     readable = values_and_gradients(
         lambda w, b: dense_layer_by_parts(exact, w, b, True, rows), weight.double(), bias.double()
     )
-    assert_equal_twins(fast, readable, tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3, names=("y", "w", "b"))
+    assert_equal_twins(fast, readable, tolerance=2e-2 if dtype == torch.bfloat16 else 4e-3)
 
 
 @on_a_gpu  # the interpreter multiplies the bits of a bfloat16

@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -94,15 +95,6 @@ def both_first(x, weight, bias, rows=None, made=torch.float32, **options):
 def both_last(x, weight, bias, **options):
     fast = values_and_gradients(lambda *leaves: by_triton(edge_conv_out, *leaves), x, weight, bias, **options)
     return fast, values_and_gradients(edge_conv_out_by_parts, *(part.double() for part in (x, weight, bias)), **options)
-
-
-def assert_equal_twins(fast, readable, tolerance=1e-5):
-    """In units of the largest number: a sum over thousands of pixels is as inexact as what it adds up."""
-    for index, (one, other) in enumerate(zip(fast, readable, strict=True)):
-        assert one.shape == other.shape, index
-        size = max(1.0, other.abs().max().item()) if other.numel() else 1.0
-        error = (one.double() - other).abs().max().item() if other.numel() else 0.0
-        assert error <= tolerance * size, f"result {index} is off by {error}, and no number is larger than {size}"
 
 
 @pytest.fixture

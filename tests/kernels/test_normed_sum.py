@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import assert_equal_twins
 
 from gtmsm.kernels.adam import Schedule
 from gtmsm.kernels.choice import forced
@@ -57,15 +58,6 @@ def by_triton(*inputs):
 
 def doubled(parts):
     return [None if part is None else part.double() for part in parts]
-
-
-def assert_equal_twins(fast, readable, tolerance=1e-5):
-    """In units of the largest number: a sum over thousands of rows is as inexact as what it adds up."""
-    for index, (one, other) in enumerate(zip(fast, readable, strict=True)):
-        assert one.shape == other.shape, index
-        size = max(1.0, other.abs().max().item())
-        error = (one.double() - other).abs().max().item()
-        assert error <= tolerance * size, f"part {index} is off by {error}, and no number is larger than {size}"
 
 
 @pytest.fixture

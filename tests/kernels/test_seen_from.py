@@ -3,6 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -52,15 +53,6 @@ def by_triton(digest, row, column):
 
 def by_parts_in_double(digest, row, column, arrange=lambda g: g):
     return values_and_gradients(seen_from_by_parts, digest.double(), row, column.double(), arrange)
-
-
-def assert_equal_twins(fast, readable, tolerance=1e-5):
-    """In units of the largest number: a sum is as inexact as what it adds up."""
-    for name, one, other in zip(("y", "digest", "column"), fast, readable, strict=True):
-        assert one.shape == other.shape, name
-        size = max(1.0, other.abs().max().item())
-        error = (one.double() - other).abs().max().item()
-        assert error <= tolerance * size, f"{name} is off by {error}, and no number is larger than {size}"
 
 
 @pytest.fixture

@@ -1,0 +1,14 @@
+"""What a kernel and its readable twin made, side by side; for the tests of kernels."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+
+def assert_equal_twins(fast: Sequence[Tensor], readable: Sequence[Tensor], tolerance: float = 1e-5) -> None:
+    """In units of the largest number: a sum over thousands of rows is as inexact as what it adds up."""
+    for index, (one, other) in enumerate(zip(fast, readable, strict=True)):
+        assert one.shape == other.shape, index
+        size = max(1.0, other.abs().max().item()) if other.numel() else 1.0
+        error = (one.double() - other.double()).abs().max().item() if other.numel() else 0.0
+        assert error <= tolerance * size, f"part {index} is off by {error}, and no number is larger than {size}"

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
 
@@ -12,3 +13,12 @@ def assert_equal_twins(fast: Sequence[Tensor], readable: Sequence[Tensor], toler
         size = max(1.0, other.abs().max().item()) if other.numel() else 1.0
         error = (one.double() - other.double()).abs().max().item() if other.numel() else 0.0
         assert error <= tolerance * size, f"part {index} is off by {error}, and no number is larger than {size}"
+
+
+def assert_close_twins(
+    names: Sequence[str], fast: Sequence[Tensor], readable: Sequence[Tensor], rtol: float = 1e-5, atol: float = 1e-5
+) -> None:
+    """Number by number, in the precision of the fast one."""
+    for name, one, other in zip(names, fast, readable, strict=True):
+        told = f"{name}: {{}}".format
+        torch.testing.assert_close(one, other.to(one.dtype), rtol=rtol, atol=atol, msg=told)

@@ -1,9 +1,11 @@
 """The mixture of App. A.1: its fast twins equal the readable one, which equals a hand computation."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
+from twins import assert_close_twins
 
 from gtmsm.kernels import mixture_cpu
 from gtmsm.kernels.choice import forced
@@ -67,11 +69,7 @@ def value_and_gradients(function, floats, row, dtype=None):
     return [value.detach(), *uneven_gradients(value, leaves)]
 
 
-def assert_equal_twins(fast, readable, rtol, atol):
-    for name, one, other in zip(("value", *NAMES), fast, readable, strict=True):
-        torch.testing.assert_close(
-            one, other.to(one.dtype), rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
+assert_equal_twins = partial(assert_close_twins, ("value", *NAMES))
 
 
 def strided(x):

@@ -1,10 +1,12 @@
 """How places that were found lie from who asked: the fast twin equals the readable one."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.func import vmap
+from twins import assert_close_twins
 
 from gtmsm.kernels.choice import forced
 from gtmsm.kernels.relative import relative, relative_by_parts
@@ -36,12 +38,7 @@ def value_and_gradients(function, place, query, index, dtype=None):
     return [seen.detach(), *torch.autograd.grad((uneven * seen).sum(), leaves)]
 
 
-def assert_equal_twins(fast, readable, rtol=1e-5, atol=1e-5):
-    for name, one, other in zip(("seen", "place", "query"), fast, readable, strict=True):
-        assert one.shape == other.shape
-        torch.testing.assert_close(
-            one, other.to(one.dtype), rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
+assert_equal_twins = partial(assert_close_twins, ("seen", "place", "query"))
 
 
 def test_who_looks_north_has_the_east_to_the_right():

@@ -1,7 +1,10 @@
 """Squared distances of what was found from who asked: the fast twins equal the readable one."""
 
+from functools import partial
+
 import pytest
 import torch
+from twins import assert_close_twins
 
 from gtmsm.kernels import separations_cpu
 from gtmsm.kernels.choice import forced
@@ -43,12 +46,7 @@ def value_and_gradients(function, place, query, index, dtype=None):
     return [distance2.detach(), *torch.autograd.grad((uneven.view_as(distance2) * distance2).sum(), leaves)]
 
 
-def assert_equal_twins(fast, readable, rtol=1e-5, atol=1e-5):
-    for name, one, other in zip(("distance2", "place", "query"), fast, readable, strict=True):
-        assert one.shape == other.shape
-        torch.testing.assert_close(
-            one, other.to(one.dtype), rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
+assert_equal_twins = partial(assert_close_twins, ("distance2", "place", "query"))
 
 
 def test_three_and_four_make_twentyfive():

@@ -1,8 +1,11 @@
 """A small matrix applied to many rows: its fast twins equal the readable one, in full precision."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch.func import functional_call, jacrev, vmap
+from twins import assert_close_twins
 
 from gtmsm.kernels.choice import forced
 from gtmsm.kernels.small_map import small_map, small_map_by_parts
@@ -33,12 +36,7 @@ def value_and_gradients(function, x, M, dtype=None):
     return [y.detach(), *torch.autograd.grad((uneven * y).sum(), leaves)]
 
 
-def assert_equal_twins(fast, readable, rtol=1e-5, atol=1e-5):
-    for name, one, other in zip(("y", "x", "M"), fast, readable, strict=True):
-        assert one.shape == other.shape
-        torch.testing.assert_close(
-            one, other.to(one.dtype), rtol=rtol, atol=atol, msg=lambda text, name=name: f"{name}: {text}"
-        )
+assert_equal_twins = partial(assert_close_twins, ("y", "x", "M"))
 
 
 def test_an_action_does_what_its_column_says():

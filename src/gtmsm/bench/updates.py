@@ -22,8 +22,6 @@ AS_FAST_AS = {
     "walk-strong": Goal("times the FLOP floor", 3.0),
 }
 """Presets whose updates are timed, in the order of `Sizes.batch`."""
-
-
 ROUNDS = {"cuda": 3, "cpu": 0}
 """Of learning, before anything is timed: learned poses retrieve other frames, and more of them, and after each round
 there is room for those. A CPU makes room as it goes."""
@@ -73,7 +71,7 @@ def _update(preset: str, experiment: ImageWalkExperiment | RoomsExperiment, devi
     for _ in range(ROUNDS[device.type]):
         for _ in range(UPDATES_A_ROUND):
             update()
-        updater.take_sums()
+        updater.take_sums()  # and make room
     least = _least_work(setting, model, stage)
     size = f"{batch} × ({stage.tau} + {stage.horizon}) steps"
     return Task(f"{UPDATE}, {preset}", size, update, 1, "updates", least, AS_FAST_AS[preset])

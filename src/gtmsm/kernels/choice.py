@@ -45,6 +45,13 @@ def products_of(dtype: torch.dtype, convolution: bool = False) -> Precision:
     return "ieee" if exact else "tf32"
 
 
+def between_layers(x: Tensor) -> torch.dtype:
+    """The precision of what networks pass on from layer to layer: that of autocast, or else of x."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype if x.is_floating_point() else torch.float32
+
+
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
     """Within this, products of float32 matrices on a GPU may round to TF32 ("high") or not ("highest")."""

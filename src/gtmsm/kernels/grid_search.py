@@ -84,10 +84,17 @@ class Grids(NamedTuple):
 @torch.no_grad()
 def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
     """A grid of the entries from `first` on; nothing is waited for."""
+    halvings = max(0, (len(keys) - 1) // CELL).bit_length()
+    order = _halved(keys, halvings)
+    keys, entry = keys[order], (first + order).int()
+    walls, earliest, nodes = _boxes_in_boxes(keys, entry, halvings)
+    return Grid(keys.T.contiguous(), entry, walls, earliest, first, halvings, nodes)
+
+
+def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
+    """The order of cells: entries halved along the axis in which they are spread most, and the halves again."""
     n = len(keys)
-    halvings = max(0, (n - 1) // CELL).bit_length()
-    entry = torch.arange(first, first + n, dtype=torch.int32, device=keys.device)
-    row = torch.arange(n, device=keys.device)
+    row = order = torch.arange(n, device=keys.device)
     for level in range(halvings):
         members = keys[_members(n, level, keys.device)]
         low, high = members.amin(1), members.amax(1)
@@ -96,9 +103,16 @@ def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
         along = keys.gather(1, widest[part])[:, 0].double() - low.gather(1, widest)[part, 0]
         # Bits of what is not negative have its order; -0.0 counts as 0. A stable sort leaves equals in the order of
         # entries, so that of an agent that stands still the first cell is enough.
-        order = (part << 32 | along.float().abs().view(torch.int32)).sort(stable=True).indices
-        keys, entry = keys[order], entry[order]
-    cells = _members(n, halvings, keys.device)
+        step = (part << 32 | along.float().abs().view(torch.int32)).sort(stable=True).indices
+        keys, order = keys[step], order[step]
+    return order
+
+
+def _boxes_in_boxes(
+    keys: Float[Tensor, "n P"], entry: Int32[Tensor, "n"], halvings: int
+) -> tuple[Float[Tensor, "nodes corners boxes"], Int32[Tensor, "nodes boxes"], tuple[int, ...]]:
+    """Boxes round cells, and round boxes until one node holds them all: `walls`, `earliest` and `nodes` of a `Grid`."""
+    cells = _members(len(keys), halvings, keys.device)
     low, high, earliest = keys[cells].amin(1), keys[cells].amax(1), entry[cells].amin(1)
     levels = []
     while len(earliest) > FAN:
@@ -113,7 +127,7 @@ def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
     for walls, _ in levels[:-1]:
         nodes.append(nodes[-1] + len(walls))
     walls, earliest = (torch.cat(parts) for parts in zip(*levels, strict=True))
-    return Grid(keys.T.contiguous(), entry, walls, earliest, first, halvings, tuple(nodes))
+    return walls, earliest, tuple(nodes)
 
 
 def _members(n: int, halvings: int, device: torch.device) -> Int64[Tensor, "parts size"]:

@@ -13,10 +13,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-PAIRS = 128
-"""Of a query and an entry that a program looks at together: one for each thread."""
-MOST_ENTRIES = 256
-"""Of one query that a program looks at together on the way back."""
+from gtmsm.kernels.separations_triton import PAIRS, queries_and_entries
 
 
 @triton.jit
@@ -124,8 +121,7 @@ class _Relative(torch.autograd.Function):
         into_place, into_query, _ = ctx.needs_input_grad
         g_place = place.new_zeros(place.shape) if into_place else incoming
         g_query = query.new_empty(query.shape) if into_query else incoming
-        entries = min(triton.next_power_of_2(K), MOST_ENTRIES)
-        queries = max(PAIRS // entries, 1)
+        queries, entries = queries_and_entries(K)
         _relative_backward[(triton.cdiv(batch * m, queries),)](
             place, query, index, incoming, g_place, g_query, batch * m, n, m, K,
             *place.stride(), *query.stride(), *index.stride(), *incoming.stride(),

@@ -73,6 +73,12 @@ def _separations_backward(
         tl.store(g_query + number.to(tl.int64) * P + p, into_query, asked)
 
 
+def queries_and_entries(K: int) -> tuple[int, int]:
+    """How many queries a program looks at on the way back, and how many of the K entries of each together."""
+    entries = min(triton.next_power_of_2(K), MOST_ENTRIES)
+    return max(PAIRS // entries, 1), entries
+
+
 class _Separations(torch.autograd.Function):
     """Squared distances, and gradients of places and queries."""
 
@@ -96,8 +102,7 @@ class _Separations(torch.autograd.Function):
         into_place, into_query, _ = ctx.needs_input_grad
         g_place = place.new_zeros(place.shape) if into_place else incoming
         g_query = query.new_empty(query.shape) if into_query else incoming
-        entries = min(triton.next_power_of_2(K), MOST_ENTRIES)
-        queries = max(PAIRS // entries, 1)
+        queries, entries = queries_and_entries(K)
         _separations_backward[(triton.cdiv(batch * m, queries), P)](
             place, query, index, incoming, g_place, g_query, batch * m, n, m, K,
             *place.stride(), *query.stride(), *index.stride(), *incoming.stride(),

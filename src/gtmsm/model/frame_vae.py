@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.activation import activated
+from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.drawn_codes import DrawnCodes, drawn_codes
 from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_out
 from gtmsm.kernels.picture_error import picture_error
@@ -150,7 +151,7 @@ class _ConvEncoder(nn.Sequential):
         if x.requires_grad:  # the fast way has no gradient for frames
             h = F.elu(self[0](x if rows is None else x.index_select(0, rows)))
         else:
-            h = edge_conv_in(x, *_parameters(self[0]), rows, _between(x))
+            h = edge_conv_in(x, *_parameters(self[0]), rows, between_layers(x))
         for layer in (self[2], self[4]):
             weight, bias = _parameters(layer)
             h = activated(convolve(h, weight, 2, 1, transposed=False), bias, "elu")
@@ -186,13 +187,6 @@ class _ConvDecoder(nn.Sequential):
 def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
     """Weight and bias."""
     return layer.get_parameter("weight"), layer.get_parameter("bias")
-
-
-def _between(x: Tensor) -> torch.dtype:
-    """The precision of what lies between layers."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype if x.is_floating_point() else torch.float32
 
 
 def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:

@@ -122,8 +122,8 @@ class RayAttention(Prior):
         of a ray follows from its row alone, which the digest knows.
         """
         x, y, c, s = (part[..., None] for part in relative.unbind(-1))
-        cos = c * self.yaw.cos() - s * self.yaw.sin()
-        sin = s * self.yaw.cos() + c * self.yaw.sin()
+        yaw_cos, yaw_sin = self.yaw.cos(), self.yaw.sin()
+        cos, sin = c * yaw_cos - s * yaw_sin, s * yaw_cos + c * yaw_sin
         passing, along = x * sin - y * cos, x * cos + y * sin
         f = torch.stack([x.expand_as(cos), y.expand_as(cos), cos, sin, passing, along], dim=-1)
         waves = f[..., None, :] * self.frequency[:, None]

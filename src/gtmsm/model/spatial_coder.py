@@ -12,6 +12,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.kernels.activation import activated, shortcut
+from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.edge_conv import edge_conv_out
 from gtmsm.kernels.weighted import convolve
 
@@ -46,6 +47,7 @@ class SpatialEncoder(nn.Sequential):
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
         """Means of all patches, channel by channel, and log-variances."""
         begin, *layers, last, _ = self
+        assert isinstance(begin, nn.Conv2d)
         x, active = shortcut(_windows_convolved(x, begin), None, begin.get_parameter("bias"), "silu")
         patches = _features(layers, x, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
         made = F.linear(patches, _as_it_lies(last), last.get_parameter("bias"))
@@ -67,7 +69,8 @@ class SpatialDecoder(nn.Sequential):
     def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
         """Logits of pixels."""
         unflatten, *layers, last = self
-        made = _features(layers, unflatten(z), unflatten(z))
+        patches = unflatten(z)
+        made = _features(layers, patches, patches)  # codes are not activated
         return edge_conv_out(made, last.get_parameter("weight"), last.get_parameter("bias"))
 
 
@@ -91,22 +94,28 @@ def _convolved(
     x: Float[Tensor, "n inputs height width"], layer: nn.Conv2d | nn.ConvTranspose2d
 ) -> Float[Tensor, "n outputs high wide"]:
     """A layer without its bias."""
-    stride, padding = layer.stride[0], layer.padding[0]
-    assert isinstance(padding, int)
-    return convolve(x, layer.weight, stride, padding, isinstance(layer, nn.ConvTranspose2d))
+    return convolve(x, layer.weight, layer.stride[0], _padding(layer)[0], isinstance(layer, nn.ConvTranspose2d))
 
 
 def _windows_convolved(
-    x: Float[Tensor, "n channel height width"], layer: nn.Module
+    x: Float[Tensor, "n channel height width"], layer: nn.Conv2d
 ) -> Float[Tensor, "n outputs high wide"]:
-    """The first layer without its bias, as a product of all windows of 4x4 pixels, two pixels apart.
+    """A layer without its bias, as a product of all windows that it looks at.
 
-    Libraries are bad at convolving three channels, and there are only four times as many numbers in the windows.
+    For the first one: libraries are bad at convolving three channels, and windows of 4x4 pixels, two pixels apart, are
+    only four times as many numbers.
     """
-    half = torch.is_autocast_enabled(x.device.type)
-    x = x.to(torch.get_autocast_dtype(x.device.type) if half else x.dtype, memory_format=torch.channels_last)
-    windows = F.pad(x, (1, 1, 1, 1)).unfold(2, 4, 2).unfold(3, 4, 2).permute(0, 2, 3, 4, 5, 1)
+    (high, wide), (down, right), (above, beside) = layer.kernel_size, layer.stride, _padding(layer)
+    x = F.pad(x.to(between_layers(x), memory_format=torch.channels_last), (beside, beside, above, above))
+    windows = x.unfold(2, high, down).unfold(3, wide, right).permute(0, 2, 3, 4, 5, 1)
     return F.linear(windows.flatten(3), _as_it_lies(layer)).permute(0, 3, 1, 2)
+
+
+def _padding(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[int, int]:
+    """Above and beside a picture; PyTorch also knows words for it, which we do not use."""
+    assert not isinstance(layer.padding, str)
+    above, beside = layer.padding
+    return above, beside
 
 
 def _as_it_lies(layer: nn.Module) -> Float[Tensor, "outputs inputs"]:

@@ -16,6 +16,7 @@ from gtmsm.kernels.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
+from gtmsm.training.engine import best_convolutions
 from gtmsm.training.optimiser import Adam
 from gtmsm.training.prospect import Source
 
@@ -120,13 +121,13 @@ class Updater:
         self._pace()
         self._release()
 
-    def _release(self) -> None:
+    def _release(self, room: int | None = None) -> None:
         """Let go of the graph: the next updates run one by one, until it is captured anew."""
-        self._graph, self._room = None, None
+        self._graph, self._room = None, room
         self._most_needed.zero_()
-        # A graph can be captured once everything has been allocated and compiled: after a few real updates. The first
-        # two tell how much room the others need.
-        self._until_capture = 4
+        # A graph can be captured once everything has been allocated and compiled: after two real updates. Where nobody
+        # knows how much room these need, two more come before them and tell.
+        self._until_capture = 4 if room is None else 2
 
     def run(self) -> None:
         """One update."""
@@ -135,10 +136,11 @@ class Updater:
         elif self._graph is not None:
             self._graph.replay()
         elif self._until_capture > 0:
-            if self._until_capture == 2 and (needed := int(self._most_needed)):
+            if self._until_capture == 2 and self._room is None and (needed := int(self._most_needed)):
                 self._room = _room_for(needed)
+            # What merely tells how much room is needed is of shapes that never come again: none to search for.
+            self._rehearse(searching=self._until_capture <= 2)
             self._until_capture -= 1
-            self._rehearse()
         else:
             self._capture()
             self.run()
@@ -199,11 +201,11 @@ class Updater:
         together = {"rest": "bound", "landmarks": "pairs", "motion": None if held else steps, "walls": steps}
         self.optimiser.pace(faster, together)
 
-    def _rehearse(self) -> None:
-        """An update on a stream of its own, as capturing wants it beforehand."""
+    def _rehearse(self, searching: bool) -> None:
+        """An update on a stream of its own, as capturing wants it beforehand; `searching` for the best convolutions."""
         stage = torch.cuda.Stream()
         stage.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stage):
+        with torch.cuda.stream(stage), best_convolutions(searching and torch.backends.cudnn.benchmark):
             self._update()
         torch.cuda.current_stream().wait_stream(stage)
 
@@ -214,7 +216,7 @@ class Updater:
         needed = int(self._most_needed)
         self._most_needed.zero_()
         if needed > self._room or 0 < 2 * _room_for(needed) < self._room:
-            self._release()
+            self._release(_room_for(needed))
 
     def _capture(self) -> None:
         """Record the update without running it."""
@@ -223,6 +225,9 @@ class Updater:
         graph.register_generator_state(self.generator)
         with torch.cuda.graph(graph):
             self._update()
+        # PyTorch sets where the generator stands on the stream that captures, and on ours before each replay. On a busy
+        # GPU the former could come last, and an update would draw the numbers that the very first one drew.
+        torch.cuda.synchronize()
         self._graph = graph
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
@@ -51,8 +52,11 @@ def write_atomically(path: Path, content: bytes | str) -> None:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """A safetensors file, atomically, with a description of ours inside."""
-    # clone: safetensors refuses tensors that share memory
-    whole = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    # A copy of each, wherever it is: safetensors refuses tensors that share memory.
+    whole = {
+        name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, value in tensors.items()
+    }
     write_atomically(path, save(whole, {"gtmsm": json.dumps(about)}))
 
 

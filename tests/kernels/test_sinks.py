@@ -53,3 +53,14 @@ def test_what_is_no_parameter_has_no_sink():
         assert sinks_of(parameter, 2 * parameter) is None
         assert sinks_of(torch.nn.Parameter(torch.ones(2))) is None
     assert sinks_of(parameter) is None
+
+
+@pytest.mark.parametrize("programs", [1, 256, 257, 700])
+def test_what_many_programs_found_is_added_to_what_a_sink_holds(triton_device, programs):
+    from gtmsm.kernels.sums_triton import sink
+
+    shares = torch.randn(programs, 2, 19, generator=torch.Generator().manual_seed(2)).to(triton_device)
+    sinks = [torch.ones(19, device=triton_device), torch.zeros(19, device=triton_device)]
+    sink(shares, sinks)
+    expected = shares.double().sum(0) + torch.tensor([[1.0], [0.0]], device=triton_device)
+    torch.testing.assert_close(torch.stack(sinks).double(), expected, rtol=1e-5, atol=1e-4)

@@ -38,7 +38,7 @@ class Windows:
         def cut(part: Tensor) -> Tensor:
             return part.flatten(0, 1).index_select(0, row).unflatten(0, (n, steps))
 
-        return Clip(cut(self.frames).float().div_(255), cut(self.a), cut(self.true_pose), cut(self.true_step))
+        return Clip(cut(self.frames) / 255, cut(self.a), cut(self.true_pose), cut(self.true_step))
 
 
 def record_windows(

@@ -1,4 +1,4 @@
-"""Sums of what many programs found, in a fixed order."""
+"""Sums of what many programs found: in a fixed order, or into sinks, in whatever order programs come."""
 
 from collections.abc import Sequence
 
@@ -10,25 +10,20 @@ from gtmsm.kernels.aside import aside, noted
 from gtmsm.kernels.sinks import sinks_of
 
 MOST_SINKS = 3
-
-
-@triton.jit
-def _total(
-    shares, column, there, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr
-):  # pragma: no cover - runs on the GPU
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for first in range(0, count, ROWS):
-        row = first + tl.arange(0, ROWS)
-        at = shares + row.to(tl.int64)[:, None] * size + column[None, :]
-        total += tl.load(at, (row < count)[:, None] & there[None, :], 0.0)
-    return tl.sum(total, 0)
+SUNK_AT_ONCE = 256
+"""Rows that one program adds up for a sink: some kernels leave 2,000 of them, which one program would read in turn."""
 
 
 @triton.jit
 def _sum(shares, sums, count, size, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # pragma: no cover - runs on the GPU
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     there = column < size
-    tl.store(sums + column, _total(shares, column, there, count, size, ROWS, COLUMNS), there)
+    total = tl.zeros([ROWS, COLUMNS], tl.float32)
+    for first in range(0, count, ROWS):
+        row = first + tl.arange(0, ROWS)
+        at = shares + row.to(tl.int64)[:, None] * size + column[None, :]
+        total += tl.load(at, (row < count)[:, None] & there[None, :], 0.0)
+    tl.store(sums + column, tl.sum(total, 0), there)
 
 
 @triton.jit
@@ -37,9 +32,11 @@ def _sink(
 ):  # pragma: no cover - runs on the GPU
     part = tl.program_id(1)
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    row = tl.program_id(2) * ROWS + tl.arange(0, ROWS)
     there = column < width
-    total = _total(shares + part * width, column, there, count, size, ROWS, COLUMNS)
-    # Atomic: a parameter used several times is added to by several launches, and not all on one stream.
+    at = shares + row.to(tl.int64)[:, None] * size + part * width + column[None, :]
+    total = tl.sum(tl.load(at, (row < count)[:, None] & there[None, :], 0.0), 0)
+    # Atomic: rows are shared out among programs, and a parameter used several times is added to by several launches.
     if part == 0:
         tl.atomic_add(first + column, total, there, sem="relaxed")
     elif part == 1:
@@ -61,9 +58,8 @@ def sink(shares: Tensor, sinks: Sequence[Tensor]) -> None:
     count, parts, width = shares.shape
     assert parts == len(sinks) <= MOST_SINKS
     spare = [sinks[0]] * (MOST_SINKS - parts)
-    rows, warps = (512, 8) if count > 512 else (128, 4)
-    _sink[(triton.cdiv(width, 16), parts)](
-        shares, *sinks, *spare, count, width, parts * width, ROWS=rows, COLUMNS=16, num_warps=warps
+    _sink[(triton.cdiv(width, 16), parts, triton.cdiv(count, SUNK_AT_ONCE))](
+        shares, *sinks, *spare, count, width, parts * width, ROWS=SUNK_AT_ONCE, COLUMNS=16, num_warps=4
     )
 
 

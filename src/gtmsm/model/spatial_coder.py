@@ -6,14 +6,14 @@ lies between convolutions took longer than they did.
 
 from collections.abc import Iterable
 
-import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.kernels.activation import activated, shortcut
 from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.edge_conv import edge_conv_out
+from gtmsm.kernels.frame_windows import frame_windows
 from gtmsm.kernels.weighted import convolve
 
 
@@ -44,11 +44,13 @@ class SpatialEncoder(nn.Sequential):
             nn.Conv2d(deep, outputs, 1), nn.Flatten(),
         )  # fmt: skip
 
-    def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
-        """Means of all patches, channel by channel, and log-variances."""
+    def forward(
+        self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
+    ) -> Float[Tensor, "n both"]:
+        """Means of all patches, channel by channel, and log-variances, of every frame or of those that `rows` names."""
         begin, *layers, last, _ = self
         assert isinstance(begin, nn.Conv2d)
-        x, active = shortcut(_windows_convolved(x, begin), None, begin.get_parameter("bias"), "silu")
+        x, active = shortcut(_windows_convolved(x, begin, rows), None, begin.get_parameter("bias"), "silu")
         patches = _features(layers, x, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
         made = F.linear(patches, _as_it_lies(last), last.get_parameter("bias"))
         return made.permute(0, 3, 1, 2).flatten(1)
@@ -98,17 +100,16 @@ def _convolved(
 
 
 def _windows_convolved(
-    x: Float[Tensor, "n channel height width"], layer: nn.Conv2d
+    x: Float[Tensor, "m channel height width"], layer: nn.Conv2d, rows: Int64[Tensor, "n"] | None
 ) -> Float[Tensor, "n outputs high wide"]:
-    """A layer without its bias, as a product of all windows that it looks at.
+    """A layer without its bias, as a product of all windows that it looks at in frames that `rows` names.
 
     For the first one: libraries are bad at convolving three channels, and windows of 4x4 pixels, two pixels apart, are
     only four times as many numbers.
     """
-    (high, wide), (down, right), (above, beside) = layer.kernel_size, layer.stride, _padding(layer)
-    x = F.pad(x.to(between_layers(x), memory_format=torch.channels_last), (beside, beside, above, above))
-    windows = x.unfold(2, high, down).unfold(3, wide, right).permute(0, 2, 3, 4, 5, 1)
-    return F.linear(windows.flatten(3), _as_it_lies(layer)).permute(0, 3, 1, 2)
+    (high, wide), (below, right) = layer.kernel_size, layer.stride
+    windows = frame_windows(x, (high, wide), (below, right), _padding(layer), rows, between_layers(x))
+    return F.linear(windows, _as_it_lies(layer)).permute(0, 3, 1, 2)
 
 
 def _padding(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[int, int]:

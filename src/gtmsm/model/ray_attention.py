@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from gtmsm.kernels.activation import activated
 from gtmsm.kernels.apart import Apart, apart
 from gtmsm.kernels.attend import attend
+from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.normed_sum import normed_sum
+from gtmsm.kernels.ray_columns import ray_columns
 from gtmsm.kernels.seen_from import seen_from
 from gtmsm.kernels.weighted import project
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
@@ -115,19 +117,11 @@ class RayAttention(Prior):
         return code.unflatten(-1, (self.channels, -1)).mT
 
     def _columns(self, relative: Float[Tensor, "*views 4"]) -> Float[Tensor, "*views columns features"]:
-        """Where the columns of rays of a view run, in the frame of the pose asked for.
+        """Where the columns of rays of a view run, in the frame of the pose asked for; as the next layer takes it.
 
-        Origin and direction, and the line's own coordinates: how far it passes from the asking eye, and how far
-        along it the eye is abreast. All also as waves of several lengths, which attention can compare finely. The slope
-        of a ray follows from its row alone, which the digest knows.
+        The slope of a ray follows from its row alone, which the digest knows.
         """
-        x, y, c, s = (part[..., None] for part in relative.unbind(-1))
-        yaw_cos, yaw_sin = self.yaw.cos(), self.yaw.sin()
-        cos, sin = c * yaw_cos - s * yaw_sin, s * yaw_cos + c * yaw_sin
-        passing, along = x * sin - y * cos, x * cos + y * sin
-        f = torch.stack([x.expand_as(cos), y.expand_as(cos), cos, sin, passing, along], dim=-1)
-        waves = f[..., None, :] * self.frequency[:, None]
-        return torch.cat([f, torch.stack([waves.sin(), waves.cos()], dim=-2).flatten(-3)], dim=-1)
+        return ray_columns(relative, self.yaw, self.frequency, between_layers(relative))
 
 
 class _Norm(nn.Module):

@@ -216,7 +216,7 @@ class Updater:
         needed = int(self._most_needed)
         self._most_needed.zero_()
         if needed > self._room or 0 < 2 * _room_for(needed) < self._room:
-            self._release(_room_for(needed))
+            self._release(_room_for(needed, spare=0.05))  # the most of many updates, of which hardly one needs more
 
     def _capture(self) -> None:
         """Record the update without running it."""
@@ -231,6 +231,6 @@ class Updater:
         self._graph = graph
 
 
-def _room_for(needed: int) -> int:
+def _room_for(needed: int, spare: float = 0.2) -> int:
     """A fifth more than was needed, so that hardly an update finds too little; a round number, as GPUs like them."""
-    return 128 * math.ceil(1.2 * needed / 128)
+    return 128 * math.ceil((1 + spare) * needed / 128)

@@ -65,6 +65,8 @@ def short(kernel: str) -> str:
     'vectorized_elementwise_kernel<CUDAFunctor_add>'
     """
     kernel = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
+    if kernel.startswith("_Z"):
+        kernel = _as_written(kernel)
     if kernel.startswith("aten::") or "<" not in kernel:
         return kernel.split("(")[0]
     name, rest = kernel.split("<", 1)
@@ -72,3 +74,16 @@ def short(kernel: str) -> str:
     plain = {"float", "int", "bool", "char", "true", "false", "unsigned", "std", "array", "long", "double"}
     telling = [word for word in words if word[0].isalpha() and word not in plain and len(word) > 3]
     return f"{name.split('::')[-1]}<{telling[0]}>" if telling else name.split("::")[-1]
+
+
+def _as_written(mangled: str) -> str:
+    """About what a mangled name was in C++, where each word is preceded by its length: the kernel, its longer words."""
+    inside = mangled.startswith("_ZN")
+    mangled = re.sub(r"L[a-z]+[0-9]+E", "", mangled)  # numbers between < and >, which are no lengths
+    words, at = list[str](), 0
+    while found := re.compile("[0-9]+").search(mangled, at):
+        at = found.end() + int(found.group())
+        words.append(mangled[found.end() : at])
+    name, *rest = words[inside:] or [mangled]
+    telling = [word for word in rest if len(word) > 6]
+    return f"{name}<{', '.join(telling)}>" if telling else name

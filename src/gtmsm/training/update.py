@@ -232,5 +232,5 @@ class Updater:
 
 
 def _room_for(needed: int, spare: float = 0.2) -> int:
-    """A fifth more than was needed, so that hardly an update finds too little; a round number, as GPUs like them."""
+    """So much more than was needed that hardly an update finds too little; a round number, as GPUs like them."""
     return 128 * math.ceil((1 + spare) * needed / 128)

@@ -1,4 +1,4 @@
-"""What a kernel and its readable twin made, side by side; for the tests of kernels."""
+"""What a kernel and its readable twin made, side by side, and inputs that lie oddly; for the tests of kernels."""
 
 from collections.abc import Sequence
 
@@ -22,3 +22,10 @@ def assert_close_twins(
     for name, one, other in zip(names, fast, readable, strict=True):
         told = f"{name}: {{}}".format
         torch.testing.assert_close(one, other.to(one.dtype), rtol=rtol, atol=atol, msg=told)
+
+
+def strided(x: Tensor) -> Tensor:
+    """The same numbers, every second element of a larger tensor, axes stored backwards."""
+    backwards = tuple(range(x.dim()))[::-1]
+    others = ~x if x.dtype == torch.bool else x + 1
+    return torch.stack([x, others], -1).permute(*backwards, -1).contiguous().permute(*backwards, -1)[..., 0]

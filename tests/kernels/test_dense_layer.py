@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from twins import assert_equal_twins
+from twins import assert_equal_twins, strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels import dense_layer as module
@@ -167,13 +167,6 @@ def test_the_triton_layer_takes_bytes_that_are_not_gathered(triton_device):
     table, weight, bias, _ = table_and_rows(9, 1, 5, 4, triton_device, torch.uint8)
     fast = by_triton(table, weight, bias, False)
     assert_equal_twins([fast], [dense_layer_by_parts(table, weight.double(), bias.double(), False)])
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    axes = range(x.dim() - 1, -1, -1)
-    wide = torch.stack([x, x + 1], dim=-1).permute(*axes, x.dim()).contiguous()
-    return wide.permute(*axes, x.dim())[..., 0]
 
 
 def test_the_triton_layer_takes_strided_inputs_and_gradients(triton_device):

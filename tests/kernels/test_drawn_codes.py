@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -51,11 +52,6 @@ def assert_equal_twins(both, asked, noise, parts=PARTS):
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
     rtol = 1e-2 if both.dtype == torch.bfloat16 else 1e-4
     torch.testing.assert_close(fast[-1].double(), readable[-1], rtol=rtol, atol=1e-5)
-
-
-def strided(x):
-    """The same numbers with others between them."""
-    return torch.stack([x, x + 1], -1)[..., 0]
 
 
 @both_twins

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from twins import assert_equal_twins
+from twins import assert_equal_twins, strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -180,13 +180,6 @@ def test_pictures_are_gathered(n, dtype, triton_device):
 
 def test_bytes_need_not_be_gathered(triton_device):
     assert_equal_twins(*both_first(*first(2, 3, 16, 5, 6, device=triton_device, dtype=torch.uint8)))
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    axes = range(x.dim() - 1, -1, -1)
-    wide = torch.stack([x, x + 1], dim=-1).permute(*axes, x.dim()).contiguous()
-    return wide.permute(*axes, x.dim())[..., 0]
 
 
 LAYOUTS = {"strided": strided, "channels last": channels_last, "expanded": lambda x: x[:1].expand_as(x)}

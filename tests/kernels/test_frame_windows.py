@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -100,13 +101,6 @@ def test_numbers_are_rounded_as_pytorch_rounds_them():
     extreme = torch.tensor([3.4e38, -3.4e38, float("inf"), 1e-39, -1e-41, -0.0, 1e4, 1 / 3]).cuda()
     for pixels in (x, -x, extreme.expand(1, 1, 8, 8), torch.rand(50, 3, 32, 32).cuda()):
         assert_same(pixels, FOURS, made=torch.bfloat16)
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    axes = range(x.dim() - 1, -1, -1)
-    wide = torch.stack([x, x + 1], dim=-1).permute(*axes, x.dim()).contiguous()
-    return wide.permute(*axes, x.dim())[..., 0]
 
 
 LAYOUTS = {

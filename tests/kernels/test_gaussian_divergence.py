@@ -6,7 +6,7 @@ import math
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
-from twins import assert_close_twins
+from twins import assert_close_twins, strided
 
 from gtmsm.kernels import gaussian_divergence_triton
 from gtmsm.kernels.choice import forced
@@ -40,11 +40,6 @@ def assert_equal_twins(parts, learning=PARTS, lay=torch.clone):
     readable = divergence_and_gradients(gaussian_divergence_by_parts, [x.double() for x in parts], learning, lay)
     assert all(part.dtype == torch.float32 and part.is_contiguous() for part in fast)
     assert_close_twins(("divergence", *learning), fast, readable)
-
-
-def strided(x):
-    """The same numbers with others between them."""
-    return torch.stack([x, x + 1], -1)[..., 0]
 
 
 @both_twins

@@ -6,6 +6,7 @@ import warnings
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.kernels import landmark_scan_cpu
 from gtmsm.kernels.choice import forced
@@ -324,13 +325,6 @@ def test_far_from_the_origin_answers_are_the_same(dtype, tolerance):
     far_poses, far_variances = landmark_scan(*arranged(inputs, index))
     torch.testing.assert_close(far_poses - 1e4, poses, rtol=0, atol=tolerance)
     torch.testing.assert_close(far_variances, variances, rtol=0, atol=tolerance)
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    axes = range(x.dim() - 1, -1, -1)
-    wide = torch.stack([x, x + 1], dim=-1).permute(*axes, x.dim()).contiguous()
-    return wide.permute(*axes, x.dim())[..., 0]
 
 
 def test_inputs_need_not_be_contiguous():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.kernels.choice import forced
 from gtmsm.kernels.mean_bound import MeanBound, mean_bound, mean_bound_by_parts
@@ -45,11 +46,6 @@ def assert_equal_twins(floats, counts, parts=PARTS, pixels=PIXELS):
     for one, other in zip(fast, readable, strict=True):
         assert one.dtype == torch.float32
         torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4 if one.dim() == 0 else 1e-7)
-
-
-def strided(x):
-    """The same with something else between."""
-    return torch.stack([x, torch.zeros_like(x)], -1)[..., 0]
 
 
 @both_twins

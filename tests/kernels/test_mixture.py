@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from twins import assert_close_twins
+from twins import assert_close_twins, strided
 
 from gtmsm.kernels import mixture_cpu
 from gtmsm.kernels.choice import forced
@@ -70,11 +70,6 @@ def value_and_gradients(function, floats, row, dtype=None):
 
 
 assert_equal_twins = partial(assert_close_twins, ("value", *NAMES))
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    return torch.stack([x, x + 1], dim=-1).permute(1, 0, 2).contiguous().permute(1, 0, 2)[..., 0]
 
 
 def test_two_entries_at_distances_one_and_two_weigh_as_their_inverse_squares():

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels import nearest, nearest_cpu
@@ -97,11 +98,6 @@ def test_equals_on_either_side_of_a_query_come_by_index(searched):
 def test_by_hand():
     keys, queries = torch.tensor([[[5.0], [1.0], [3.0], [1.0]]]), torch.tensor([[[0.0], [4.5]]])
     assert nearest_k_by_matrix(keys, queries, 3).tolist() == [[[1, 3, 2], [0, 2, 1]]]
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    return torch.stack([x, x + 1], -1).permute(2, 1, 0, 3).contiguous().permute(2, 1, 0, 3)[..., 0]
 
 
 def test_inputs_need_not_be_contiguous_and_may_be_expanded(searched):

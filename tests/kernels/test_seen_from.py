@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from twins import assert_equal_twins
+from twins import assert_equal_twins, strided
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.choice import forced
@@ -136,12 +136,6 @@ def test_tokens_of_nothing_but_one_number_stay_finite(triton_device):
     fast = values_and_gradients(by_triton, *inputs)
     assert all(part.isfinite().all() for part in fast)
     assert_equal_twins(fast, by_parts_in_double(*inputs))
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    backwards = tuple(range(x.dim()))[::-1]
-    return torch.stack([x, x + 1], -1).permute(*backwards, -1).contiguous().permute(*backwards, -1)[..., 0]
 
 
 def test_inputs_need_not_be_contiguous_and_may_be_expanded(triton_device):

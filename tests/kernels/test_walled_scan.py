@@ -4,6 +4,7 @@ import warnings
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.kernels import walled_scan_cpu
 from gtmsm.kernels.choice import forced
@@ -82,13 +83,6 @@ def test_one_step_is_the_equation_of_the_paper():
     logit = torch.relu((start + d[:, 0]) @ W.T + b) @ v + c
     by_hand = start + d[:, 0] / (1 + (-logit).exp())[:, None] + noise[:, 0]
     torch.testing.assert_close(walled_scan(start, d, noise, Gate(W, b, v, c))[:, 0], by_hand, rtol=1e-12, atol=1e-12)
-
-
-def strided(x):
-    """The same numbers, every second element of a larger tensor, axes stored backwards."""
-    axes = range(x.dim() - 1, -1, -1)
-    wide = torch.stack([x, x + 1], dim=-1).permute(*axes, x.dim()).contiguous()
-    return wide.permute(*axes, x.dim())[..., 0]
 
 
 def test_inputs_need_not_be_contiguous():

@@ -155,8 +155,29 @@ def test_from_one_and_the_same_state_a_captured_update_learns_the_same(name):
     assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
 
 
+@pytest.mark.parametrize(
+    ("updates", "needed", "room"),
+    [
+        (50, 1001, 1152),  # a twentieth more than the most of many updates, in round numbers
+        (3, 1001, 1280),  # a fifth more than that of a few
+        (50, 1000, 1000),  # enough
+        (50, 420, 1000),
+        (50, 300, 384),  # far too much
+        (50, 0, 1000),  # nobody looked
+    ],
+)
+def test_room_follows_what_updates_need(updates, needed, room):
+    _, updater = a_model_and_its_updater(MODELS["mixture"], "cpu")
+    updater._room = 1000
+    updater._most_needed.fill_(needed)
+    updater.sums["updates"].fill_(updates)
+    updater.take_sums()
+    assert updater._room == room
+    assert int(updater._most_needed) == 0
+
+
 @captures
-def test_where_more_frames_are_needed_there_is_more_room():
+def test_where_more_frames_are_needed_a_graph_is_captured_anew():
     _, updater = a_model_and_its_updater(MODELS["mixture"], "cuda")
     for _ in range(5):
         updater.run()
@@ -181,12 +202,14 @@ def weights_after(updates, name, captured):
 def busy_gpu():
     """A GPU that others use as well."""
     others = [subprocess.Popen([sys.executable, "-c", MULTIPLY_FOR_EVER], stdout=subprocess.PIPE) for _ in range(6)]
-    for other in others:
-        other.stdout.readline()
-    yield
-    for other in others:
-        other.kill()
-        other.communicate()
+    try:
+        for other in others:
+            assert other.stdout.readline() == b"here we go\n"
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.communicate()
 
 
 MULTIPLY_FOR_EVER = """

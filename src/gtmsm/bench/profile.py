@@ -77,13 +77,21 @@ def short(kernel: str) -> str:
 
 
 def _as_written(mangled: str) -> str:
-    """About what a mangled name was in C++, where each word is preceded by its length: the kernel, its longer words."""
-    inside = mangled.startswith("_ZN")
-    mangled = re.sub(r"L[a-z]+[0-9]+E", "", mangled)  # numbers between < and >, which are no lengths
-    words, at = list[str](), 0
-    while found := re.compile("[0-9]+").search(mangled, at):
-        at = found.end() + int(found.group())
-        words.append(mangled[found.end() : at])
-    name, *rest = words[inside:] or [mangled]
-    telling = [word for word in rest if len(word) > 6]
+    """About what a mangled name was in C++: the kernel without name spaces, and the longer words between < and >.
+
+    Words are preceded by their length; numbers (L...E) and what was said before (S..._) are left out.
+    """
+    name, telling = mangled, list[str]()
+    at, in_name = len("_ZN") if mangled.startswith("_ZN") else len("_Z"), True
+    while at < len(mangled):
+        if found := re.compile("[0-9]+").match(mangled, at):
+            begin, at = found.end(), found.end() + int(found.group())
+            if in_name:
+                name = mangled[begin:at]
+            elif at - begin > 6:
+                telling.append(mangled[begin:at])
+        else:
+            in_name = False
+            skipped = re.compile("L[a-z]+n?[0-9]+E|S[0-9A-Z]*_|.").match(mangled, at)
+            at = skipped.end() if skipped else len(mangled)
     return f"{name}<{', '.join(telling)}>" if telling else name

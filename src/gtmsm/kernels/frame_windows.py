@@ -54,7 +54,8 @@ def frame_windows(
     )
     precise = x.dtype in (torch.float32, torch.bfloat16) and made in (torch.float32, torch.bfloat16)
     small = 0 < high * wide * x.shape[1] <= MOST
-    if choose(x, triton=precise and small and not x.requires_grad) == "triton":
+    learning = torch.is_grad_enabled() and x.requires_grad
+    if choose(x, triton=precise and small and not learning) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import frame_windows_triton
 

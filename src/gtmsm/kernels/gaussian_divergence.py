@@ -31,8 +31,7 @@ def gaussian_divergence(
     """KL[N(mean, var) || N(other_mean, other_var)], by the fastest twin."""
     parts = (mean, log_var, other_mean, other_log_var)
     precise = all(part.dtype == torch.float32 and part.device == mean.device for part in parts)
-    # Whatever must be broadcast is left to PyTorch: a kernel would read beyond its end.
-    alike = all(part.shape == mean.shape for part in parts)
+    alike = all(part.shape == mean.shape for part in parts)  # a kernel would read beyond the end of a shorter one
     if choose(mean, triton=precise and alike and mean.numel() > 0) == "triton":
         # Imported here: Triton comes with the CUDA builds of PyTorch only.
         from gtmsm.kernels import gaussian_divergence_triton

@@ -73,7 +73,7 @@ class FrameVAE(nn.Module):
         noise: Float[Tensor, "asked Z"] | None,
     ) -> DrawnCodes:
         """q(z|x) of the frames `rows`, for learning: with samples of the first `asked` of them, and not in portions."""
-        # Encoders gather rows without a copy, but not from frames that somebody learns.
+        # Rows are gathered without a copy, but by dense layers not from frames that somebody learns.
         both = self.encoder(x.index_select(0, rows)) if x.requires_grad else self.encoder(x, rows)
         with torch.autocast(x.device.type, enabled=False):
             return drawn_codes(both, asked, noise, LOWEST, HIGHEST)

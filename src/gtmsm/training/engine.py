@@ -37,19 +37,13 @@ def tuned() -> Iterator[None]:
     TF32: the codes' own noise is far coarser. And the best convolution is looked for, since shapes stay the same for
     thousands of updates.
     """
-    with best_convolutions(True), float32_products("high"):
-        yield
-
-
-@contextmanager
-def best_convolutions(searching: bool) -> Iterator[None]:
-    """Within this, cuDNN tries all it has for every new shape, or takes what it guesses to be good."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = searching
+    searching = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
     try:
-        yield
+        with float32_products("high"):
+            yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = searching
 
 
 def is_first_process() -> bool:

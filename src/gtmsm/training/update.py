@@ -16,7 +16,6 @@ from gtmsm.kernels.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
-from gtmsm.training.engine import best_convolutions
 from gtmsm.training.optimiser import Adam
 from gtmsm.training.prospect import Source
 
@@ -68,6 +67,8 @@ def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> Adam:
 
 
 CPU = torch.device("cpu")
+MANY = 20
+"""Updates of which the most that any needed is hardly exceeded by the next ones."""
 
 
 class Updater:
@@ -131,19 +132,21 @@ class Updater:
 
     def run(self) -> None:
         """One update."""
-        if self.generator.device.type != "cuda" or self.fabric.world_size > 1:
+        alone = self.fabric.world_size == 1
+        if self.generator.device.type != "cuda":
             self._update()
         elif self._graph is not None:
             self._graph.replay()
         elif self._until_capture > 0:
             if self._until_capture == 2 and self._room is None and (needed := int(self._most_needed)):
                 self._room = _room_for(needed)
-            # What merely tells how much room is needed is of shapes that never come again: none to search for.
-            self._rehearse(searching=self._until_capture <= 2)
             self._until_capture -= 1
-        else:
+            self._rehearse() if alone else self._update()
+        elif alone:
             self._capture()
             self.run()
+        else:  # a graph waits for no other process, but shapes stay the same here, too
+            self._update()
 
     def share(self, model: WorldModel) -> None:
         """Give every process the weights of the first, after a change that no gradient made."""
@@ -165,7 +168,7 @@ class Updater:
         updates = max(1.0, self.sums["updates"].item())
         means = {name: total.item() / updates for name, total in self.sums.items() if name != "updates"}
         self._sums.zero_()
-        self._make_room()
+        self._make_room(int(updates))
         return means
 
     def _update(self) -> None:
@@ -201,22 +204,22 @@ class Updater:
         together = {"rest": "bound", "landmarks": "pairs", "motion": None if held else steps, "walls": steps}
         self.optimiser.pace(faster, together)
 
-    def _rehearse(self, searching: bool) -> None:
-        """An update on a stream of its own, as capturing wants it beforehand; `searching` for the best convolutions."""
+    def _rehearse(self) -> None:
+        """An update on a stream of its own, as capturing wants it beforehand."""
         stage = torch.cuda.Stream()
         stage.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stage), best_convolutions(searching and torch.backends.cudnn.benchmark):
+        with torch.cuda.stream(stage):
             self._update()
         torch.cuda.current_stream().wait_stream(stage)
 
-    def _make_room(self) -> None:
-        """Capture anew where updates have come to need more room than there is, or far less."""
+    def _make_room(self, updates: int) -> None:
+        """Capture anew where so many updates have come to need more room than there is, or far less."""
         if self._room is None:
             return
         needed = int(self._most_needed)
         self._most_needed.zero_()
         if needed > self._room or 0 < 2 * _room_for(needed) < self._room:
-            self._release(_room_for(needed, spare=0.05))  # the most of many updates, of which hardly one needs more
+            self._release(_room_for(needed, updates))
 
     def _capture(self) -> None:
         """Record the update without running it."""
@@ -231,6 +234,7 @@ class Updater:
         self._graph = graph
 
 
-def _room_for(needed: int, spare: float = 0.2) -> int:
-    """So much more than was needed that hardly an update finds too little; a round number, as GPUs like them."""
+def _room_for(needed: int, updates: int = 2) -> int:
+    """So much more than these updates needed that hardly one finds too little; a round number, as GPUs like them."""
+    spare = 0.2 if updates < MANY else 0.05
     return 128 * math.ceil((1 + spare) * needed / 128)

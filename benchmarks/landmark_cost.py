@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
-from gtmsm.kernels.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
 
 BATCH, STEPS, K, HIDDEN, PAST = 64, 512, 8, 64, 256
 

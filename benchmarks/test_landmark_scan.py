@@ -4,9 +4,9 @@ import time
 
 import torch
 
-from gtmsm.kernels import landmark_scan_cpu
-from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan_by_steps
-from gtmsm.kernels.walled_scan import Gate
+from gtmsm.kernels.scans import landmark_scan_cpu
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan_by_steps
+from gtmsm.kernels.scans.walled_scan import Gate
 
 BATCH, TAU, HORIZON, K, HIDDEN = 32, 256, 32, 8, 64
 AT_LEAST = 6

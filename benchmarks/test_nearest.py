@@ -5,7 +5,7 @@ import time
 import pytest
 import torch
 
-from gtmsm.kernels.nearest import nearest_k
+from gtmsm.kernels.search.nearest import nearest_k
 
 AT_LEAST = 8
 MOST_BYTES = 64 * 2**20

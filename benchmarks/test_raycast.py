@@ -5,7 +5,7 @@ import time
 
 import torch
 
-from gtmsm.kernels.raycast import BOX, COLUMN, CONE, SPHERE, Camera, Scene, by_rays, raycast
+from gtmsm.kernels.walks.raycast import BOX, COLUMN, CONE, SPHERE, Camera, Scene, by_rays, raycast
 from gtmsm.worlds.textures import load_textures
 
 FRAMES, BY_RAYS = 512, 4

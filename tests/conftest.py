@@ -11,10 +11,29 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from jaxtyping import install_import_hook
 
 if not torch.cuda.is_available():
     # Read when Triton is imported, which some modules of PyTorch do.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+
+# Shapes in signatures are checked in every room but those that greet people: they refuse in words of their own. And
+# not in Triton's kernels: it compiles the source of a function, which the hook has rewritten ("tl is not defined").
+CHECKED = ("kernels", "worlds", "data", "evaluation", "film", "find", "model", "tensors")
+GREETING = {"gtmsm.model.gtmsm", "gtmsm.model.dream", "gtmsm.model.long_memory.memory"}
+
+
+def check_shapes() -> None:
+    """From now on, wherever these are imported."""
+    spec = importlib.util.find_spec("gtmsm")
+    assert spec is not None and spec.submodule_search_locations is not None
+    package = Path(spec.submodule_search_locations[0])
+    paths = (path.relative_to(package).with_suffix("").parts for path in package.rglob("*.py"))
+    names = {".".join(("gtmsm", *parts)) for parts in paths if parts[0] in CHECKED and parts[-1] != "__init__"}
+    install_import_hook(sorted(name for name in names - GREETING if not name.endswith("_triton")), "beartype.beartype")
+
+
+check_shapes()
 
 from gtmsm import cli  # noqa: E402
 from gtmsm.bench.clock import captured  # noqa: E402

@@ -4,9 +4,10 @@ import math
 
 import pytest
 import torch
+from jaxtyping import TypeCheckError
 from torch.distributions import Normal, kl_divergence
 
-from gtmsm.tensors import Belief, Gaussian, felt, stepped
+from gtmsm.tensors import Belief, Gaussian, as_place, felt, stepped
 
 
 def drawn(*shape, seed=0):
@@ -83,3 +84,9 @@ def test_without_a_heading_a_step_is_a_difference(size):
 def test_a_step_that_was_felt_leads_to_where_it_led(size):
     before, after = (torch.randn(4, 5, size, generator=torch.Generator().manual_seed(s)).double() for s in (0, 1))
     torch.testing.assert_close(stepped(before, felt(before, after)), after, rtol=1e-12, atol=1e-12)
+
+
+def test_shapes_in_signatures_are_checked():
+    assert as_place(torch.zeros(2, 3)).shape == (2, 4)
+    with pytest.raises(TypeCheckError):
+        as_place(torch.zeros(2, 4))

@@ -16,7 +16,7 @@ from gtmsm.bench.work import (
     walled_step_flops,
     weight_bytes,
 )
-from gtmsm.kernels.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
 
 CEILINGS = Ceilings(bandwidth=100.0, flops={"float32": 1_000.0, "bfloat16": 10_000.0})
 

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.landmark_scan import Surprise, fuse
+from gtmsm.kernels.scans.landmark_scan import Surprise, fuse
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks

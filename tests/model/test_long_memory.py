@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels import grid_search
 from gtmsm.kernels.choice import forced
+from gtmsm.kernels.search import grid_search
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory, rows, tree_index
 from gtmsm.model.memory import Memory

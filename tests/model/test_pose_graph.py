@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gtmsm.kernels.landmark_scan import Sights, Surprise
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise
 from gtmsm.model.pose_graph import _relax, close_loops
 from gtmsm.tensors import stepped
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.raycast import BOX, COLUMN, NOTHING, Scene
+from gtmsm.kernels.walks.raycast import BOX, COLUMN, NOTHING, Scene
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 
 CPU = torch.device("cpu")

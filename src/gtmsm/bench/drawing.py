@@ -7,7 +7,7 @@ import torch
 from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.task import Task
 from gtmsm.bench.work import Work, bytes_of
-from gtmsm.kernels.raycast import raycast
+from gtmsm.kernels.walks.raycast import raycast
 from gtmsm.worlds.rooms import RoomsConfig, draw_rooms
 
 WALL_FLOPS, OBJECT_FLOPS, PIXEL_FLOPS = 12, 24, 20

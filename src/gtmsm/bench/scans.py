@@ -8,8 +8,8 @@ from torch import Tensor
 from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.task import Goal, Task
 from gtmsm.bench.work import Work, bytes_of, fuse_flops, no_gradients, walled_step_flops
-from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
-from gtmsm.kernels.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.worlds.image_walk import ACTIONS

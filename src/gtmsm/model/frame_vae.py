@@ -10,12 +10,12 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.activation import activated
+from gtmsm.kernels.bound.drawn_codes import DrawnCodes, drawn_codes
+from gtmsm.kernels.bound.picture_error import picture_error
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.drawn_codes import DrawnCodes, drawn_codes
-from gtmsm.kernels.edge_conv import edge_conv_in, edge_conv_out
-from gtmsm.kernels.picture_error import picture_error
-from gtmsm.kernels.weighted import convolve
+from gtmsm.kernels.gradients.weighted import convolve
+from gtmsm.kernels.layers.activation import activated
+from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
 from gtmsm.model.mlp import Mlp
 from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian

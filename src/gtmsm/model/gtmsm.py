@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
-from gtmsm.kernels.most_visible import most_visible
+from gtmsm.kernels.search.most_visible import most_visible
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid

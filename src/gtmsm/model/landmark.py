@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import require
-from gtmsm.kernels.blend_scan import blend_scan
-from gtmsm.kernels.landmark_scan import Sights, Surprise, fuse
+from gtmsm.kernels.scans.blend_scan import blend_scan
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, fuse
 from gtmsm.model.bearings import LOOK, find_start
 from gtmsm.model.motion import Motion
 from gtmsm.model.pose_graph import close_loops

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64
 from torch import Tensor
 
-from gtmsm.kernels.distinct import distinct
-from gtmsm.kernels.mean_bound import mean_bound
+from gtmsm.kernels.bound.mean_bound import mean_bound
+from gtmsm.kernels.search.distinct import distinct
 from gtmsm.model.elbo import Elbo, ObjectiveConfig, elbo
 from gtmsm.model.frame_vae import FrameVAE
 from gtmsm.model.landmark import Learned

@@ -8,8 +8,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.nearest import nearest_k
-from gtmsm.kernels.separations import separations
+from gtmsm.kernels.search.nearest import nearest_k
+from gtmsm.kernels.search.separations import separations
 from gtmsm.tensors import Belief, Gaussian, gather
 
 Distance: TypeAlias = Literal["euclidean", "kl"]

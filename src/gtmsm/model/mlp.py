@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gtmsm.kernels.dense_layer import dense_layer
+from gtmsm.kernels.layers.dense_layer import dense_layer
 
 
 class Mlp(nn.Sequential):

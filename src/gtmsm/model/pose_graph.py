@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.kernels.landmark_scan import Sights, Surprise
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise
 from gtmsm.tensors import LOG_TWO_PI, apart, coordinates, gather, stepped
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)

@@ -9,14 +9,14 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gtmsm.kernels.activation import activated
-from gtmsm.kernels.apart import Apart, apart
-from gtmsm.kernels.attend import attend
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.normed_sum import normed_sum
-from gtmsm.kernels.ray_columns import ray_columns
-from gtmsm.kernels.seen_from import seen_from
-from gtmsm.kernels.weighted import project
+from gtmsm.kernels.gradients.weighted import project
+from gtmsm.kernels.layers.activation import activated
+from gtmsm.kernels.layers.normed_sum import normed_sum
+from gtmsm.kernels.rays.apart import Apart, apart
+from gtmsm.kernels.rays.attend import attend
+from gtmsm.kernels.rays.ray_columns import ray_columns
+from gtmsm.kernels.rays.seen_from import seen_from
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 

@@ -11,8 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.gaussian_divergence import gaussian_divergence
-from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
+from gtmsm.kernels.bound.gaussian_divergence import gaussian_divergence
+from gtmsm.kernels.bound.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
 from gtmsm.tensors import Gaussian
 

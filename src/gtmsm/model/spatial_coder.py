@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gtmsm.kernels.activation import activated, shortcut
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.edge_conv import edge_conv_out
-from gtmsm.kernels.frame_windows import frame_windows
-from gtmsm.kernels.weighted import convolve
+from gtmsm.kernels.gradients.weighted import convolve
+from gtmsm.kernels.layers.activation import activated, shortcut
+from gtmsm.kernels.layers.edge_conv import edge_conv_out
+from gtmsm.kernels.layers.frame_windows import frame_windows
 
 
 class _Residual(nn.Module):

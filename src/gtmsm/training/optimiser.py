@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.adam import BLOCK, Schedule, Shelf, Tally, adam
-from gtmsm.kernels.sinks import has_sunk
+from gtmsm.kernels.gradients.adam import BLOCK, Schedule, Shelf, Tally, adam
+from gtmsm.kernels.gradients.sinks import has_sunk
 
 
 class Adam:
@@ -30,7 +30,7 @@ class Adam:
         ends = tuple(torch.tensor(padded).cumsum(0).tolist())
         self._shelf = Shelf(weight, gradient, first, second, group, ends)
         self.sinks: dict[int, Tensor] = {}
-        """Where kernels may add up gradients by themselves: see `kernels.sinks`."""
+        """Where kernels may add up gradients by themselves: see `kernels.gradients.sinks`."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._where: dict[nn.Parameter, tuple[int, int]] = {}
         """Where in the vector each parameter begins, and how much is left empty behind it, at the end of a group."""

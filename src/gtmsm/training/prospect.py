@@ -17,8 +17,8 @@ from torch.func import functional_call, vmap
 
 from gtmsm.config import config, require
 from gtmsm.data.clip import Clip
-from gtmsm.kernels.nearest import nearest_k
-from gtmsm.kernels.separations import separations
+from gtmsm.kernels.search.nearest import nearest_k
+from gtmsm.kernels.search.separations import separations
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.tensors import Gaussian
 

@@ -9,10 +9,10 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.adam import Schedule
-from gtmsm.kernels.aside import aside_allowed
-from gtmsm.kernels.halves import halving
-from gtmsm.kernels.sinks import sinking
+from gtmsm.kernels.gradients.adam import Schedule
+from gtmsm.kernels.gradients.aside import aside_allowed
+from gtmsm.kernels.gradients.halves import halving
+from gtmsm.kernels.gradients.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from gtmsm.config import require
-from gtmsm.kernels.raycast import BOX, CONE, NOTHING, SPHERE, Scene
+from gtmsm.kernels.walks.raycast import BOX, CONE, NOTHING, SPHERE, Scene
 
 Colour = tuple[int, int, int]
 

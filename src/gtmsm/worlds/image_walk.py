@@ -12,9 +12,9 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.blocked_walk import blocked_walk
-from gtmsm.kernels.clamped_walk import clamped_moves
-from gtmsm.kernels.crops import crops
+from gtmsm.kernels.walks.blocked_walk import blocked_walk
+from gtmsm.kernels.walks.clamped_walk import clamped_moves
+from gtmsm.kernels.walks.crops import crops
 from gtmsm.worlds.rectangles import draw_rectangles, most_rectangles
 from gtmsm.worlds.world import Walk
 

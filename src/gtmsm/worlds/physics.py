@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
-from gtmsm.kernels.raycast import BOX, NOTHING, Scene
+from gtmsm.kernels.walks.raycast import BOX, NOTHING, Scene
 
 ACTIONS = (
     "forward",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.raycast import Camera, raycast
+from gtmsm.kernels.walks.raycast import Camera, raycast
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import (
     FloorPlans,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.kernels.raycast import BOX
+from gtmsm.kernels.walks.raycast import BOX
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.slip import unwrapped

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.kernels.held_actions import held_actions
+from gtmsm.kernels.walks.held_actions import held_actions
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.world import World

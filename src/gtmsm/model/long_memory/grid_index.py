@@ -3,7 +3,7 @@
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.kernels.grid_search import Grids, grid_search, make_grid
+from gtmsm.kernels.search.grid_search import Grids, grid_search, make_grid
 from gtmsm.model.long_memory.rows import Rows
 
 

@@ -10,8 +10,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan_by_steps
-from gtmsm.kernels.prefix import prefix_scan
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan_by_steps
+from gtmsm.kernels.scans.prefix import prefix_scan
 from gtmsm.tensors import Belief, felt, gather
 
 

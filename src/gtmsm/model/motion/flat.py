@@ -7,9 +7,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from gtmsm.kernels.landmark_scan import Sights, Surprise, landmark_scan
-from gtmsm.kernels.small_map import small_map
-from gtmsm.kernels.walled_scan import Gate, walled_scan, walled_scan_twice
+from gtmsm.kernels.layers.small_map import small_map
+from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan, walled_scan_twice
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 
 FURTHEST = 8.0

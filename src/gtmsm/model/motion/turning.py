@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gtmsm.kernels.compose import compose
-from gtmsm.kernels.drift_scan import drift_scan
-from gtmsm.kernels.glide_scan import GlideNetwork, glide_scan
-from gtmsm.kernels.relative import relative, seen_from
-from gtmsm.kernels.small_map import small_map
+from gtmsm.kernels.layers.small_map import small_map
+from gtmsm.kernels.scans.compose import compose
+from gtmsm.kernels.scans.drift_scan import drift_scan
+from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
+from gtmsm.kernels.search.relative import relative, seen_from
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.tensors import as_place, felt, stepped
 

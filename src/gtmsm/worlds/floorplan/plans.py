@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.raycast import Scene
+from gtmsm.kernels.walks.raycast import Scene
 from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, furnish
 from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells

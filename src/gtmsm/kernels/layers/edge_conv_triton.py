@@ -1,0 +1,353 @@
+"""3x3 convolutions between few channels and many on a GPU, with as little as possible read more than once.
+
+The large side is read or written once. A pixel of the small side with its neighbours is a row of up to 36 numbers,
+gathered from planes that the cache holds: times weights it is the first convolution, and the gradient that the last
+one hands on; times the large side it is the gradient of the weights of either. Only the last convolution forward has
+to look at the large side's neighbours: those above and below, while left and right are found among what was just
+multiplied.
+
+Gradients of weights are sums over all pixels: these are shared out among enough programs to fill a GPU, and what the
+programs found is added up in a fixed order. Bytes are exact in any precision, so products are of bytes, and their sum
+is divided by 255.
+"""
+
+# What Triton compiles is not Python, and has no Python types.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gtmsm.kernels.choice import Precision, products_of
+from gtmsm.kernels.gradients.aside import aside, noted
+from gtmsm.kernels.gradients.sums_triton import summed
+
+TILES_EACH = 4
+"""Tiles that a program makes one after another: its weights, which are scattered, are loaded only once."""
+MOST_COLUMNS = 64
+"""Channels of the large side that a program takes at once."""
+PROGRAMS = 4 * 132
+"""That share out a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
+
+
+@triton.jit
+def _neighbours(
+    x, rows, frame, pixel, there, x_frame,
+    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, FEW: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr, TAPS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """[taps, pixels] of a picture, taps in the order of weights [few, 3, 3]; flipped: as the way back wants them.
+
+    All pixels are of one picture: Triton then sees that they lie beside each other, and gives them to threads beside
+    each other. Each has all taps of its own pixel, and what is said of taps here is known when this is compiled.
+    """
+    i, j = pixel // WIDTH, pixel % WIDTH
+    at = tl.load(rows + frame) if GATHERED else frame
+    tap = tl.arange(0, TAPS)
+    down, right = tap % 9 // 3 - 1, tap % 3 - 1
+    if FLIPPED:
+        down, right = -down, -right
+    row, column = i[None, :] + down[:, None], j[None, :] + right[:, None]
+    inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
+    middle = pixel * X_COLUMN if X_ROW == WIDTH * X_COLUMN else i * X_ROW + j * X_COLUMN
+    around = tap // 9 * X_PLANE + down * X_ROW + right * X_COLUMN
+    x += at.to(tl.int64) * x_frame
+    return tl.load(x + (middle[None, :] + around[:, None]), inside & (tap < 9 * FEW)[:, None] & there[None, :], 0)
+
+
+@triton.jit(do_not_specialize=["n"])
+def _few_to_many(
+    x, rows, weight, bias, y, n, x_frame, w_many, w_few, w_row, w_column,
+    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
+    TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tap = tl.arange(0, TAPS)
+    w_at = (tap // 9 * w_few + tap % 9 // 3 * w_row + tap % 3 * w_column)[:, None] + column[None, :] * w_many
+    w = tl.load(weight + w_at, (tap < 9 * FEW)[:, None] & (column < MANY)[None, :], 0.0)
+    if PRECISION == "bfloat16":
+        w = w.to(tl.bfloat16)
+    SIZE: tl.constexpr = HEIGHT * WIDTH
+    per_frame = tl.cdiv(SIZE, PIXELS)
+    for step in range(TILES):
+        tile = tl.program_id(0) * TILES + step
+        frame = tl.minimum(tile // per_frame, n - 1)  # the last program may make its last tile twice
+        pixel = tile % per_frame * PIXELS + tl.arange(0, PIXELS)
+        there = pixel < SIZE
+        a = _neighbours(
+            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+        )
+        if PRECISION == "bfloat16":
+            total = tl.dot(tl.trans(a.to(tl.bfloat16)), w)
+        else:
+            total = tl.dot(tl.trans(a.to(tl.float32)), w, input_precision=PRECISION)
+        if BYTES:
+            total *= 1.0 / 255.0
+        if ELU:
+            total += tl.load(bias + column, column < MANY, 0.0)[None, :]
+            below = tl.where(total > 0.0, 0.0, total)
+            total = tl.where(total > 0.0, total, tl.exp(below) - 1.0)
+        y_at = y + frame.to(tl.int64) * (SIZE * MANY) + (pixel[:, None] * MANY + column[None, :])
+        tl.store(y_at, total.to(y.dtype.element_ty), there[:, None] & (column < MANY)[None, :])
+
+
+@triton.jit(do_not_specialize=["n", "share"])
+def _edge_conv_into_parameters(
+    x, rows, many, dy, shares, n, share, x_frame,
+    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
+    W_MANY: tl.constexpr, W_FEW: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr,
+    TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """Of the first convolution (ELU: `many` is what it made) or of the last one (`x` is what comes in, flipped)."""
+    column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    tap, plane = tl.arange(0, TAPS), tl.arange(0, 4)
+    is_tap, is_column = tap < 9 * FEW, column < MANY
+    SIZE: tl.constexpr = HEIGHT * WIDTH
+    per_frame = tl.cdiv(SIZE, PIXELS)
+    first = tl.program_id(0) * share
+    total = tl.zeros([TAPS, COLUMNS], tl.float32)
+    loose = tl.zeros([4, PIXELS], tl.float32)
+    for step in range(tl.minimum(share, n * per_frame - first)):
+        frame = (first + step) // per_frame
+        pixel = (first + step) % per_frame * PIXELS + tl.arange(0, PIXELS)
+        there = pixel < SIZE
+        at = frame.to(tl.int64) * (SIZE * MANY) + (pixel[:, None] * MANY + column[None, :])
+        b = tl.load(many + at, there[:, None] & is_column[None, :], 0.0)
+        if ELU:
+            made = b.to(tl.float32)
+            b = tl.load(dy + at, there[:, None] & is_column[None, :], 0.0).to(tl.float32)
+            b *= tl.where(made > 0.0, 1.0, made + 1.0)  # ELU' is 1 above 0, and ELU + 1 below
+        a = _neighbours(
+            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+        ).to(tl.float32)
+        if ELU:
+            # one tap is always left over: to the bias each pixel is as if it were white
+            a = tl.where((tap == 9 * FEW)[:, None], 255.0 if BYTES else 1.0, a)
+        else:
+            here = frame.to(tl.int64) * x_frame + (pixel // WIDTH * X_ROW + pixel % WIDTH * X_COLUMN)
+            is_plane = (plane < FEW)[:, None] & there[None, :]
+            loose += tl.load(x + here[None, :] + plane[:, None] * X_PLANE, is_plane, 0.0)
+        if PRECISION == "bfloat16":
+            total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
+        else:
+            total = tl.dot(a, b, total, input_precision=PRECISION)
+    if BYTES:
+        total *= 1.0 / 255.0
+    # one row of `shares` is all weights, in the order in which they lie, then all biases
+    weights = 9 * FEW * MANY
+    shares += tl.program_id(0).to(tl.int64) * (weights + (MANY if ELU else FEW))
+    w_tap = tap // 9 * W_FEW + tap % 9 // 3 * W_ROW + tap % 3 * W_COLUMN
+    tl.store(shares + w_tap[:, None] + column[None, :] * W_MANY, total, is_tap[:, None] & is_column[None, :])
+    if ELU:
+        of_bias = tl.sum(tl.where((tap == 9 * FEW)[:, None], total, 0.0), 0)
+        tl.store(shares + weights + column, of_bias, is_column)
+    elif tl.program_id(1) == 0:
+        tl.store(shares + weights + plane, tl.sum(loose, 1), plane < FEW)
+
+
+@triton.jit
+def _weights_of_row(
+    weight, row, w_many, w_few, w_row, w_column, FEW: tl.constexpr, MANY: tl.constexpr, DEPTH: tl.constexpr
+):  # pragma: no cover - runs on the GPU
+    """[channels, 16] of one row of the 3x3: columns are 4 for the left neighbour, 4 for the middle, 4 for the right."""
+    channel, column = tl.arange(0, DEPTH), tl.arange(0, 16)
+    plane, right = column % 4, column // 4
+    at = channel[:, None] * w_many + (plane * w_few + row * w_row + right * w_column)[None, :]
+    return tl.load(weight + at, (channel < MANY)[:, None] & ((plane < FEW) & (right < 3))[None, :], 0.0)
+
+
+@triton.jit
+def _times_row(
+    x, line, j, i, is_line, w, total, row,
+    PRECISION: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """The large side, a line above or below where row is not 1, times its weights."""
+    channel = tl.arange(0, DEPTH)
+    inside = is_line & (i + row >= 1) & (i + row <= HEIGHT) & (j < WIDTH)
+    at = ((line + row - 1).to(tl.int64) * WIDTH + j) * MANY
+    a = tl.load(x + at[:, None] + channel[None, :], inside[:, None] & (channel < MANY)[None, :], 0.0)
+    if PRECISION == "bfloat16":
+        total = tl.dot(a, w.to(tl.bfloat16), total)
+    else:
+        total = tl.dot(a, w, total, input_precision=PRECISION)
+    return total
+
+
+@triton.jit(do_not_specialize=["lines"])
+def _many_to_few(
+    x, weight, bias, y, lines, w_many, w_few, w_row, w_column,
+    PRECISION: tl.constexpr, FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    DEPTH: tl.constexpr, WIDE: tl.constexpr, LINES: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    above = _weights_of_row(weight, 0, w_many, w_few, w_row, w_column, FEW, MANY, DEPTH)
+    beside = _weights_of_row(weight, 1, w_many, w_few, w_row, w_column, FEW, MANY, DEPTH)
+    under = _weights_of_row(weight, 2, w_many, w_few, w_row, w_column, FEW, MANY, DEPTH)
+    PIXELS: tl.constexpr = LINES * WIDE
+    p, column, plane = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, 4)
+    j = p % WIDE
+    # where a neighbour's share of this pixel is; beyond the ends of a line there is none
+    shifted = p[:, None] + column[None, :] // 4 - 1
+    neighbour = j[:, None] + column[None, :] // 4 - 1
+    is_neighbour = (neighbour >= 0) & (neighbour < WIDTH) & (column < 12)[None, :]
+    shifted = tl.where(is_neighbour, shifted, p[:, None])
+    b = tl.load(bias + plane, plane < FEW, 0.0)
+    for tile in range(TILES):
+        line = (tl.program_id(0) * TILES + tile) * LINES + p // WIDE
+        is_line, i = line < lines, line % HEIGHT
+        total = tl.zeros([PIXELS, 16], tl.float32)
+        total = _times_row(x, line, j, i, is_line, above, total, 0, PRECISION, MANY, HEIGHT, WIDTH, DEPTH)
+        total = _times_row(x, line, j, i, is_line, beside, total, 1, PRECISION, MANY, HEIGHT, WIDTH, DEPTH)
+        total = _times_row(x, line, j, i, is_line, under, total, 2, PRECISION, MANY, HEIGHT, WIDTH, DEPTH)
+        total = tl.where(is_neighbour, tl.gather(total, shifted, 0), 0.0)
+        found = tl.sum(tl.reshape(total, [PIXELS, 4, 4]), 1) + b[None, :]
+        y_at = ((line // HEIGHT).to(tl.int64) * FEW * HEIGHT + i) * WIDTH + j
+        is_pixel = is_line & (j < WIDTH)
+        y_at = y_at[:, None] + plane[None, :] * (HEIGHT * WIDTH)
+        tl.store(y + y_at, found, is_pixel[:, None] & (plane < FEW)[None, :])
+
+
+def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
+    """Taps, pixels and channels of a tile: a pixel for each thread, and in float32 no more than registers can hold.
+
+    Hopper's own instructions, which want 64 pixels, take float32 only as it does not lie here; 32 are left to Ampere's.
+    """
+    warps = 4 if precision == "bfloat16" else 1
+    return {
+        "TAPS": triton.next_power_of_2(9 * few + 1),
+        "PIXELS": 32 * warps,
+        "COLUMNS": max(16, min(MOST_COLUMNS, triton.next_power_of_2(many))),
+        "num_warps": warps,
+        "num_stages": 1,  # several programs at once wait for each other; copies ahead would pass the nearest cache by
+    }
+
+
+def share_for(tiles: int, across: int) -> int:
+    """How many tiles of pixels a program adds up, where `across` programs share the channels."""
+    return triton.cdiv(tiles, max(1, PROGRAMS // across))
+
+
+def _dense(weight: Tensor) -> Tensor:
+    """Weights without gaps: gradients are then laid out as they are, so that nobody has to copy them."""
+    is_dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
+    return weight if is_dense else weight.contiguous()
+
+
+def _spread(
+    x: Tensor, rows: Tensor | None, weight: Tensor, strides: tuple[int, ...], bias: Tensor | None, y: Tensor,
+    flipped: bool, precision: Precision,
+) -> None:  # fmt: skip
+    """Fill y, the large side, from x, the small one; `strides` of weights are in the order many, few, row, column."""
+    (n, many, height, width), few = y.shape, x.shape[1]
+    tile = _tile(few, many, precision)
+    tiles = n * triton.cdiv(height * width, tile["PIXELS"])
+    _few_to_many[(triton.cdiv(tiles, TILES_EACH), triton.cdiv(many, tile["COLUMNS"]))](
+        x, x if rows is None else rows, weight, x if bias is None else bias, y, n, x.stride(0), *strides,
+        GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=bias is not None,
+        PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3), TILES=TILES_EACH, **tile,
+    )  # fmt: skip
+
+
+def _gradients(
+    x: Tensor, rows: Tensor | None, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...],
+    flipped: bool, precision: Precision, learning: tuple[int, ...] | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Of weight and bias, from the small side x and the large one; dy is what comes in where there was an ELU."""
+    (n, many, height, width), few = many_side.shape, x.shape[1]
+    tile = _tile(few, many, precision)
+    tiles, across = n * triton.cdiv(height * width, tile["PIXELS"]), triton.cdiv(many, tile["COLUMNS"])
+    share = share_for(tiles, across)
+    parts = triton.cdiv(tiles, share)
+    w_many, w_few, w_row, w_column = strides
+    with aside(x, rows, many_side, dy, learning=learning):
+        shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
+        _edge_conv_into_parameters[(parts, across)](
+            x, x if rows is None else rows, many_side, many_side if dy is None else dy, shares, n, share,
+            x.stride(0), GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=dy is not None,
+            PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+            X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3),
+            W_MANY=w_many, W_FEW=w_few, W_ROW=w_row, W_COLUMN=w_column, **tile,
+        )  # fmt: skip
+        found = summed(shares) if parts > 1 else shares[0]
+    return found[: weight.numel()].as_strided(weight.shape, weight.stride()), found[weight.numel() :]
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+class _FewToMany(torch.autograd.Function):
+    """The first convolution with bias and ELU; kept are its picture, which is small, and what it made."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:
+        ctx.noted = noted(weight, bias)
+        weight, rows = _dense(weight), None if rows is None else rows.contiguous()
+        n, (_, _, height, width) = len(x if rows is None else rows), x.shape
+        size = (n, len(weight), height, width)
+        y = torch.empty(size, dtype=made, device=x.device, memory_format=torch.channels_last)
+        ctx.precision = products_of(made, convolution=True)
+        _spread(x, rows, weight, weight.stride(), bias.contiguous(), y, False, ctx.precision)
+        ctx.save_for_backward(x, weight, rows, y)
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight, rows, y = ctx.saved_tensors
+        found = _gradients(x, rows, y, _channels_last(dy), weight, weight.stride(), False, ctx.precision, ctx.noted)
+        return None, *found, None, None
+
+
+class _ManyToFew(torch.autograd.Function):
+    """The last convolution; on the way back what comes in is the small side, and its taps are flipped."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        ctx.noted = noted(weight, bias)
+        x, weight = _channels_last(x), _dense(weight)
+        (n, many, height, width), few = x.shape, len(weight)
+        y = x.new_empty(n, few, height, width, dtype=torch.float32)
+        ctx.precision = products_of(x.dtype, convolution=True)
+        ctx.save_for_backward(x, weight)
+        wide, at_once = triton.next_power_of_2(width), 32 if ctx.precision == "ieee" else 128
+        high = max(1, at_once // wide)
+        w_few, w_many, w_row, w_column = weight.stride()
+        _many_to_few[(triton.cdiv(n * height, high * TILES_EACH),)](
+            x, weight, bias.contiguous(), y, n * height, w_many, w_few, w_row, w_column,
+            PRECISION=ctx.precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+            DEPTH=max(16, triton.next_power_of_2(many)), WIDE=wide, LINES=high, TILES=TILES_EACH,
+            num_warps=max(1, high * wide // 32), num_stages=1,
+        )  # fmt: skip
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        w_few, w_many, w_row, w_column = weight.stride()
+        strides, dx, dweight, dbias = (w_many, w_few, w_row, w_column), None, None, None
+        if ctx.needs_input_grad[0]:
+            dx = torch.empty_like(x, memory_format=torch.channels_last)
+            _spread(dy, None, weight, strides, None, dx, True, ctx.precision)
+        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
+            dweight, dbias = _gradients(dy, None, x, None, weight, strides, True, ctx.precision, ctx.noted)
+        return dx, dweight, dbias
+
+
+def to_many(x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:
+    """`edge_conv_in_by_parts` for CUDA tensors: x in float32 or bytes, parameters in float32, none empty."""
+    return _FewToMany.apply(x, weight, bias, rows, made)  # type: ignore[no-any-return]
+
+
+def to_few(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """`edge_conv_out_by_parts` for CUDA tensors: x in float32 or bfloat16, parameters in float32, none empty."""
+    return _ManyToFew.apply(x, weight, bias)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What the prior of rays asks of retrieved views."""

@@ -1,0 +1,239 @@
+"""Attention of few queries on a GPU: one launch forward and one back, a program for each head of each sequence.
+
+A program holds all queries of its head and walks over the keys block by block, so that a gradient of keys or values is
+whole when it is stored: nothing is added up between programs, and nothing is read twice. Programs of one sequence come
+one after another, since their heads lie beside each other in memory.
+
+Scores are kept in units of log 2, since a GPU's exponential is that of 2. On the way back they are turned, keys by
+queries: what the softmax makes of them stays in registers for the products that give gradients of keys and values, and
+only the one that gives (turned) gradients of queries wants it in shared memory. One product comes after another there,
+so that few results are held at a time: programs beside each other fill the gaps.
+"""
+
+# What Triton compiles is not Python, and has no Python types.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+import math
+import os
+from typing import Any, NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gtmsm.kernels.choice import Precision, products_of
+from gtmsm.kernels.rays.attend import FARTHEST, Gradients
+
+
+class Pace(NamedTuple):
+    """How a program walks over the keys."""
+
+    keys: int
+    """That it takes at a time."""
+    warps: int
+    stages: int
+    """Blocks of keys and values under way at once."""
+
+
+FORWARD = Pace(keys=64, warps=4, stages=3)
+"""For 64 queries of a head of 64 in bfloat16: 108 registers a thread and 56 KB, so that four programs share a
+multiprocessor of an H200 and hide each other's waiting. 128 keys at a time would leave room for three."""
+BACKWARD = Pace(keys=64, warps=4, stages=3)
+"""Two programs share a multiprocessor. With fewer registers three would fit, and with two stages they were faster so;
+with three stages two are faster still (141 us for the 640 keys of walk-strong, instead of 168)."""
+MOST_FOR_FOUR_WARPS = 64
+"""Queries of a program, or numbers of a head; with more of either its registers would spill."""
+KEYS_IN_FLOAT32 = 32
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
+
+
+def pace_for(usual: Pace, asking: int, asked: int, head: int, precision: Precision) -> Pace:
+    """The pace for these sizes, where `usual` is that for 64 queries of heads of 64 in bfloat16."""
+    keys, warps, stages = usual
+    if max(_block(asking), head) > MOST_FOR_FOUR_WARPS:
+        warps, stages = 8, min(stages, 2)
+    if precision != "bfloat16":
+        keys, stages = min(keys, KEYS_IN_FLOAT32), 1
+    keys = min(keys, _block(asked))
+    return Pace(keys, warps, 1 if asked <= keys else stages)  # a single block is waited for, not prepared
+
+
+def _block(tokens: int) -> int:
+    return max(16, triton.next_power_of_2(tokens))
+
+
+@triton.jit
+def _load(
+    x, row, rows, X_ROW: tl.constexpr, HEAD: tl.constexpr, WHOLE: tl.constexpr
+):  # pragma: no cover - runs on the GPU
+    """Tokens of one head; whole: all of them are there."""
+    at = x + row[:, None] * X_ROW + tl.arange(0, HEAD)[None, :]
+    return tl.load(at) if WHOLE else tl.load(at, (row < rows)[:, None], 0.0)
+
+
+@triton.jit
+def _store(
+    x, tokens, row, rows, X_ROW: tl.constexpr, HEAD: tl.constexpr, WHOLE: tl.constexpr
+):  # pragma: no cover - runs on the GPU
+    at = x + row[:, None] * X_ROW + tl.arange(0, HEAD)[None, :]
+    if WHOLE:
+        tl.store(at, tokens.to(x.dtype.element_ty))
+    else:
+        tl.store(at, tokens.to(x.dtype.element_ty), (row < rows)[:, None])
+
+
+@triton.jit
+def _product(a, b, total, PRECISION: tl.constexpr):  # pragma: no cover - runs on the GPU
+    """Of a, in the precision of b, with b; on top of a total in float32."""
+    a = a.to(b.dtype)
+    if INTERPRETED:  # which would multiply the bits of a bfloat16
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision="ieee" if PRECISION == "bfloat16" else PRECISION)
+
+
+@triton.jit(do_not_specialize=["asking", "asked"])
+def _attend_forward(
+    query, key, value, out, log_sum, asking, asked, q_n, k_n, v_n,
+    Q_ROW: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
+    SCALE: tl.constexpr, PRECISION: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WHOLE_QUERIES: tl.constexpr, WHOLE_KEYS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    WIDTH: tl.constexpr = HEADS * HEAD
+    program = tl.program_id(0)
+    n, column = (program // HEADS).to(tl.int64), program % HEADS * HEAD
+    asks, k = tl.arange(0, QUERIES), tl.arange(0, KEYS)
+    key += n * k_n + column
+    value += n * v_n + column
+    q = _load(query + n * q_n + column, asks, asking, Q_ROW, HEAD, WHOLE_QUERIES)
+    most, weight = tl.full([QUERIES], float("-inf"), tl.float32), tl.zeros([QUERIES], tl.float32)
+    total = tl.zeros([QUERIES, HEAD], tl.float32)
+    for begin in range(0, asked, KEYS):
+        left = asked - begin
+        keys = _load(key, k, left, K_ROW, HEAD, WHOLE_KEYS)
+        values = _load(value, k, left, V_ROW, HEAD, WHOLE_KEYS)
+        score = _product(q, tl.trans(keys), tl.zeros([QUERIES, KEYS], tl.float32), PRECISION)
+        if not WHOLE_KEYS:
+            score = tl.where((k < left)[None, :], score, float("-inf"))
+        # the first of each block is there, so that this is never -inf
+        higher = tl.maximum(most, tl.max(score, 1) * SCALE)
+        p = tl.exp2(score * SCALE - higher[:, None])
+        fade = tl.exp2(most - higher)
+        weight = weight * fade + tl.sum(p, 1)
+        total = _product(p, values, total * fade[:, None], PRECISION)
+        most = higher
+        key += KEYS * K_ROW
+        value += KEYS * V_ROW
+    total *= (1.0 / weight)[:, None]
+    _store(out + n * asking * WIDTH + column, total, asks, asking, WIDTH, HEAD, WHOLE_QUERIES)
+    tl.store(log_sum + program.to(tl.int64) * asking + asks, most + tl.log2(weight), asks < asking)
+
+
+@triton.jit(do_not_specialize=["asking", "asked"])
+def _attend_backward(
+    query, key, value, out, log_sum, d_out, d_query, d_key, d_value, asking, asked,
+    q_n, k_n, v_n, do_n, dq_n, dk_n, dv_n,
+    Q_ROW: tl.constexpr, K_ROW: tl.constexpr, V_ROW: tl.constexpr,
+    DO_ROW: tl.constexpr, DQ_ROW: tl.constexpr, DK_ROW: tl.constexpr, DV_ROW: tl.constexpr,
+    SCALE: tl.constexpr, PRECISION: tl.constexpr, HEADS: tl.constexpr, HEAD: tl.constexpr,
+    QUERIES: tl.constexpr, KEYS: tl.constexpr, WHOLE_QUERIES: tl.constexpr, WHOLE_KEYS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    LN_2: tl.constexpr = 0.6931471805599453
+    WIDTH: tl.constexpr = HEADS * HEAD
+    program = tl.program_id(0)
+    n, column = (program // HEADS).to(tl.int64), program % HEADS * HEAD
+    asks, k = tl.arange(0, QUERIES), tl.arange(0, KEYS)
+    key += n * k_n + column
+    value += n * v_n + column
+    d_key += n * dk_n + column
+    d_value += n * dv_n + column
+    # queries that are not there are 0, and so is what comes in for them: they add nothing to any gradient
+    q = _load(query + n * q_n + column, asks, asking, Q_ROW, HEAD, WHOLE_QUERIES)
+    g = _load(d_out + n * do_n + column, asks, asking, DO_ROW, HEAD, WHOLE_QUERIES)
+    made = _load(out + n * asking * WIDTH + column, asks, asking, WIDTH, HEAD, WHOLE_QUERIES)
+    average = tl.sum(g.to(tl.float32) * made.to(tl.float32), 1)
+    log_weight = tl.load(log_sum + program.to(tl.int64) * asking + asks, asks < asking, 0.0)
+    dq = tl.zeros([HEAD, QUERIES], tl.float32)
+    for begin in range(0, asked, KEYS):
+        left = asked - begin
+        keys = _load(key, k, left, K_ROW, HEAD, WHOLE_KEYS)
+        values = _load(value, k, left, V_ROW, HEAD, WHOLE_KEYS)
+        score = _product(keys, tl.trans(q), tl.zeros([KEYS, QUERIES], tl.float32), PRECISION)
+        if not WHOLE_KEYS:
+            # a score of 0 might weigh infinitely much, where all true ones are low
+            score = tl.where((k < left)[:, None], score, float("-inf"))
+        p = tl.exp2(score * SCALE - log_weight[None, :])
+        dv = _product(p, g, tl.zeros([KEYS, HEAD], tl.float32), PRECISION)
+        _store(d_value, dv, k, left, DV_ROW, HEAD, WHOLE_KEYS)
+        dp = _product(values, tl.trans(g), tl.zeros([KEYS, QUERIES], tl.float32), PRECISION)
+        ds = (p * (dp - average[None, :])).to(q.dtype)
+        dk = _product(ds, q, tl.zeros([KEYS, HEAD], tl.float32), PRECISION) * (SCALE * LN_2)
+        _store(d_key, dk, k, left, DK_ROW, HEAD, WHOLE_KEYS)
+        dq = _product(tl.trans(keys), ds, dq, PRECISION)
+        key += KEYS * K_ROW
+        value += KEYS * V_ROW
+        d_key += KEYS * DK_ROW
+        d_value += KEYS * DV_ROW
+    dq = tl.trans(dq * (SCALE * LN_2))
+    _store(d_query + n * dq_n + column, dq, asks, asking, DQ_ROW, HEAD, WHOLE_QUERIES)
+
+
+def _rows(**tensors: Tensor) -> dict[str, int]:
+    """From a token to the next, of each: known when a kernel is compiled, since addresses take registers otherwise."""
+    return {f"{name}_ROW": x.stride(1) for name, x in tensors.items()}
+
+
+class _Attend(torch.autograd.Function):
+    """What the queries find, and gradients of all three; saved is what was given, what was found, and a sum each."""
+
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, head: int, into: Gradients) -> Tensor:
+        (n, asking, width), asked = query.shape, key.shape[1]
+        heads = width // head
+        out = query.new_empty(n, asking, width)
+        log_sum = query.new_empty(n, heads, asking, dtype=torch.float32)
+        ctx.save_for_backward(query, key, value, out, log_sum)
+        # held as they are, not as what is saved: the way back writes into them, whatever happened to them before
+        ctx.into, ctx.head, ctx.precision = into, head, products_of(query.dtype)
+        _attend_forward[(n * heads,)](
+            query, key, value, out, log_sum, asking, asked, *(x.stride(0) for x in (query, key, value)),
+            **_rows(Q=query, K=key, V=value),
+            **_settings(FORWARD, asking, asked, head, heads, ctx.precision),
+        )  # fmt: skip
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, out, log_sum = ctx.saved_tensors
+        (n, asking, width), asked = query.shape, key.shape[1]
+        heads = width // ctx.head
+        if d_out.stride(2) != 1 or d_out.stride(1) >= FARTHEST:
+            d_out = d_out.contiguous()
+        found = [
+            torch.empty_like(x, memory_format=torch.contiguous_format) if room is None else room
+            for x, room in zip((query, key, value), ctx.into, strict=True)
+        ]
+        _attend_backward[(n * heads,)](
+            query, key, value, out, log_sum, d_out, *found, asking, asked,
+            *(x.stride(0) for x in (query, key, value, d_out, *found)),
+            **_rows(Q=query, K=key, V=value, DO=d_out, DQ=found[0], DK=found[1], DV=found[2]),
+            **_settings(BACKWARD, asking, asked, ctx.head, heads, ctx.precision),
+        )  # fmt: skip
+        return *found, None, None
+
+
+def _settings(usual: Pace, asking: int, asked: int, head: int, heads: int, precision: Precision) -> dict[str, Any]:
+    """What a kernel is compiled for."""
+    queries, (keys, warps, stages) = _block(asking), pace_for(usual, asking, asked, head, precision)
+    return {
+        "SCALE": head**-0.5 * math.log2(math.e), "PRECISION": precision, "HEADS": heads, "HEAD": head,
+        "QUERIES": queries, "KEYS": keys, "WHOLE_QUERIES": asking == queries, "WHOLE_KEYS": asked % keys == 0,
+        "num_warps": warps, "num_stages": stages,
+    }  # fmt: skip
+
+
+def attended(query: Tensor, key: Tensor, value: Tensor, head: int, into: Gradients) -> Tensor:
+    """`attend_by_parts` for CUDA tensors: float32 or bfloat16, numbers of a token beside each other, none empty."""
+    return _Attend.apply(query, key, value, head, into)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""Loops over time: poses, momentum, walls and landmarks."""

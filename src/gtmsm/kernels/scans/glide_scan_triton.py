@@ -1,0 +1,268 @@
+"""The glide scan on a GPU: a loop over time on the way forward, a parallel scan over it on the way back.
+
+As in the walled scan: forward, a program follows a few sequences in one warp and reads ahead; backward, all
+velocities are known, so all that the network does is known for all steps at once, and what is left is a chain of linear
+maps. Each program does one sequence and writes its own share of the weights' gradients.
+"""
+
+# What Triton compiles is not Python, and has no Python types.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from gtmsm.kernels.gradients.sums_triton import summed
+from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
+
+SEQUENCES_AT_ONCE = 4
+"""Per program on the way forward: eight lanes for each."""
+
+NOTES = 12
+"""Numbers that the way back notes down for every step."""
+
+
+@triton.jit(do_not_specialize=["apart"])  # known to be 1, it would move all of a sequence's units to lanes of their own
+def _glide_scan_forward(
+    start, u, cos, sin, pre, keep, W, V, d, v, batch, T, apart,
+    H: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    row = tl.program_id(0) * SEQUENCES + tl.arange(0, SEQUENCES)
+    used = row < batch
+    steps = tl.where(used, T, 0)
+    h = tl.arange(0, HIDDEN)
+    real = h < H
+    w_x = tl.load(W + 2 * h, real, 0.0)[:, None]
+    w_y = tl.load(W + 2 * h + 1, real, 0.0)[:, None]
+    o_0 = tl.load(V + h, real, 0.0)[:, None]
+    o_1 = tl.load(V + H + h, real, 0.0)[:, None]
+    o_2 = tl.load(V + 2 * H + h, real, 0.0)[:, None]
+    o_3 = tl.load(V + 3 * H + h, real, 0.0)[:, None]
+    k_x, k_y = tl.load(keep), tl.load(keep + 1)
+    x = tl.load(start + 2 * row, used, 0.0)
+    y = tl.load(start + 2 * row + 1, used, 0.0)
+    at = row.to(tl.int64) * T
+    told_at = pre + at[None, :] * H + h[:, None] * apart
+    told = tl.load(told_at, used[None, :] & real[:, None], 0.0)
+    next_told = tl.load(told_at + H, (steps > 1)[None, :] & real[:, None], 0.0)
+    u_x = tl.load(u + 2 * at, used, 0.0)
+    u_y = tl.load(u + 2 * at + 1, used, 0.0)
+    c = tl.load(cos + at, used, 0.0)
+    s = tl.load(sin + at, used, 0.0)
+    for t in range(T):
+        ahead = steps > t + 1
+        far_told = tl.load(told_at + (t + 2) * H, (steps > t + 2)[None, :] & real[:, None], 0.0)
+        next_ux = tl.load(u + 2 * (at + t) + 2, ahead, 0.0)
+        next_uy = tl.load(u + 2 * (at + t) + 3, ahead, 0.0)
+        next_c = tl.load(cos + at + t + 1, ahead, 0.0)
+        next_s = tl.load(sin + at + t + 1, ahead, 0.0)
+        hidden = tl.maximum(w_x * x[None, :] + (w_y * y[None, :] + told), 0.0)
+        drift_x = k_x * x + u_x
+        drift_y = k_y * y + u_y
+        left_x = drift_x + tl.sum(o_2 * hidden, 0)
+        left_y = drift_y + tl.sum(o_3 * hidden, 0)
+        x = c * left_x + s * left_y
+        y = c * left_y - s * left_x
+        tl.store(d + 2 * (at + t), drift_x + tl.sum(o_0 * hidden, 0), used)
+        tl.store(d + 2 * (at + t) + 1, drift_y + tl.sum(o_1 * hidden, 0), used)
+        tl.store(v + 2 * (at + t), x, used)
+        tl.store(v + 2 * (at + t) + 1, y, used)
+        told, next_told = next_told, far_told
+        u_x, u_y, c, s = next_ux, next_uy, next_c, next_s
+
+
+@triton.jit
+def _before(start, v, t, used):  # pragma: no cover - runs on the GPU
+    """Velocities before steps t."""
+    later = used & (t > 0)
+    x = tl.load(v + 2 * t - 2, later, 0.0) + tl.load(start + 2 * t, used & (t == 0), 0.0)
+    y = tl.load(v + 2 * t - 1, later, 0.0) + tl.load(start + 2 * t + 1, used & (t == 0), 0.0)
+    return x, y
+
+
+@triton.jit
+def _glide_scan_backward(
+    start, u, cos, sin, pre, keep, W, V, v, into_d, into_v, g_start, g_u, g_cos, g_sin, g_pre, shares, notes, T,
+    H: tl.constexpr, HIDDEN: tl.constexpr, STEPS: tl.constexpr, ROWS: tl.constexpr, NOTES: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    row = tl.program_id(0).to(tl.int64)
+    start += 2 * row
+    g_start += 2 * row
+    u += 2 * row * T
+    v += 2 * row * T
+    into_d += 2 * row * T
+    into_v += 2 * row * T
+    g_u += 2 * row * T
+    cos += row * T
+    sin += row * T
+    g_cos += row * T
+    g_sin += row * T
+    pre += row * T * H
+    g_pre += row * T * H
+    notes += row * NOTES * T
+    shares += row * (6 * H + 2)
+    k_x, k_y = tl.load(keep), tl.load(keep + 1)
+    h = tl.arange(0, HIDDEN)
+    real = h < H
+    w_x = tl.load(W + 2 * h, real, 0.0)[None, :]
+    w_y = tl.load(W + 2 * h + 1, real, 0.0)[None, :]
+    o_0 = tl.load(V + h, real, 0.0)[None, :]
+    o_1 = tl.load(V + H + h, real, 0.0)[None, :]
+    o_2 = tl.load(V + 2 * H + h, real, 0.0)[None, :]
+    o_3 = tl.load(V + 3 * H + h, real, 0.0)[None, :]
+    # what the network made of every velocity, and how that answers to it: hidden units are summed over
+    for first_row in range(0, T, ROWS):
+        r = first_row + tl.arange(0, ROWS)
+        there = (r < T)[:, None] & real[None, :]
+        x, y = _before(start, v, r, r < T)
+        pre_r = tl.load(pre + r[:, None] * H + h[None, :], there, 0.0) + w_x * x[:, None] + w_y * y[:, None]
+        hidden = tl.maximum(pre_r, 0.0)
+        on_x = tl.where(pre_r > 0, w_x, 0.0)
+        on_y = tl.where(pre_r > 0, w_y, 0.0)
+        d_x = tl.load(into_d + 2 * r, r < T, 0.0)[:, None]
+        d_y = tl.load(into_d + 2 * r + 1, r < T, 0.0)[:, None]
+        from_d = o_0 * d_x + o_1 * d_y
+        tl.store(notes + r, tl.sum(o_2 * hidden, 1), r < T)
+        tl.store(notes + T + r, tl.sum(o_3 * hidden, 1), r < T)
+        tl.store(notes + 2 * T + r, tl.sum(on_x * o_2, 1), r < T)
+        tl.store(notes + 3 * T + r, tl.sum(on_x * o_3, 1), r < T)
+        tl.store(notes + 4 * T + r, tl.sum(on_y * o_2, 1), r < T)
+        tl.store(notes + 5 * T + r, tl.sum(on_y * o_3, 1), r < T)
+        tl.store(notes + 6 * T + r, tl.sum(on_x * from_d, 1), r < T)
+        tl.store(notes + 7 * T + r, tl.sum(on_y * from_d, 1), r < T)
+    tl.debug_barrier()
+    # of what later rounds asked of the velocity before them; nothing is later than the last step
+    dv_x, dv_y = 0.0, 0.0
+    sum_kx, sum_ky = 0.0, 0.0
+    for done in range(0, T, STEPS):
+        t = T - 1 - done - tl.arange(0, STEPS)  # the last step first, which is the way gradients go
+        used = t >= 0
+        x, y = _before(start, v, t, used)
+        c = tl.load(cos + t, used, 1.0)
+        s = tl.load(sin + t, used, 0.0)
+        d_x = tl.load(into_d + 2 * t, used, 0.0)
+        d_y = tl.load(into_d + 2 * t + 1, used, 0.0)
+        in_x = tl.load(into_v + 2 * t, used, 0.0)
+        in_y = tl.load(into_v + 2 * t + 1, used, 0.0)
+        # what is asked of the velocity left passes to the one before by this matrix, after a turn of the frame
+        m_xx = k_x + tl.load(notes + 2 * T + t, used, 0.0)
+        m_xy = tl.load(notes + 3 * T + t, used, 0.0)
+        m_yx = tl.load(notes + 4 * T + t, used, 0.0)
+        m_yy = k_y + tl.load(notes + 5 * T + t, used, 0.0)
+        a_xx, a_xy = m_xx * c + m_xy * s, m_xy * c - m_xx * s
+        a_yx, a_yy = m_yx * c + m_yy * s, m_yy * c - m_yx * s
+        b_x = a_xx * in_x + a_xy * in_y + k_x * d_x + tl.load(notes + 6 * T + t, used, 0.0)
+        b_y = a_yx * in_x + a_yy * in_y + k_y * d_y + tl.load(notes + 7 * T + t, used, 0.0)
+        xx, xy, yx, yy, e_x, e_y = tl.associative_scan((a_xx, a_xy, a_yx, a_yy, b_x, b_y), 0, one_map)
+        before_x = xx * dv_x + xy * dv_y + e_x
+        before_y = yx * dv_x + yy * dv_y + e_y
+        # a step needs what is asked of the velocity it leads to, which lies with its neighbour: through memory
+        last = used & (t == T - 1 - done)
+        tl.store(notes + 8 * T + t, dv_x + in_x, last)
+        tl.store(notes + 9 * T + t, dv_y + in_y, last)
+        inner = (t > 0) & (t > T - done - STEPS)
+        tl.store(notes + 8 * T + t - 1, before_x + tl.load(into_v + 2 * t - 2, inner, 0.0), inner)
+        tl.store(notes + 9 * T + t - 1, before_y + tl.load(into_v + 2 * t - 1, inner, 0.0), inner)
+        tl.debug_barrier()
+        first = t == tl.maximum(T - done - STEPS, 0)
+        dv_x = tl.sum(tl.where(first, before_x, 0.0), 0)
+        dv_y = tl.sum(tl.where(first, before_y, 0.0), 0)
+        to_x = tl.load(notes + 8 * T + t, used, 0.0)
+        to_y = tl.load(notes + 9 * T + t, used, 0.0)
+        left_x = k_x * x + tl.load(u + 2 * t, used, 0.0) + tl.load(notes + t, used, 0.0)
+        left_y = k_y * y + tl.load(u + 2 * t + 1, used, 0.0) + tl.load(notes + T + t, used, 0.0)
+        tl.store(g_cos + t, to_x * left_x + to_y * left_y, used)
+        tl.store(g_sin + t, to_x * left_y - to_y * left_x, used)
+        l_x = c * to_x - s * to_y
+        l_y = s * to_x + c * to_y
+        tl.store(notes + 10 * T + t, l_x, used)
+        tl.store(notes + 11 * T + t, l_y, used)
+        tl.store(g_u + 2 * t, d_x + l_x, used)
+        tl.store(g_u + 2 * t + 1, d_y + l_y, used)
+        sum_kx += tl.sum((d_x + l_x) * x, 0)
+        sum_ky += tl.sum((d_y + l_y) * y, 0)
+    tl.store(g_start, dv_x)
+    tl.store(g_start + 1, dv_y)
+    tl.store(shares + 6 * H, sum_kx)
+    tl.store(shares + 6 * H + 1, sum_ky)
+    tl.debug_barrier()
+    # into the network: steps are summed over
+    sum_wx = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_wy = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_0 = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_1 = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_2 = tl.zeros([ROWS, HIDDEN], tl.float32)
+    sum_3 = tl.zeros([ROWS, HIDDEN], tl.float32)
+    for first_row in range(0, T, ROWS):
+        r = first_row + tl.arange(0, ROWS)
+        there = (r < T)[:, None] & real[None, :]
+        x, y = _before(start, v, r, r < T)
+        pre_r = tl.load(pre + r[:, None] * H + h[None, :], there, 0.0) + w_x * x[:, None] + w_y * y[:, None]
+        hidden = tl.maximum(pre_r, 0.0)
+        d_x = tl.load(into_d + 2 * r, r < T, 0.0)[:, None]
+        d_y = tl.load(into_d + 2 * r + 1, r < T, 0.0)[:, None]
+        l_x = tl.load(notes + 10 * T + r, r < T, 0.0)[:, None]
+        l_y = tl.load(notes + 11 * T + r, r < T, 0.0)[:, None]
+        into = tl.where(pre_r > 0, o_0 * d_x + o_1 * d_y + o_2 * l_x + o_3 * l_y, 0.0)
+        tl.store(g_pre + r[:, None] * H + h[None, :], into, there)
+        sum_wx += into * x[:, None]
+        sum_wy += into * y[:, None]
+        sum_0 += d_x * hidden
+        sum_1 += d_y * hidden
+        sum_2 += l_x * hidden
+        sum_3 += l_y * hidden
+    tl.store(shares + 2 * h, tl.sum(sum_wx, 0), real)
+    tl.store(shares + 2 * h + 1, tl.sum(sum_wy, 0), real)
+    tl.store(shares + 2 * H + h, tl.sum(sum_0, 0), real)
+    tl.store(shares + 3 * H + h, tl.sum(sum_1, 0), real)
+    tl.store(shares + 4 * H + h, tl.sum(sum_2, 0), real)
+    tl.store(shares + 5 * H + h, tl.sum(sum_3, 0), real)
+
+
+class _GlideScan(torch.autograd.Function):
+    """Displacements and velocities of a walk and their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
+        start, u, cos, sin, pre, keep, W, V = (x.contiguous() for x in inputs)
+        d, v = torch.empty_like(u), torch.empty_like(u)
+        (batch, steps, _), hidden = u.shape, len(W)
+        ctx.save_for_backward(start, u, cos, sin, pre, keep, W, V, v)
+        if u.numel():
+            HIDDEN = triton.next_power_of_2(hidden)
+            SEQUENCES = max(1, min(SEQUENCES_AT_ONCE, 256 // HIDDEN))  # so many that the weights fit into registers
+            _glide_scan_forward[(triton.cdiv(batch, SEQUENCES),)](
+                start, u, cos, sin, pre, keep, W, V, d, v, batch, steps, pre.stride(2),
+                H=hidden, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES, num_warps=max(1, min(8, HIDDEN // 256)),
+            )  # fmt: skip
+        return d, v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, into_d: Tensor, into_v: Tensor) -> tuple[Tensor, ...]:
+        start, u, cos, sin, pre, keep, W, V, v = ctx.saved_tensors
+        (batch, steps, _), hidden = u.shape, len(W)
+        if not u.numel():
+            return tuple(torch.zeros_like(x) for x in (start, u, cos, sin, pre, keep, W, V))
+        own = [torch.empty_like(x) for x in (start, u, cos, sin, pre)]
+        shares = u.new_empty(batch, 6 * hidden + 2)
+        HIDDEN = triton.next_power_of_2(hidden)
+        _glide_scan_backward[(batch,)](
+            start, u, cos, sin, pre, keep, W, V, v, into_d.contiguous(), into_v.contiguous(), *own, shares,
+            u.new_empty(batch, NOTES, steps), steps, H=hidden, HIDDEN=HIDDEN,
+            STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
+            ROWS=max(1, min(64, TILE // HIDDEN)), NOTES=NOTES, num_warps=4,
+        )  # fmt: skip
+        into_W, into_V, into_keep = summed(shares).split([2 * hidden, 4 * hidden, 2])
+        return *own, into_keep, into_W.view_as(W), into_V.view_as(V)
+
+
+def scan(
+    start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
+) -> tuple[Tensor, Tensor]:
+    """`glide_scan_by_steps` for float32 tensors."""
+    return _GlideScan.apply(start, u, cos, sin, pre, keep, W, V)  # type: ignore[no-any-return]

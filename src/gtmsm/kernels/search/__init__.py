@@ -1,0 +1,1 @@
+"""What a memory is asked: which entries are near or see most, where they are, and which frames are needed."""

@@ -1,0 +1,104 @@
+"""Choose views by what they see: those that together cover the view asked for, instead of near copies of one.
+
+A point counts as seen as well as the best of the chosen views sees it: in the frame, from a similar direction and from
+a similar distance. Without walls to say where the surface is, points at several depths along every ray stand for it.
+Maximising that sum is submodular, so greedy choice is near the best there is.
+`most_visible_by_parts` is the readable twin, `most_visible` picks the fastest one for the device.
+"""
+
+import math
+from functools import lru_cache
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from gtmsm.errors import InputError
+from gtmsm.kernels.choice import choose
+
+DEPTHS = (0.4, 0.8, 1.4, 2.2, 3.2, 4.5)
+"""How far along the rays of the view asked for there may be something to see, in units of a wall's height."""
+COLUMNS = 6
+"""Rays across the view asked for."""
+PAIRS_AT_ONCE = 2**20
+"""Views times queries looked at together: some hundred MB at work."""
+MOST_VIEWS = 512
+"""For the fast twin: how well each of them sees every point is kept in registers."""
+
+
+def most_visible_by_parts(
+    place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"], k: int, field_of_view: float
+) -> Int64[Tensor, "batch time K"]:
+    """The readable twin: how well every view sees every point, and k rounds over that."""
+    score = how_well_seen(place, query, field_of_view)
+    best = torch.zeros_like(score[:, :, 0])
+    taken = torch.zeros(score.shape[:3], dtype=torch.bool, device=score.device)
+    chosen = []
+    for _ in range(k):
+        # Never the same view twice, also where nothing is left to gain.
+        gain = (score - best[:, :, None]).clamp_min(0).sum(-1).masked_fill(taken, -1.0)
+        pick = gain.argmax(-1, keepdim=True)
+        chosen.append(pick)
+        seen = score.gather(2, pick[..., None].expand(-1, -1, 1, score.shape[-1]))
+        best = torch.maximum(best, seen[:, :, 0])
+        taken = taken.scatter(2, pick, True)
+    return torch.cat(chosen, dim=-1)
+
+
+@torch.no_grad()
+def most_visible(
+    place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"], k: int, field_of_view: float
+) -> Int64[Tensor, "batch time K"]:
+    """Greedily the k views that see the points in front of `query` best, most useful first; the first of equals."""
+    (batch, n, _), time = place.shape, query.shape[1]
+    if not 0 < k <= n:
+        raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
+    at_once = max(1, PAIRS_AT_ONCE // max(1, batch * n))
+    if time > at_once:
+        portions = [most_visible(place, some, k, field_of_view) for some in query.split(at_once, dim=1)]
+        return torch.cat(portions, dim=1)
+    single = place.dtype == query.dtype == torch.float32
+    if choose(place, triton=single and n <= MOST_VIEWS and batch * time > 0) == "triton":
+        # Imported here: Triton comes with the CUDA builds of PyTorch only.
+        from gtmsm.kernels.search import most_visible_triton
+
+        wide = half_width(field_of_view)
+        return most_visible_triton.chosen(place, query, points(wide, place.device, place.dtype), k, wide)
+    return most_visible_by_parts(place, query, k, field_of_view)
+
+
+def how_well_seen(
+    place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"], field_of_view: float
+) -> Float[Tensor, "batch time n points"]:
+    """From 0 to 1: how well each view sees each of the points in front of each query."""
+    wide = half_width(field_of_view)
+    ahead, left = points(wide, place.device, place.dtype)
+    c, s = (part[..., None] for part in query[..., 2:].unbind(-1))
+    mine = torch.stack([c * ahead - s * left, s * ahead + c * left], dim=-1)
+    # From each view to the query, and on to the point: far from the origin, the point itself would be rounded.
+    towards = mine[:, :, None] + (query[:, :, None, :2] - place[:, None, :, :2])[:, :, :, None]
+    distance = towards.norm(dim=-1).clamp_min(1e-3)
+    facing = place[:, None, :, None, 2:]
+    depth_there = (towards * facing).sum(-1)
+    side_there = towards[..., 1] * facing[..., 0] - towards[..., 0] * facing[..., 1]
+    margin = wide - side_there.abs() / depth_there.clamp_min(1e-3)
+    inside = torch.where(depth_there > 0.1, (4 * margin).clamp(0, 1), 0)
+    my_distance = mine.norm(dim=-1)[:, :, None]
+    angle = 1 - (towards * mine[:, :, None]).sum(-1) / (distance * my_distance)
+    scale = (distance / my_distance).log().square()
+    return inside * torch.exp(-2.0 * angle - 0.5 * scale)
+
+
+def half_width(field_of_view: float) -> float:
+    """Of what is in the frame one unit ahead; the field of view is in degrees."""
+    return math.tan(math.radians(field_of_view) / 2)
+
+
+@lru_cache(maxsize=16)
+def points(
+    wide: float, device: torch.device, dtype: torch.dtype
+) -> tuple[Float[Tensor, "points"], Float[Tensor, "points"]]:
+    """Points in front of an agent, ahead and to its left; kept, since a CUDA graph cannot hold numbers of the host."""
+    depth = torch.tensor(DEPTHS, device=device, dtype=dtype)
+    across = torch.linspace(-0.9, 0.9, COLUMNS, device=device, dtype=dtype) * wide
+    return depth[:, None].expand(-1, COLUMNS).flatten(), (depth[:, None] * across).flatten()

@@ -1,0 +1,171 @@
+"""Nearest keys on a GPU: distances are made, compared and forgotten in registers, no matrix of them is stored.
+
+A program of one warp holds a tile of queries by lanes. Each lane walks its own share of the keys and keeps the nearest
+of them in order, by compare and exchange; nothing is reduced before all keys were seen. Then the lanes of a query are
+merged, and where keys were split over several programs so are their winners (`_merge`).
+
+The order is that of a stable sort, to the bit: a squared distance is never negative, so its bits compare as an integer
+does, and with the index below them every entry is one int64 of its own. Lanes past the last key are NaN, which comes
+after all else and after every true NaN by its index: who asks for no more keys than there are never sees one.
+"""
+
+# What Triton compiles is not Python, and has no Python types.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+# A tuple that grows in a loop that Triton unrolls has no Python type:
+# mypy: disable-error-code="assignment,misc"
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+WARPS = 2048
+"""How many fill a large GPU: with fewer queries than that, more lanes share the keys of a query."""
+LONG = 2048
+"""From so many keys on, a key once loaded serves several queries, and programs may share the keys of a query."""
+MERGED = 512
+"""Winners that one program merges."""
+
+
+@triton.jit
+def _load_keys(pointer, stride, P: tl.constexpr, there):  # pragma: no cover - runs on the GPU
+    """One key per lane, axis by axis."""
+    axes = ()
+    for p in tl.static_range(P):
+        axes += (tl.load(pointer + p * stride, there, float("nan")),)
+    return axes
+
+
+@triton.jit
+def _distance_bits(query, key, P: tl.constexpr):  # pragma: no cover - runs on the GPU
+    """Squared distances as integers of the same order; whatever kind of NaN is the largest."""
+    difference = query[0] - key[0]
+    distance2 = difference * difference
+    for p in tl.static_range(1, P):
+        difference = query[p] - key[p]
+        distance2 += difference * difference
+    bits = distance2.to(tl.uint32, bitcast=True)
+    return tl.where(bits > 0x7F800000, 0x7F800001, bits).to(tl.int32)
+
+
+@triton.jit
+def _insert(bits, index, near, which, DEPTH: tl.constexpr):  # pragma: no cover - runs on the GPU
+    """Each lane's list with one more entry, in order: an equal that came earlier stays ahead."""
+    kept_near, kept_which = (), ()
+    for j in tl.static_range(DEPTH):
+        nearer = bits < near[j]
+        if j == 0:
+            moved_near, moved_which = bits, index
+        else:  # what was before it moves down, as a whole: equals keep their order
+            ahead = bits < near[j - 1]
+            moved_near, moved_which = tl.where(ahead, near[j - 1], bits), tl.where(ahead, which[j - 1], index)
+        kept_near += (tl.where(nearer, moved_near, near[j]),)
+        kept_which += (tl.where(nearer, moved_which, which[j]),)
+    return kept_near, kept_which
+
+
+@triton.jit
+def _search(
+    keys, queries, out, n, m, portion, blocks,
+    key_batch, key_row, key_axis, query_batch, query_row, query_axis,
+    P: tl.constexpr, K: tl.constexpr, DEPTH: tl.constexpr, QUERIES: tl.constexpr, LANES: tl.constexpr,
+    LAST: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    batch, block = (tl.program_id(0) // blocks).to(tl.int64), tl.program_id(0) % blocks
+    split, splits = tl.program_id(1), tl.num_programs(1)
+    row = block * QUERIES + tl.arange(0, QUERIES)[:, None]
+    asked = row < m
+    at = queries + batch * query_batch + row.to(tl.int64) * query_row
+    query = ()
+    for p in tl.static_range(P):
+        query += (tl.load(at + p * query_axis, asked, 0.0),)
+    near, which = (), ()
+    for _ in tl.static_range(DEPTH):
+        near += (tl.full([QUERIES, LANES], 0x7FFFFFFF, tl.int32),)
+        which += (tl.full([QUERIES, LANES], 0x7FFFFFFF, tl.int32),)
+
+    first = split * portion
+    index = first + tl.arange(0, LANES)[None, :]
+    at = keys + batch * key_batch + index.to(tl.int64) * key_row
+    step, axis = LANES * tl.cast(key_row, tl.int64), tl.cast(key_axis, tl.int64)
+    key = _load_keys(at, axis, P, index < n)
+    for _ in range(first, tl.minimum(first + portion, n), LANES):
+        at += step
+        upcoming = _load_keys(at, axis, P, index + LANES < n)  # a round ahead: it takes long to arrive
+        near, which = _insert(_distance_bits(query, key, P), index, near, which, DEPTH)
+        key = upcoming
+        index += LANES
+
+    lists = ()
+    for j in tl.static_range(DEPTH):
+        lists += ((near[j].to(tl.int64) << 32) | which[j].to(tl.int64),)
+    to = out + ((batch * m + row.to(tl.int64)) * splits + split) * K
+    for k in tl.static_range(K):
+        nearest = tl.min(lists[0], 1)[:, None]
+        tl.store(to + k, nearest & 0x7FFFFFFF if LAST else nearest, asked)
+        taken = lists[0] == nearest
+        shorter = ()
+        for j in tl.static_range(DEPTH):
+            if j + 1 < DEPTH:
+                shorter += (tl.where(taken, lists[j + 1], lists[j]),)
+            else:
+                shorter += (tl.where(taken, 0x7FFFFFFFFFFFFFFF, lists[j]),)
+        lists = shorter
+
+
+@triton.jit
+def _merge(
+    winners, out, count, group, K: tl.constexpr, SIZE: tl.constexpr, LAST: tl.constexpr
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """The first K of a group of `group` winners, of the `count` there are for a query."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    i = tl.arange(0, SIZE)
+    there = (i < group) & (part * group + i < count)
+    entries = tl.load(winners + row * count + part * group + i, there, 0x7FFFFFFFFFFFFFFF)
+    to = out + (row * tl.num_programs(1) + part) * K
+    for k in tl.static_range(K):
+        nearest = tl.min(entries, 0)
+        tl.store(to + k, nearest & 0x7FFFFFFF if LAST else nearest)
+        entries = tl.where(entries == nearest, 0x7FFFFFFFFFFFFFFF, entries)
+
+
+def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
+    """Queries and lanes of a program, and over how many programs the keys of a query are split."""
+    width = triton.next_power_of_2(m)
+    if n >= LONG:
+        # as many queries a lane as leave their lists in registers
+        queries = min(width, max(32 // triton.next_power_of_2(k), 1), 8)
+        programs = batch * triton.cdiv(m, queries)
+        return queries, 32, max(min(2 * WARPS // programs, n // (LONG // 2)), 1)
+    lanes = max(32 // width, 1)
+    while lanes < 32 and batch * triton.cdiv(m * lanes, 32) < WARPS:
+        lanes *= 2
+    return 32 // lanes, lanes, 1
+
+
+def search(keys: Tensor, queries: Tensor, k: int) -> Tensor:
+    """`nearest_k_by_matrix` for float32 CUDA tensors of a few axes and a few neighbours; something is asked."""
+    (batch, n, P), m = keys.shape, queries.shape[1]
+    per_program, lanes, splits = _tile(batch, m, n, k)
+    # whole rounds of lanes, so that only the last program looks past its last key
+    portion = triton.cdiv(triton.cdiv(n, splits), lanes) * lanes
+    splits = triton.cdiv(n, portion)
+    found = keys.new_empty(batch, m, splits * k, dtype=torch.int64)
+    blocks = triton.cdiv(m, per_program)
+    _search[(batch * blocks, splits)](
+        keys, queries, found, n, m, portion, blocks, *keys.stride(), *queries.stride(),
+        P=P, K=k, DEPTH=min(k, portion // lanes), QUERIES=per_program, LANES=lanes, LAST=splits == 1,
+        # no fused multiply and add: rounded as everywhere else, equal distances are equal here, too
+        num_warps=1, enable_fp_fusion=False,
+    )  # fmt: skip
+    while splits > 1:
+        count, group = splits * k, MERGED // k * k
+        splits = triton.cdiv(count, group)
+        merged = keys.new_empty(batch, m, splits * k, dtype=torch.int64)
+        _merge[(batch * m, splits)](
+            found, merged, count, group, K=k,
+            SIZE=triton.next_power_of_2(min(count, group)), LAST=splits == 1, num_warps=1,
+        )  # fmt: skip
+        found = merged
+    return found

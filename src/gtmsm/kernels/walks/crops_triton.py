@@ -1,0 +1,48 @@
+"""Crops on a GPU: a program cuts several frames, pixel after pixel as they will lie in memory."""
+
+# What Triton compiles is not Python, and has no Python types.
+# mypy: allow-untyped-defs, allow-incomplete-defs
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+PIXELS_AT_ONCE = 1024
+"""Per program of four warps: eight in each thread."""
+
+
+@triton.jit
+def _cut(
+    images, image, corner, frames, count, time, pixels, stride, margin,
+    by_image, by_channel, by_row, by_column, SIDE: tl.constexpr, FRAMES: tl.constexpr, PIXELS: tl.constexpr,
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    frame = tl.program_id(0) * FRAMES + tl.arange(0, FRAMES)
+    shown = frame < count
+    which = tl.load(image + frame // time, shown, 0).to(tl.int64)
+    row = margin + stride * tl.load(corner + 2 * frame, shown, 0).to(tl.int64)
+    column = margin + stride * tl.load(corner + 2 * frame + 1, shown, 0).to(tl.int64)
+    first = which * by_image + row * by_row + column * by_column
+    pixel = tl.program_id(1) * PIXELS + tl.arange(0, PIXELS)
+    inside = pixel // (SIDE * SIDE) * by_channel + pixel // SIDE % SIDE * by_row + pixel % SIDE * by_column
+    there = shown[:, None] & (pixel < pixels)[None, :]
+    colour = tl.load(images + first[:, None] + inside[None, :], there, 0).to(tl.float32)
+    at = frame.to(tl.int64)[:, None] * pixels + pixel[None, :]
+    # rounded as on a CPU, so that a frame is the same on any device
+    tl.store(frames + at, tl.div_rn(colour, tl.full([FRAMES, PIXELS], 255.0, tl.float32)), there)
+
+
+def cut(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> Tensor:
+    """`crops_by_windows` in one launch."""
+    (n, time, _), channels = corner.shape, images.shape[1]
+    frames = torch.empty(n, time, channels, side, side, device=images.device)
+    if not frames.numel():
+        return frames
+    pixels = channels * side * side
+    PIXELS = min(PIXELS_AT_ONCE, triton.next_power_of_2(pixels))
+    FRAMES = PIXELS_AT_ONCE // PIXELS
+    _cut[(triton.cdiv(n * time, FRAMES), triton.cdiv(pixels, PIXELS))](
+        images, image.contiguous(), corner.contiguous(), frames, n * time, time, pixels, stride, margin,
+        *images.stride(), SIDE=side, FRAMES=FRAMES, PIXELS=PIXELS, num_warps=4,
+    )  # fmt: skip
+    return frames

@@ -1,0 +1,311 @@
+"""Convolutions between few channels and many: the kernels equal their readable twins, values and gradients."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from twins import assert_equal_twins, strided
+
+from gtmsm.errors import InputError
+from gtmsm.kernels.choice import forced
+from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_in_by_parts, edge_conv_out, edge_conv_out_by_parts
+
+SHAPES = [
+    (1, 1, 1, 1, 1),
+    (2, 3, 32, 5, 6),
+    (3, 3, 16, 8, 8),
+    (2, 4, 20, 7, 5),
+    (2, 2, 70, 3, 9),
+    (1, 1, 5, 1, 33),
+    (5, 3, 8, 12, 1),
+]  # n, few, many, height, width
+LARGE_SHAPES = [
+    (1792, 3, 32, 32, 32), (1024, 3, 64, 32, 32), (300, 3, 32, 20, 20), (77, 4, 128, 64, 48), (10, 3, 24, 31, 129),
+]  # fmt: skip  # too large to interpret
+ON_A_GPU = torch.cuda.is_available()
+
+on_a_gpu = pytest.mark.skipif(not ON_A_GPU, reason="Triton needs a CUDA device")
+shapes = pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
+
+
+@pytest.fixture(autouse=True)
+def exactly(monkeypatch):
+    """Convolutions that do not round to TF32, as they may on a GPU unless they are told."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+
+
+def drawn(*shape, device="cpu"):
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator).to(device)
+
+
+def channels_last(x):
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def first(n, few, many, height, width, device="cpu", dtype=torch.float32):
+    """Pictures, weights and bias of a first convolution; weights as convolutions like them."""
+    x = drawn(n, few, height, width, device=device).sigmoid()
+    weight = channels_last(drawn(many, few, 3, 3, device=device) / (9 * few) ** 0.5)
+    return (255 * x).to(dtype) if dtype == torch.uint8 else x, weight, drawn(many, device=device)
+
+
+def last(n, few, many, height, width, device="cpu", dtype=torch.float32):
+    """The large side, weights and bias of a last convolution."""
+    x = channels_last(drawn(n, many, height, width, device=device)).to(dtype)
+    weight = channels_last(drawn(few, many, 3, 3, device=device) / (9 * many) ** 0.5)
+    return x, weight, drawn(few, device=device)
+
+
+def rows_of(m, n, device):
+    """Which pictures are wanted, one of them twice."""
+    rows = torch.randint(m, (n,), generator=torch.Generator().manual_seed(n)).to(device)
+    rows[-1:] = rows[:1]
+    return rows
+
+
+def exact(x):
+    return x if x.dtype == torch.uint8 else x.double()
+
+
+def uneven(y):
+    """No two numbers count alike."""
+    return torch.linspace(-1, 2, y.numel(), dtype=torch.float64, device=y.device).view(y.shape).to(y.dtype)
+
+
+def values_and_gradients(run, *inputs, arrange=lambda g: g):
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    y = run(*leaves)
+    return [y.detach(), *torch.autograd.grad(y, leaves, arrange(uneven(y.detach())))]
+
+
+def by_triton(function, *inputs):
+    with forced("triton"):
+        return function(*inputs)
+
+
+def both_first(x, weight, bias, rows=None, made=torch.float32, **options):
+    """What the fast twin makes of a first convolution and of its gradients, and what is true."""
+    fast = values_and_gradients(lambda w, b: by_triton(edge_conv_in, x, w, b, rows, made), weight, bias, **options)
+    return fast, values_and_gradients(
+        lambda w, b: edge_conv_in_by_parts(exact(x), w, b, rows, torch.float64),
+        weight.double(), bias.double(), **options,
+    )  # fmt: skip
+
+
+def both_last(x, weight, bias, **options):
+    fast = values_and_gradients(lambda *leaves: by_triton(edge_conv_out, *leaves), x, weight, bias, **options)
+    return fast, values_and_gradients(edge_conv_out_by_parts, *(part.double() for part in (x, weight, bias)), **options)
+
+
+@pytest.fixture
+def launched(triton_device, note_launches):
+    from gtmsm.kernels.layers import edge_conv_triton
+
+    return note_launches(edge_conv_triton, "_few_to_many", "_many_to_few", "_edge_conv_into_parameters")
+
+
+def test_they_are_convolutions():
+    x, weight, bias = first(2, 3, 4, 5, 6)
+    y = edge_conv_in(x, weight, bias, None, torch.float32)
+    torch.testing.assert_close(y, F.elu(F.conv2d(x, weight, bias, padding=1)))
+    assert y.is_contiguous(memory_format=torch.channels_last)
+    x, weight, bias = last(2, 3, 4, 5, 6)
+    y = edge_conv_out(x, weight, bias)
+    torch.testing.assert_close(y, F.conv2d(x, weight, bias, padding=1))
+    assert y.is_contiguous()
+
+
+def test_gradients_agree_with_finite_differences():
+    x, *parameters = first(2, 2, 3, 3, 4)
+    leaves = [part.double().requires_grad_() for part in parameters]
+    rows = torch.tensor([1, 0, 1])
+    for table in (x.double(), (255 * x).byte()):
+        assert torch.autograd.gradcheck(lambda w, b: edge_conv_in_by_parts(table, w, b, rows, torch.float64), leaves)  # noqa: B023
+    leaves = [part.double().requires_grad_() for part in last(2, 2, 3, 3, 4)]
+    assert torch.autograd.gradcheck(edge_conv_out_by_parts, leaves)
+
+
+@pytest.mark.parametrize("twin", ["readable", "triton"])
+def test_bytes_count_from_0_to_1(twin, triton_device):
+    table = torch.tensor([0, 51, 255], dtype=torch.uint8, device=triton_device).view(3, 1, 1, 1)
+    weight, bias = torch.ones(1, 1, 3, 3, device=triton_device), torch.zeros(1, device=triton_device)
+    with forced(twin):
+        y = edge_conv_in(table, weight, bias, torch.tensor([2, 1, 0, 2], device=triton_device), torch.float32)
+    torch.testing.assert_close(y.flatten().tolist(), [1.0, 0.2, 0.0, 1.0])
+
+
+@pytest.mark.parametrize("twin", ["readable", "triton"])
+def test_pictures_that_require_a_gradient_are_refused(twin):
+    x, weight, bias = first(5, 3, 4, 2, 2)
+    with forced(twin), pytest.raises(InputError, match=r"5 pictures requires a gradient.*x\.detach\(\)"):
+        edge_conv_in(x.requires_grad_(), weight, bias, None, torch.float32)
+
+
+def test_autocast_changes_nothing():
+    x, weight, bias = first(2, 3, 4, 5, 6)
+    plain = edge_conv_in(x, weight, bias, None, torch.float32)
+    many, *parameters = last(2, 3, 4, 5, 6)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(edge_conv_in(x, weight, bias, None, torch.float32), plain)
+        assert edge_conv_in(x, weight, bias, None, torch.bfloat16).dtype == torch.bfloat16
+        assert edge_conv_out(many.bfloat16(), *parameters).dtype == torch.float32
+
+
+@shapes
+def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_device, launched):
+    fast, readable = both_first(*first(*shape, device=triton_device))
+    assert launched == ["_few_to_many", "_edge_conv_into_parameters"]
+    assert all(part.dtype == torch.float32 for part in fast)
+    assert fast[0].is_contiguous(memory_format=torch.channels_last)
+    assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
+
+
+@shapes
+def test_the_triton_convolution_to_few_equals_the_readable_one(shape, triton_device, launched):
+    fast, readable = both_last(*last(*shape, device=triton_device))
+    assert launched == ["_many_to_few", "_few_to_many", "_edge_conv_into_parameters"]
+    assert all(part.dtype == torch.float32 for part in fast)
+    assert fast[0].is_contiguous()
+    assert fast[1].is_contiguous(memory_format=torch.channels_last)
+    assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+@pytest.mark.parametrize("n", [1, 7])
+def test_pictures_are_gathered(n, dtype, triton_device):
+    x, weight, bias = first(4, 3, 16, 5, 6, device=triton_device, dtype=dtype)
+    rows = rows_of(4, n, triton_device)
+    assert_equal_twins(*both_first(x, weight, bias, rows))
+
+
+def test_bytes_need_not_be_gathered(triton_device):
+    assert_equal_twins(*both_first(*first(2, 3, 16, 5, 6, device=triton_device, dtype=torch.uint8)))
+
+
+LAYOUTS = {"strided": strided, "channels last": channels_last, "expanded": lambda x: x[:1].expand_as(x)}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_pictures_and_gradients_may_be_laid_out_in_any_way(layout, triton_device):
+    arrange = LAYOUTS[layout]
+    x, weight, bias = first(3, 3, 8, 5, 6, device=triton_device)
+    rows = strided(rows_of(3, 4, triton_device))
+    assert_equal_twins(*both_first(arrange(x), weight, bias, rows, arrange=arrange))
+    x, weight, bias = last(3, 3, 8, 5, 6, device=triton_device)
+    assert_equal_twins(*both_last(arrange(x), weight, bias, arrange=arrange))
+
+
+def test_parameters_may_be_strided(triton_device):
+    x, *parameters = first(2, 3, 8, 5, 6, device=triton_device)
+    assert_equal_twins(*both_first(x, *map(strided, parameters)))
+    x, *parameters = last(2, 3, 8, 5, 6, device=triton_device)
+    assert_equal_twins(*both_last(x, *map(strided, parameters)))
+
+
+@pytest.mark.parametrize("arrange", [lambda x: x.contiguous(), channels_last])
+def test_gradients_of_weights_are_laid_out_as_the_weights_are(arrange, triton_device):
+    for both, (x, weight, bias) in (
+        (both_first, first(2, 3, 8, 5, 6, device=triton_device)),
+        (both_last, last(2, 3, 8, 5, 6, device=triton_device)),
+    ):
+        fast, _ = both(x, arrange(weight), bias)
+        assert fast[-2].stride() == arrange(weight).stride()
+
+
+def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
+    x, weight, bias = last(2, 3, 8, 5, 6, device=triton_device)
+    by_triton(edge_conv_out, x, weight.clone().requires_grad_(), bias).sum().backward()
+    assert launched == ["_many_to_few", "_edge_conv_into_parameters"]
+    launched.clear()
+    by_triton(edge_conv_out, x.clone().requires_grad_(), weight, bias).sum().backward()
+    assert launched == ["_many_to_few", "_few_to_many"]
+
+
+@pytest.mark.parametrize("shape", [(0, 3, 8, 5, 6), (2, 5, 8, 3, 3)])
+def test_no_pictures_and_not_so_few_channels_are_left_to_the_readable_twins(shape, triton_device, launched):
+    assert_equal_twins(*both_first(*first(*shape, device=triton_device)))
+    assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
+    assert not launched
+
+
+def test_one_pixel_that_is_not_a_number_stays_among_its_neighbours(triton_device):
+    x, weight, bias = last(2, 3, 8, 5, 9, device=triton_device)
+    x[0, 0, 2, 4] = float("nan")
+    broken = ~by_triton(edge_conv_out, x, weight, bias).isfinite()
+    assert broken[0, :, 1:4, 3:6].all()
+    assert broken.sum() == 27
+
+
+def test_no_rows_at_all_may_be_gathered(triton_device):
+    x, weight, bias = first(3, 3, 8, 5, 6, device=triton_device)
+    fast, _ = both_first(x, weight, bias, rows_of(3, 1, triton_device)[:0])
+    assert fast[0].shape == (0, 8, 5, 6)
+    assert not fast[1].any()
+    assert not fast[2].any()
+
+
+def test_neighbours_beyond_a_border_are_zero_and_not_those_of_another_line_or_picture(triton_device):
+    x = torch.full((2, 1, 2, 2), 5.0, device=triton_device)
+    x[0, 0, 0, 0] = 1.0
+    weight, bias = torch.zeros(1, 1, 3, 3, device=triton_device), torch.zeros(1, device=triton_device)
+    weight[..., 0, 0] = 1.0  # the neighbour above and to the left
+    with forced("triton"):
+        for y in (edge_conv_in(x, weight, bias, None, torch.float32), edge_conv_out(x, weight, bias)):
+            assert y[:, 0].tolist() == [[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 5.0]]]
+
+
+def test_few_programs_share_out_many_tiles(triton_device, monkeypatch):
+    from gtmsm.kernels.layers import edge_conv_triton
+
+    monkeypatch.setattr(edge_conv_triton, "PROGRAMS", 4)
+    for programs, many in ((4, 16), (2, 70)):
+        shape = (7, 3, many, 5, 6)  # a tile each: seven tiles for two or four programs
+        assert -(-7 // edge_conv_triton.share_for(7, 4 // programs)) == programs
+        x, weight, bias = first(*shape, device=triton_device)
+        assert_equal_twins(*both_first(x, weight, bias, rows_of(7, 7, triton_device)))
+        assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
+
+
+def test_the_same_convolution_twice_is_the_same_to_the_bit(triton_device):
+    for both, inputs in (
+        (both_first, first(3, 3, 16, 8, 8, device=triton_device)),
+        (both_last, last(3, 3, 16, 8, 8, device=triton_device)),
+    ):
+        (one, _), (other, _) = both(*inputs), both(*inputs)
+        assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
+
+
+def test_what_was_made_may_not_be_changed_before_the_way_back(triton_device):
+    x, weight, bias = first(2, 3, 8, 5, 6, device=triton_device)
+    y = by_triton(edge_conv_in, x, weight.requires_grad_(), bias, None, torch.float32)
+    with torch.no_grad():
+        y.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+@on_a_gpu
+@shapes
+@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
+def test_tensor_cores_are_as_exact_as_their_bits_are(shape, dtype, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    x, weight, bias = first(*shape, device="cuda", dtype=dtype)
+    rows = rows_of(shape[0], shape[0] + 3, "cuda")
+    assert_equal_twins(*both_first(x, weight, bias, rows), tolerance=4e-3)
+    assert_equal_twins(*both_last(*last(*shape, device="cuda")), tolerance=4e-3)
+    assert_equal_twins(*both_first(x, weight, bias, rows, torch.bfloat16), tolerance=3e-2)
+    assert_equal_twins(*both_last(*last(*shape, device="cuda", dtype=torch.bfloat16)), tolerance=3e-2)
+
+
+def test_a_gpu_can_keep_both_in_a_graph(in_a_graph):
+    picture, *parameters_in = first(64, 3, 32, 32, 32, device="cuda")
+    _, *parameters_out = last(64, 3, 32, 32, 32, device="cuda")
+    leaves = [part.requires_grad_() for part in (*parameters_in, *parameters_out)]
+
+    def update():
+        made = edge_conv_in(picture, *leaves[:2], None, torch.bfloat16)
+        y = edge_conv_out(made, *leaves[2:])
+        return [y, *torch.autograd.grad(y.square().mean(), leaves)]
+
+    warm, replayed = in_a_graph(update)
+    assert all(torch.equal(one, other) for one, other in zip(replayed, warm, strict=True))

@@ -1,0 +1,120 @@
+"""App. D as it is written: known answers, and gradients."""
+
+import math
+
+import pytest
+import torch
+
+from gtmsm.kernels.scans.blend_scan import blend_scan
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def number(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def steps_of(displacement):
+    return lambda s, t: s + displacement[:, t]
+
+
+def as_seen(s, pose):
+    return torch.cat([pose, s[..., pose.shape[-1] :]], dim=-1)
+
+
+def constant(variance):
+    return lambda known, t: known.new_full((len(known),), variance)
+
+
+def test_two_landmarks_pull_the_plan_by_their_weights():
+    past = number(3.0, 0.0, 0.0, 2.0).view(1, 2, 2), number(0.1, 0.2).view(1, 2, 1)
+    state, marginal, own = blend_scan(
+        steps_of(number(1.0, 0.0).view(1, 1, 2)),
+        as_seen,
+        constant(0.03),
+        torch.zeros(1, 2, dtype=torch.float64),
+        number(0.4).view(1, 1),
+        torch.tensor([[[0, 1]]]),
+        number(0.25, 0.5).view(1, 1, 2),
+        past,
+    )
+    # mu_p = (1, 0); to the first it is (2, 0), to the second (-1, 2)
+    assert state.flatten().tolist() == pytest.approx([1 + 0.25 * 2 - 0.5 * 1, 0.5 * 2])
+    assert marginal.item() == pytest.approx(0.25**2 * 0.4 + 0.25**2 * 0.1 + 0.5**2 * 0.2 + 0.03)
+    assert own.item() == pytest.approx(0.03)
+
+
+def test_a_step_of_this_walk_is_a_landmark_for_those_after_it():
+    """Three steps of 1; the third sees what the first saw, and half believes it."""
+    nothing = torch.zeros(1, 0, 1, dtype=torch.float64)
+    state, marginal, _ = blend_scan(
+        steps_of(torch.ones(1, 3, 1, dtype=torch.float64)),
+        as_seen,
+        constant(0.1),
+        torch.zeros(1, 1, dtype=torch.float64),
+        torch.zeros(1, 1, dtype=torch.float64),
+        torch.zeros(1, 3, 1, dtype=torch.int64),
+        number(0.0, 0.0, 0.5).view(1, 3, 1),
+        (nothing, nothing),
+    )
+    assert state.flatten().tolist() == pytest.approx([1, 2, 2])
+    assert marginal.flatten().tolist() == pytest.approx([0.1, 0.2, 0.25 * 0.2 + 0.25 * 0.1 + 0.1])
+
+
+def test_without_weight_a_walk_goes_as_planned():
+    displacement, start = drawn(3, 7, 2), drawn(3, 2, seed=1)
+    state, marginal, _ = blend_scan(
+        steps_of(displacement),
+        as_seen,
+        constant(0.2),
+        start,
+        torch.full((3, 1), 0.5, dtype=torch.float64),
+        torch.zeros(3, 7, 4, dtype=torch.int64),
+        torch.zeros(3, 7, 4, dtype=torch.float64),
+        (drawn(3, 5, 2, seed=2), torch.ones(3, 5, 1, dtype=torch.float64)),
+    )
+    torch.testing.assert_close(state, start[:, None] + displacement.cumsum(1), rtol=1e-13, atol=1e-13)
+    expected = 0.5 + 0.2 * torch.arange(1, 8, dtype=torch.float64)
+    torch.testing.assert_close(marginal, expected.view(1, 7, 1).expand(3, 7, 1), rtol=1e-13, atol=1e-13)
+
+
+def test_a_heading_is_pulled_the_shorter_way_round_and_momentum_is_kept():
+    past = number(0.0, 0.0, math.pi - 0.1).view(1, 1, 3), number(0.0).view(1, 1, 1)
+    state, _, _ = blend_scan(
+        lambda s, t: s,
+        as_seen,
+        constant(0.1),
+        number(0.0, 0.0, 0.1 - math.pi, 7.0).view(1, 4),
+        torch.zeros(1, 1, dtype=torch.float64),
+        torch.zeros(1, 1, 1, dtype=torch.int64),
+        number(0.5).view(1, 1, 1),
+        past,
+    )
+    assert state.flatten().tolist() == pytest.approx([0, 0, -math.pi, 7])
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_gradients_agree_with_finite_differences(past, size):
+    batch, time, K = 2, 4, 2
+    index = torch.randint(0, max(past, 1), (batch, time, K), generator=torch.Generator().manual_seed(0))
+    index[:, 2:, 1] = past + torch.arange(time - 2)  # of this very walk
+
+    def scan(start, displacement, variance, beta, poses, variances, scale):
+        return blend_scan(
+            steps_of(displacement),
+            as_seen,
+            lambda known, t: (scale * (1 + known.sum(-1))).exp(),
+            start,
+            variance.exp(),
+            index,
+            beta.sigmoid(),
+            (poses, variances.exp()),
+        )
+
+    parts = [drawn(batch, size), drawn(batch, time, size, seed=1), drawn(batch, 1, seed=2)]
+    parts += [drawn(batch, time, K, seed=3), drawn(batch, past, size, seed=4), drawn(batch, past, 1, seed=5)]
+    parts += [0.1 * drawn(seed=6)]
+    assert torch.autograd.gradcheck(scan, [part.requires_grad_() for part in parts])

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from twins import strided
 
 from gtmsm.kernels.choice import forced
 from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan, glide_scan_by_steps
@@ -45,9 +46,46 @@ def assert_equal_twins(fast, readable, **tolerance):
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (2, 4, 3), (1, 6, 5)])
-def test_gradients_agree_with_finite_differences(shape):
+@pytest.mark.parametrize("scan", [glide_scan_by_steps, glide_scan])
+def test_gradients_agree_with_finite_differences(shape, scan):
     inputs = [x.requires_grad_() for x in glide(*shape)]
-    assert torch.autograd.gradcheck(lambda *x: run(glide_scan_by_steps, x), inputs)
+    assert torch.autograd.gradcheck(lambda *x: run(scan, x), inputs)
+
+
+@pytest.mark.parametrize("shape", [*TRITON_SHAPES, (1, 40, 1), (16, 181, 64)])
+def test_the_numpy_scan_equals_the_scan_by_steps(shape):
+    inputs = glide(*shape)
+    fast = values_and_gradients(by_numpy, inputs)
+    assert_equal_twins(fast, values_and_gradients(glide_scan_by_steps, inputs), rtol=1e-10, atol=1e-10)
+
+
+def test_the_numpy_scan_keeps_the_precision_of_its_inputs():
+    inputs = glide(3, 9, 5, dtype=torch.float32)
+    fast = values_and_gradients(by_numpy, inputs)
+    readable = values_and_gradients(glide_scan_by_steps, [x.double() for x in inputs])
+    assert all(part.dtype == torch.float32 for part in fast)
+    assert_equal_twins(fast, [part.float() for part in readable], rtol=1e-4, atol=1e-4)
+
+
+def test_the_numpy_scan_takes_strided_and_expanded_inputs_and_changes_none():
+    start, u, cos, sin, pre, *network = glide(1, 6, 5)
+    inputs = [start.expand(4, 2), *(strided(x.expand(4, *x.shape[1:])) for x in (u, cos, sin, pre)), *network]
+    before = [x.clone() for x in inputs]
+    torch.testing.assert_close(run(by_numpy, inputs), run(glide_scan_by_steps, inputs), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(inputs, before, rtol=0, atol=0)
+
+
+def test_who_overwrites_what_the_numpy_scan_made_spoils_no_gradient():
+    gradients = []
+    for spoil in (False, True):
+        leaves = [x.requires_grad_() for x in glide(1, 5, 3)]
+        d, v = run(by_numpy, leaves)
+        loss = (d + 2 * v).sum()
+        if spoil:
+            d.data.zero_()
+            v.data.zero_()
+        gradients.append(torch.autograd.grad(loss, leaves))
+    torch.testing.assert_close(*gradients, rtol=0, atol=0)
 
 
 def test_one_step_is_friction_push_correction_and_a_turn_of_the_frame():
@@ -73,6 +111,11 @@ def test_a_glide_in_two_parts_is_a_glide_at_once():
     second = run(glide_scan, [first[1][:, -1], *(x[:, 4:] for x in (u, cos, sin, pre)), *network])
     torch.testing.assert_close(torch.cat([first[0], second[0]], 1), d, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(torch.cat([first[1], second[1]], 1), v, rtol=1e-12, atol=1e-12)
+
+
+def by_numpy(*inputs):
+    with forced("cpu"):
+        return glide_scan(*inputs)
 
 
 def by_triton(*inputs):
@@ -106,8 +149,8 @@ def test_the_triton_scan_goes_back_in_rounds_where_a_walk_is_long(steps, triton_
 
 def test_the_triton_scan_takes_strided_and_expanded_inputs(triton_device):
     start, u, cos, sin, pre, *network = for_triton(triton_device, 1, 6, 5)
-    strided = u.expand(4, 6, 2).transpose(0, 1).contiguous().transpose(0, 1)
-    inputs = [start.expand(4, 2), strided, cos.expand(4, 6), sin.expand(4, 6), pre.expand(4, 6, 5), *network]
+    pushes = u.expand(4, 6, 2).transpose(0, 1).contiguous().transpose(0, 1)
+    inputs = [start.expand(4, 2), pushes, cos.expand(4, 6), sin.expand(4, 6), pre.expand(4, 6, 5), *network]
     for one, other in zip(run(by_triton, inputs), run(glide_scan_by_steps, inputs), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 

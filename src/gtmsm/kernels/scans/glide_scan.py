@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels.choice import choose
+from gtmsm.kernels.scans import glide_scan_cpu
 
 
 class GlideNetwork(NamedTuple):
@@ -68,7 +69,11 @@ def glide_scan(
     network: GlideNetwork,
 ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
     """Displacements and velocities of each step, by the fastest twin for where the tensors are."""
-    if choose(u, triton=u.dtype == torch.float32 and len(network.W) > 0) == "triton":
+    units = len(network.W) > 0
+    twin = choose(u, cpu=units, triton=u.dtype == torch.float32 and units)
+    if twin == "cpu":
+        return glide_scan_cpu.scan(start, u, cos, sin, pre, *network)
+    if twin == "triton":
         from gtmsm.kernels.scans import glide_scan_triton
 
         return glide_scan_triton.scan(start, u, cos, sin, pre, *network)

@@ -86,10 +86,10 @@ def adam_by_parts(
         weight, gradient, first, second = (
             part[begin:end] for part in (shelf.weight, shelf.gradient, shelf.first, shelf.second)
         )
-        gradient = gradient * shorten[i]
+        gradient.mul_(shorten[i])
         first.lerp_(gradient, 1 - BETAS[0])
         second.mul_(BETAS[1]).addcmul_(gradient, gradient, value=1 - BETAS[1])
-        weight.sub_(steps[i] * first / (second.sqrt() / root + EPSILON))
+        weight.sub_((steps[i] * first).div_(second.sqrt().div_(root).add_(EPSILON)))  # in place: new memory costs more
     shelf.gradient.zero_()
     bad = ~(loss.isfinite() & length.isfinite())
     tally.first_bad.copy_(torch.where(bad & (tally.first_bad == 0), tally.done, tally.first_bad))

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gtmsm.kernels.choice import forced
+from gtmsm.kernels.walks import crops_cpu
 from gtmsm.kernels.walks.crops import crops, crops_by_windows
 
 SHAPES = [  # n, time, channels, size, side
@@ -47,6 +48,29 @@ def test_a_crop_is_cut_where_its_corner_says(stride, margin):
 def test_the_triton_crops_equal_the_others_to_the_bit(shape, stride, margin, triton_device):
     inputs = views(*shape, stride, margin)
     assert torch.equal(by_triton(triton_device, *inputs), crops_by_windows(*inputs))
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1, 3, 3), (2, 90, 3, 16, 8), (3, 36, 2, 10, 5), (0, 90, 3, 16, 8)])
+@pytest.mark.parametrize(("stride", "margin"), [(1, 0), (2, 0), (2, 2)])
+def test_long_walks_on_a_cpu_see_the_same_to_the_bit(shape, stride, margin, monkeypatch):
+    inputs = views(*shape, stride, 0 if shape[3] == shape[4] else margin)
+    cut = []
+    monkeypatch.setattr(crops_cpu, "cut", lambda *given, was=crops_cpu.cut: cut.append(1) or was(*given))
+    frames = crops(*inputs)
+    assert cut and frames.is_contiguous()
+    assert torch.equal(frames, crops_by_windows(*inputs))
+
+
+def test_short_walks_on_a_cpu_look_at_nothing_else(monkeypatch):
+    monkeypatch.setattr(crops_cpu, "cut", None)
+    inputs = views(2, 5, 3, 16, 8)
+    assert torch.equal(crops(*inputs), crops_by_windows(*inputs))
+
+
+def test_long_walks_over_strided_images_see_the_same():
+    images, image, corner, side, *_ = views(1, 99, 3, 12, 4)
+    inputs = images.transpose(2, 3)[:, 1:], image.expand(2), corner.flip(2).expand(2, 99, 2).int(), side
+    assert torch.equal(crops(*inputs), crops_by_windows(*inputs))
 
 
 def test_every_byte_becomes_the_same_number_on_every_device(triton_device):

@@ -4,6 +4,7 @@ from jaxtyping import Float32, Int, UInt8
 from torch import Tensor
 
 from gtmsm.kernels.choice import choose
+from gtmsm.kernels.walks import crops_cpu
 
 
 def crops_by_windows(
@@ -31,7 +32,11 @@ def crops(
 
     A corner is the row and column of a square's first pixel, counted in strides from the margin.
     """
-    if choose(images, triton=True) == "triton":
+    height, width = ((size - margin - side) // stride + 1 for size in images.shape[2:])
+    twin = choose(images, cpu=0 < height * width <= corner.shape[1], triton=True)
+    if twin == "cpu":
+        return crops_cpu.cut(images, image, corner, side, stride, margin)
+    if twin == "triton":
         from gtmsm.kernels.walks import crops_triton
 
         return crops_triton.cut(images, image, corner, side, stride, margin)

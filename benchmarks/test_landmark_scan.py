@@ -1,7 +1,5 @@
 """The landmark scan on a CPU, there and back, against its readable twin in the same run."""
 
-import time
-
 import torch
 
 from gtmsm.kernels.scans import landmark_scan_cpu
@@ -44,30 +42,14 @@ def there_and_back(scan, leaves, index):
     return [poses, variances, *torch.autograd.grad(poses.square().mean() + variances.mean(), leaves)]
 
 
-def seconds(function):
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
-
-
-def test_the_numpy_scan_is_several_times_faster_than_step_by_step(benchmark, capsys):
+def test_the_numpy_scan_is_several_times_faster_than_step_by_step(compare):
     leaves, index = a_walk()
     exact = [x.detach().double().requires_grad_() for x in leaves]
     made, plain = (there_and_back(scan, exact, index) for scan in (landmark_scan_cpu.scan, by_steps))
     torch.testing.assert_close(made, plain, rtol=1e-8, atol=1e-10)
-
-    benchmark.pedantic(lambda: there_and_back(landmark_scan_cpu.scan, leaves, index), rounds=20, warmup_rounds=2)
-    if benchmark.disabled:
-        return
-    # The twin's best against our median: what a busy machine adds counts against us.
-    slow_seconds = min(seconds(lambda: there_and_back(by_steps, leaves, index)) for _ in range(3))
-    fast_seconds = benchmark.stats.stats.median
-    ratio = slow_seconds / fast_seconds
-    benchmark.extra_info.update(step_by_step_seconds=slow_seconds, ratio=ratio)
-    with capsys.disabled():
-        print(
-            f"\n{BATCH} walks of {TAU + HORIZON} steps that recognise {K} places each, there and back: step by step "
-            f"{1e3 * slow_seconds:.0f} ms, gtmsm {1e3 * fast_seconds:.0f} ms, {ratio:.0f} times faster "
-            f"(at least {AT_LEAST} asked for)"
-        )
-    assert ratio >= AT_LEAST
+    compare(
+        f"{BATCH} walks of {TAU + HORIZON} steps that recognise {K} places each, there and back", "step by step",
+        lambda: there_and_back(by_steps, leaves, index),
+        lambda: there_and_back(landmark_scan_cpu.scan, leaves, index),
+        AT_LEAST,
+    )  # fmt: skip

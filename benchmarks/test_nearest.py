@@ -1,7 +1,5 @@
 """The nearest of many keys in a few dimensions against a distance matrix and a selection, in the same run."""
 
-import time
-
 import pytest
 import torch
 
@@ -27,12 +25,6 @@ def distance2(keys, queries, index):
     """How far the entries found are, in float64."""
     rows = torch.arange(len(keys), device=keys.device)[:, None, None]
     return (queries.double()[:, :, None] - keys.double()[rows, index]).square().sum(-1)
-
-
-def seconds(function):
-    began = time.perf_counter()
-    function()
-    return time.perf_counter() - began
 
 
 def in_milliseconds(function):
@@ -79,20 +71,11 @@ def test_on_a_gpu_a_search_of_many_keys_is_several_times_faster_and_needs_no_roo
     assert slow / fast >= AT_LEAST
 
 
-def test_on_a_cpu_a_search_of_the_size_of_an_update_finds_the_same(benchmark, capsys):
+def test_on_a_cpu_a_search_of_the_size_of_an_update_finds_the_same(compare):
     k, (keys, queries) = 5, walk(16, 256, 32, 2)
     found, matrix = nearest_k(keys, queries, k), by_matrix(keys, queries, k, exactly=True)
     torch.testing.assert_close(distance2(keys, queries, found), distance2(keys, queries, matrix), rtol=1e-6, atol=0)
-
-    benchmark.pedantic(lambda: nearest_k(keys, queries, k), rounds=50, warmup_rounds=5)
-    if benchmark.disabled:
-        return
-    # The matrix' best against our median: what a busy machine adds counts against us.
-    slow = min(seconds(lambda: by_matrix(keys, queries, k)) for _ in range(20))
-    fast = benchmark.stats.stats.median
-    benchmark.extra_info.update(matrix_seconds=slow, ratio=slow / fast)
-    with capsys.disabled():
-        print(
-            f"\n{k} nearest of 256 keys to 32 queries in 16 memories of 2 axes: matrix and selection "
-            f"{1e6 * slow:.0f} us, gtmsm {1e6 * fast:.0f} us, {slow / fast:.1f} times faster"
-        )
+    compare(
+        f"{k} nearest of 256 keys to 32 queries in 16 memories of 2 axes", "matrix and selection",
+        lambda: by_matrix(keys, queries, k), lambda: nearest_k(keys, queries, k), tries=20,
+    )  # fmt: skip

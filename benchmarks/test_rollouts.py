@@ -1,7 +1,5 @@
 """Many plans imagined at once, against the same plans one after the other, in the same run."""
 
-import time
-
 import torch
 
 from gtmsm.data.record import record
@@ -45,26 +43,10 @@ def one_by_one(model, memory, here, plans):
     return torch.cat([alone(i) for i in range(len(plans))])
 
 
-def seconds(function, *given):
-    began = time.perf_counter()
-    function(*given)
-    return time.perf_counter() - began
-
-
-def test_many_plans_are_imagined_many_times_faster_at_once(benchmark, capsys):
+def test_many_plans_are_imagined_many_times_faster_at_once(compare):
     given = a_model_a_memory_and_plans()
     torch.testing.assert_close(at_once(*given), one_by_one(*given), rtol=1e-4, atol=1e-4)
-
-    benchmark.pedantic(at_once, given, rounds=20, warmup_rounds=2)
-    if benchmark.disabled:
-        return
-    # The best one by one against our median: what a busy machine adds counts against us.
-    slow_seconds, fast_seconds = min(seconds(one_by_one, *given) for _ in range(3)), benchmark.stats.stats.median
-    ratio = slow_seconds / fast_seconds
-    benchmark.extra_info.update(one_by_one_seconds=slow_seconds, ratio=ratio)
-    with capsys.disabled():
-        print(
-            f"\n{PLANS} plans of {HORIZON} steps, imagined to the last pixel: one by one {1e3 * slow_seconds:.0f} ms, "
-            f"at once {1e3 * fast_seconds:.1f} ms, {ratio:.0f} times faster (at least {AT_LEAST} asked for)"
-        )
-    assert ratio >= AT_LEAST
+    compare(
+        f"{PLANS} plans of {HORIZON} steps, imagined to the last pixel", "one by one",
+        lambda: one_by_one(*given), lambda: at_once(*given), AT_LEAST,
+    )  # fmt: skip

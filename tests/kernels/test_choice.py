@@ -25,3 +25,9 @@ def test_a_forced_twin_that_cannot_do_the_case_gives_way():
         assert choose(torch.zeros(1), cpu=True) == "readable"
     with forced("cpu"):
         assert choose(torch.zeros(1, device="meta"), cpu=True) == "readable"
+
+
+def test_where_functions_are_transformed_the_readable_twin_runs():
+    chosen = []
+    torch.func.vmap(lambda x: chosen.append(choose(x, cpu=True, triton=True)) or x)(torch.zeros(2))
+    assert chosen == ["readable"]

@@ -65,8 +65,6 @@ def short(kernel: str) -> str:
     'vectorized_elementwise_kernel<CUDAFunctor_add>'
     """
     kernel = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    if kernel.startswith("_Z"):
-        kernel = _as_written(kernel)
     if kernel.startswith("aten::") or "<" not in kernel:
         return kernel.split("(")[0]
     name, rest = kernel.split("<", 1)
@@ -74,24 +72,3 @@ def short(kernel: str) -> str:
     plain = {"float", "int", "bool", "char", "true", "false", "unsigned", "std", "array", "long", "double"}
     telling = [word for word in words if word[0].isalpha() and word not in plain and len(word) > 3]
     return f"{name.split('::')[-1]}<{telling[0]}>" if telling else name.split("::")[-1]
-
-
-def _as_written(mangled: str) -> str:
-    """About what a mangled name was in C++: the kernel without name spaces, and the longer words between < and >.
-
-    Words are preceded by their length; numbers (L...E) and what was said before (S..._) are left out.
-    """
-    name, telling = mangled, list[str]()
-    at, in_name = len("_ZN") if mangled.startswith("_ZN") else len("_Z"), True
-    while at < len(mangled):
-        if found := re.compile("[0-9]+").match(mangled, at):
-            begin, at = found.end(), found.end() + int(found.group())
-            if in_name:
-                name = mangled[begin:at]
-            elif at - begin > 6:
-                telling.append(mangled[begin:at])
-        else:
-            in_name = False
-            skipped = re.compile("L[a-z]+n?[0-9]+E|S[0-9A-Z]*_|.").match(mangled, at)
-            at = skipped.end() if skipped else len(mangled)
-    return f"{name}<{', '.join(telling)}>" if telling else name

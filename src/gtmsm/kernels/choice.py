@@ -24,14 +24,15 @@ def choose(like: Tensor, *, cpu: bool = False, triton: bool = False) -> Twin:
     A forced twin that cannot do the case gives way to the readable one.
     """
     # vmap and jacrev look through plain operations only; this is what autograd.Function itself asks for.
-    triton = triton and not torch._C._are_functorch_transforms_active()
-    can: dict[Twin, bool] = {"readable": True, "cpu": cpu and like.device.type == "cpu", "triton": triton}
+    plain = torch._C._are_functorch_transforms_active()
+    cpu, triton = cpu and like.device.type == "cpu" and not plain, triton and not plain
+    can: dict[Twin, bool] = {"readable": True, "cpu": cpu, "triton": triton}
     if wanted := _forced.get():
         return wanted if can[wanted] else "readable"
     if like.is_cuda:
         # Triton comes with the CUDA builds of PyTorch on Linux only.
         return "triton" if triton and find_spec("triton") is not None else "readable"
-    return "cpu" if can["cpu"] else "readable"
+    return "cpu" if cpu else "readable"
 
 
 def products_of(dtype: torch.dtype, convolution: bool = False) -> Precision:

@@ -118,6 +118,13 @@ def by_numpy(*inputs):
         return glide_scan(*inputs)
 
 
+def test_many_networks_can_be_tried_at_once():
+    *inputs, keep, W, V = glide(2, 5, 4)
+    every = torch.stack([keep, 0.5 * keep])
+    at_once = torch.func.vmap(lambda one: run(glide_scan, [*inputs, one, W, V])[1])(every)
+    torch.testing.assert_close(at_once[1], run(glide_scan, [*inputs, every[1], W, V])[1], rtol=1e-12, atol=1e-12)
+
+
 def by_triton(*inputs):
     with forced("triton"):
         return glide_scan(*inputs)

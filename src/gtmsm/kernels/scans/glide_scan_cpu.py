@@ -51,40 +51,44 @@ class _GlideScan(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, into_moved: Tensor, into_v: Tensor) -> tuple[Tensor, ...]:
-        v, left, hidden, c, s, keep, W, V = ctx.saved_tensors
-        gd, gv = into_moved.transpose(0, 1), into_v.transpose(0, 1)
-        active = hidden.sign()  # hidden is at least 0
-        # What a velocity learns from the four corrections, through the hidden units that were active.
+        v, left, hidden, cos, sin, keep, W, V = ctx.saved_tensors
+        moved, active = into_moved.transpose(0, 1), hidden.sign()  # hidden is at least 0
+        # What the velocity before a step learns from both results, by friction and through the units that were active.
         through = (active @ (V[:, :, None] * W).transpose(0, 1).flatten(1)).unflatten(-1, (4, 2))
-        by_moved, by_rest = (keep.diag() + part for part in through.split(2, dim=-2))
-        turned = torch.stack([torch.stack([c, -s], -1), torch.stack([s, c], -1)], -2)  # back into the frame before
-        maps = (by_rest.mT @ turned).movedim(1, -1).contiguous()
-        owing = (gd[..., None, :] @ by_moved).squeeze(-2).mT.contiguous()  # to the velocity before, by this step itself
-        own = gv.mT.contiguous()
-        total = torch.empty_like(own)
-        owed = np.zeros_like(own.new_empty(own.shape[1:]).numpy())
-        backwards = (x.numpy()[::-1] for x in (own, owing, maps, total))
-        for into, more, passed_on, out in zip(*backwards, strict=True):
-            np.add(into, owed, out=out)
-            owed = passed_on[:, 0] * out[0]
-            owed += passed_on[:, 1] * out[1]
-            owed += more
-        g = total.mT  # of the velocity after each step, from all that follows
-        rest = (turned @ g[..., None]).squeeze(-1)
-        drift = gd + rest
-        corrections = torch.cat([gd, rest], -1)
+        by_moved, by_left = (keep.diag() + part for part in through.split(2, dim=-2))
+        unturn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+        owing = (moved[..., None, :] @ by_moved).squeeze(-2)
+        after, start = _back_through(into_v.transpose(0, 1), owing, by_left.mT @ unturn)
+        into_left = (unturn @ after[..., None]).squeeze(-1)
+        drift, corrections = moved + into_left, torch.cat([moved, into_left], -1)
         units = active * (corrections @ V)
-        flat, before = units.flatten(0, 1), v[:-1].flatten(0, 1)
         return (
-            torch.from_numpy(owed).T,
+            start,
             drift.transpose(0, 1),
-            (left * g).sum(-1).T,
-            (left[..., 1] * g[..., 0] - left[..., 0] * g[..., 1]).T,
+            (left * after).sum(-1).T,
+            (left[..., 1] * after[..., 0] - left[..., 0] * after[..., 1]).T,
             units.transpose(0, 1),
-            (before * drift.flatten(0, 1)).sum(0),
-            flat.T @ before,
+            (v[:-1] * drift).sum((0, 1)),
+            units.flatten(0, 1).T @ v[:-1].flatten(0, 1),
             corrections.flatten(0, 1).T @ hidden.flatten(0, 1),
         )
+
+
+def _back_through(incoming: Tensor, owing: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of the velocity after every step, from all that follows, and of the first one before any.
+
+    `incoming` is what comes in after a step, `owing` what it owes to the velocity before by itself; both are (time,
+    batch, 2), and `maps` takes the one to the other.
+    """
+    own, more = incoming.mT.contiguous(), owing.mT.contiguous()  # NumPy likes long runs of memory
+    total, passing = torch.empty_like(own), maps.movedim(1, -1).contiguous()
+    owed = np.zeros(own.shape[1:], own.numpy().dtype)
+    for into, also, passed, out in zip(*(x.numpy()[::-1] for x in (own, more, passing, total)), strict=True):
+        np.add(into, owed, out=out)
+        owed = passed[:, 0] * out[0]
+        owed += passed[:, 1] * out[1]
+        owed += also
+    return total.mT, torch.from_numpy(owed).T
 
 
 def scan(

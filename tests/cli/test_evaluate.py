@@ -1,0 +1,90 @@
+"""`gtmsm evaluate` and `compare`."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from commands import files_below
+
+# ---- evaluate
+
+
+def test_evaluate_writes_where_it_is_told(gtmsm, toy_run: Path, tmp_path: Path):
+    code, out, _ = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path / "a" / "b")
+    assert code == 0
+    assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"scores.json", "report.html"}
+    protocol = json.loads((tmp_path / "a" / "b" / "scores.json").read_text())["protocol"]
+    assert (protocol["clips"], protocol["horizon"], protocol["tau"]) == (2, 5, 16)
+    assert f"report: {tmp_path / 'a' / 'b' / 'report.html'}" in out
+
+
+def test_evaluate_shows_the_model_and_its_controls(gtmsm, toy_run: Path, tmp_path: Path):
+    out = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path).out
+    assert all(label in out for label in ("imagined", "VAE ceiling", "memory at true poses", "random retrieval"))
+
+
+@pytest.mark.parametrize(
+    ("flags", "complaint"),
+    [
+        ("--tau 0", "tau is 0; give at least 1 step to memorise"),
+        ("--tau 4", "the model reads 5 neighbours but tau is 4; memorise at least 5 steps"),
+        ("--horizon 0", "horizon is 0"),
+        ("--clips -1", "clips is -1"),
+        ("--seed -1", "seed is -1"),
+        ("--images /no/such", 'images "/no/such": no such file or folder'),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_anything_is_written(
+    refused, toy_run: Path, tmp_path: Path, flags: str, complaint: str
+):
+    assert complaint in refused("evaluate", toy_run, *flags.split(), "--out", tmp_path / "out")
+    assert not files_below(tmp_path)
+
+
+def test_evaluate_refuses_what_is_no_run(refused, tmp_path: Path):
+    assert f"{tmp_path} is not a run folder" in refused("evaluate", tmp_path)
+    assert "is not a run folder" in refused("evaluate", tmp_path / "none")
+
+
+@pytest.mark.parametrize("below", ["", "below"])
+def test_evaluate_does_not_write_into_a_file(refused, toy_run: Path, tmp_path: Path, below: str):
+    (tmp_path / "file").write_text("mine")
+    assert "file is not a folder" in refused("evaluate", toy_run, "--out", tmp_path / "file" / below)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_images_that_vanished_since_training_are_asked_for(refused, copied: Path):
+    config = copied / "config.yaml"
+    config.write_text(re.sub("images: /.*toy.npz", "images: /gone/toy.npz", config.read_text()))
+    before = files_below(copied)
+    for verb in ("evaluate", "imagine"):
+        assert 'not at "/gone/toy.npz"; give it, or other images, with --images' in refused(verb, copied)
+    assert files_below(copied) == before
+
+
+# ---- compare
+
+
+def test_compare_sets_runs_side_by_side(gtmsm, toy_run: Path, copied: Path):
+    scores = json.loads((copied / "scores.json").read_text())
+    (copied / "scores.json").write_text(json.dumps(scores | {"converged": True, "pose_r2": 0.9987}))
+    code, out, _ = gtmsm("compare", toy_run, copied)
+    assert code == 0
+    assert "1 of 2 converged" in out
+    assert f"{scores['pose_r2']:.4f}" in out
+    assert "0.9987" in out
+
+
+def test_compare_leaves_out_what_has_no_scores_and_says_so(gtmsm, refused, toy_run: Path, tmp_path: Path):
+    code, out, _ = gtmsm("compare", toy_run, tmp_path, tmp_path / "nothing")
+    assert code == 0
+    told = " ".join(out.split())
+    assert f"left out: {tmp_path} has no scores.json" in told
+    assert f"left out: {tmp_path / 'nothing'} is no folder" in told
+    assert f"{tmp_path} has no scores.json" in refused("compare", tmp_path)
+
+
+def test_compare_refuses_damaged_scores(refused, copied: Path):
+    (copied / "scores.json").write_text('{"psnr_poo')
+    assert "is not valid JSON; make it anew with" in refused("compare", copied)

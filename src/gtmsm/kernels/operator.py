@@ -1,0 +1,250 @@
+"""The one seam for speed: an operator is a readable function, and fast implementations of it for some devices.
+
+```python
+@operator(cpu="gtmsm.kernels.mixture_cpu", cuda="gtmsm.kernels.mixture_triton")
+def mixture_divergence(mean: Float[Tensor, "n Z"], ..., delta: float) -> Float[Tensor, "n"]:
+    '''The specification, in plain PyTorch.'''
+```
+
+Each module named there holds a `Fast` of the same name. The operator is registered with `torch.library` as
+`gtmsm::mixture_divergence`, with a fake implementation and gradients: `torch.compile` and `torch.export` work through it.
+PyTorch's dispatcher picks the implementation by device. Where there is none, where it does not support the
+arguments, and inside `torch.func`, the readable function runs and PyTorch differentiates it.
+
+`GTMSM_KERNELS=off` in the environment leaves out all fast implementations.
+"""
+
+import inspect
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial, update_wrapper
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
+
+import torch
+from torch import Tensor
+
+LIBRARY = torch.library.Library("gtmsm", "DEF")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+ENABLED = os.environ.get("GTMSM_KERNELS", "on") != "off"
+"""Whether fast implementations are used at all."""
+
+OPERATORS: dict[str, "Operator[..., Any]"] = {}
+"""Every operator by its name."""
+
+_forced: list[str] = []  # not a context variable: the backward pass may run in a thread of PyTorch's own
+
+
+@contextmanager
+def forced(implementation: Literal["readable", "cpu", "cuda"]) -> Iterator[None]:
+    """Within this, every operator that has it runs this implementation on any device, and otherwise the readable one.
+
+    For tests: "cuda" on a CPU runs Triton kernels by Triton's interpreter, where TRITON_INTERPRET is 1.
+    """
+    _forced.append(implementation)
+    try:
+        yield
+    finally:
+        _forced.pop()
+
+
+def always(*args: object) -> bool:
+    """Supports any arguments."""
+    return True
+
+
+@dataclass(frozen=True)
+class Fast:
+    """A fast implementation of an operator for one device."""
+
+    forward: Callable[..., Sequence[Tensor]]
+    """Takes the operator's arguments; returns its outputs, followed by the tensors that only `backward` needs."""
+    empty: Callable[..., Sequence[Tensor]]
+    """Takes the same arguments; returns tensors like those of `forward`, with any values: the fake implementation."""
+    backward: Callable[..., Sequence[Tensor | None]] | None = None
+    """(gradients of the outputs, arguments, what `forward` returned, which arguments need a gradient) to a gradient or
+    None for every argument. None: arguments that require gradients go to the readable function."""
+    supports: Callable[..., bool] = always
+    """Whether it can run with these arguments."""
+
+
+class Operator(Generic[P, R]):
+    """A readable function, and what PyTorch's dispatcher replaces it by."""
+
+    def __init__(self, readable: Callable[P, R], modules: dict[str, str]) -> None:
+        self.readable = readable
+        self.name = readable.__name__
+        self.enabled = True
+        """Set to False to run the readable function everywhere: what does the fast one save?"""
+        self._modules = modules
+        self._loaded: dict[str, Fast | None] = {}
+        signature = inspect.signature(readable)
+        self._made = signature.return_annotation
+        self._outputs = _count_outputs(self._made)
+        self._default = {name: p.default for name, p in signature.parameters.items()}
+        self._op, self._back = self._register(signature)
+        update_wrapper(self, readable)
+        OPERATORS[self.name] = self
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """The fastest implementation for where the tensors are."""
+        given = self._positional(args, kwargs)
+        fast = self.fast(next(x for x in given if isinstance(x, Tensor)).device.type)
+        learning = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
+        # vmap and jacrev look through plain PyTorch only.
+        transformed = torch._C._are_functorch_transforms_active()
+        if fast is None or transformed or (learning and fast.backward is None) or not fast.supports(*given):
+            return self.readable(*args, **kwargs)
+        made = self._op(*given)[: self._outputs]
+        return cast(R, made[0] if self._outputs == 1 else self._as_declared(made))
+
+    def fast(self, device: str) -> Fast | None:
+        """The fast implementation for a device, if there is one."""
+        device = _forced[-1] if _forced else device
+        if not (ENABLED and self.enabled and device in self._modules):
+            return None
+        if device not in self._loaded:  # imported late: Triton comes with the CUDA builds of PyTorch only
+            there = device != "cuda" or find_spec("triton") is not None
+            self._loaded[device] = getattr(import_module(self._modules[device]), self.name) if there else None
+        return self._loaded[device]
+
+    def _positional(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+        """All arguments in order, defaults included."""
+        rest = list(self._default.items())[len(args) :]
+        return [*args, *(kwargs.get(name, default) for name, default in rest)]
+
+    def _as_declared(self, made: Sequence[Tensor]) -> Any:
+        """Several outputs, as the readable function returns them."""
+        return self._made(*made) if hasattr(self._made, "_fields") else tuple(made)
+
+    def _register(self, signature: inspect.Signature) -> tuple[Any, Any]:
+        """Define `gtmsm::name` and `gtmsm::name_backward`, each with all that PyTorch may ask of it."""
+        schema = ", ".join(f"{_torch_type(p.annotation)} {name}" for name, p in signature.parameters.items())
+        name, back = self.name, f"{self.name}_backward"
+        LIBRARY.define(f"{name}({schema}) -> Tensor[]")
+        LIBRARY.define(f"{back}(Tensor?[] gradients, Tensor[] made, bool[] needed, {schema}) -> Tensor[]")
+        LIBRARY.impl(name, self._readable_outputs, "CompositeExplicitAutograd")
+        LIBRARY.impl(back, self._readable_gradients, "CompositeExplicitAutograd")
+        for device in ("cpu", "cuda"):
+            LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
+            LIBRARY.impl(back, partial(self._fast_gradients, device), device.upper())
+        torch.library.register_fake(f"gtmsm::{name}", self._fake_outputs, lib=LIBRARY)
+        torch.library.register_fake(f"gtmsm::{back}", _fake_gradients, lib=LIBRARY)
+        torch.library.register_autograd(
+            f"gtmsm::{name}", self._differentiate, setup_context=self._remember, lib=LIBRARY
+        )
+        return getattr(torch.ops.gtmsm, name).default, getattr(torch.ops.gtmsm, back).default
+
+    def _readable_outputs(self, *args: Any) -> list[Tensor]:
+        """The default implementation; nothing is kept for the backward pass."""
+        made = cast(Callable[..., Any], self.readable)(*args)
+        return [x.clone() for x in ([made] if isinstance(made, Tensor) else made)]
+
+    def _readable_gradients(
+        self, gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
+    ) -> list[Tensor]:
+        """The gradients of the readable function, by running it again."""
+        leaves = _chosen(args, needed)
+
+        def outputs(*values: Tensor) -> tuple[Tensor, ...]:
+            rest = iter(values)
+            return tuple(
+                self._readable_outputs(*(next(rest) if need else x for x, need in zip(args, needed, strict=True)))
+            )
+
+        found, pull_back = torch.func.vjp(outputs, *leaves)[:2]
+        incoming = tuple(
+            torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
+        )
+        return [gradient.clone() for gradient in pull_back(incoming)]
+
+    def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
+        """What the fast implementation of this device makes."""
+        fast = self.fast(device)
+        return self._readable_outputs(*args) if fast is None else list(fast.forward(*args))
+
+    def _fast_gradients(
+        self,
+        device: str,
+        gradients: Sequence[Tensor | None],
+        made: Sequence[Tensor],
+        needed: Sequence[bool],
+        *args: Any,
+    ) -> list[Tensor]:
+        """Its gradients."""
+        fast = self.fast(device)
+        if fast is None or fast.backward is None:
+            return self._readable_gradients(gradients, made, needed, *args)
+        found = fast.backward(gradients, args, made, needed)
+        return [torch.zeros_like(x) if g is None else g for x, g in _pairs(args, found, needed)]
+
+    def _fake_outputs(self, *args: Any) -> list[Tensor]:
+        """Tensors of the right shapes."""
+        fast = self.fast(next(x for x in args if isinstance(x, Tensor)).device.type)
+        return self._readable_outputs(*args) if fast is None else list(fast.empty(*args))
+
+    def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
+        """Keep arguments and outputs for the backward pass."""
+        ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)), *output)
+        ctx.rest = [None if isinstance(x, Tensor) else x for x in inputs]
+        ctx.is_tensor = [isinstance(x, Tensor) for x in inputs]
+        for extra in output[self._outputs :]:
+            ctx.mark_non_differentiable(extra)
+
+    def _differentiate(self, ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+        """A gradient for every argument that needs one."""
+        saved = iter(ctx.saved_tensors)
+        args = [next(saved) if is_one else x for x, is_one in zip(ctx.rest, ctx.is_tensor, strict=True)]
+        needed = list(ctx.needs_input_grad)
+        found = iter(self._back(list(gradients[: self._outputs]), list(saved), needed, *args))
+        return tuple(next(found) if need else None for need in needed)
+
+
+def _fake_gradients(
+    gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
+) -> list[Tensor]:
+    """Gradients of the right shapes."""
+    return [torch.empty_like(x) for x in _chosen(args, needed)]
+
+
+def operator(**modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:
+    """Make a readable function an operator; `modules` name its fast implementations by device."""
+    return lambda readable: Operator(readable, modules)
+
+
+def _chosen(args: Sequence[Any], needed: Sequence[bool]) -> list[Tensor]:
+    """The arguments that need a gradient."""
+    return [x for x, need in zip(args, needed, strict=True) if need]
+
+
+def _pairs(
+    args: Sequence[Any], found: Sequence[Tensor | None], needed: Sequence[bool]
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Those arguments with their gradients."""
+    return ((x, g) for x, g, need in zip(args, found, needed, strict=True) if need)
+
+
+def _count_outputs(annotation: Any) -> int:
+    """How many tensors a return type stands for."""
+    if hasattr(annotation, "_fields"):
+        return len(annotation._fields)
+    return len(get_args(annotation)) or 1
+
+
+def _torch_type(annotation: Any) -> str:
+    """An annotation in the language of operator schemas; shapes are left out."""
+    options = [option for option in get_args(annotation) if option is not type(None)]
+    optional = "?" if len(options) < len(get_args(annotation)) else ""
+    if options:
+        annotation = options[0]
+    if isinstance(getattr(annotation, "array_type", annotation), type) and issubclass(
+        getattr(annotation, "array_type", annotation), Tensor
+    ):
+        return f"Tensor{optional}"
+    return {bool: "bool", int: "int", float: "float", str: "str", torch.dtype: "ScalarType"}[annotation] + optional

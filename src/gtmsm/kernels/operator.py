@@ -7,7 +7,7 @@ def mixture_divergence(mean: Float[Tensor, "n Z"], ..., delta: float) -> Float[T
 ```
 
 Each module named there holds a `Fast` of the same name. The operator is registered with `torch.library` as
-`gtmsm::mixture_divergence`, with a fake implementation and gradients: `torch.compile` and `torch.export` work through it.
+`gtmsm::mixture_divergence`, with a fake implementation and gradients; `torch.compile` and `torch.export` see it whole.
 PyTorch's dispatcher picks the implementation by device. Where there is none, where it does not support the
 arguments, and inside `torch.func`, the readable function runs and PyTorch differentiates it.
 

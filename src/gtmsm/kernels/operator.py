@@ -191,6 +191,7 @@ class Operator(Generic[P, R]):
 
     def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         """Keep arguments and outputs for the backward pass."""
+        ctx.set_materialize_grads(False)  # no zeros for outputs that nobody used
         ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)), *output)
         ctx.rest = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.is_tensor = [isinstance(x, Tensor) for x in inputs]
@@ -199,6 +200,8 @@ class Operator(Generic[P, R]):
 
     def _differentiate(self, ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
         """A gradient for every argument that needs one."""
+        if all(gradient is None for gradient in gradients[: self._outputs]):
+            return (None,) * len(ctx.rest)
         saved = iter(ctx.saved_tensors)
         args = [next(saved) if is_one else x for x, is_one in zip(ctx.rest, ctx.is_tensor, strict=True)]
         needed = list(ctx.needs_input_grad)

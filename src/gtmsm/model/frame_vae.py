@@ -6,14 +6,11 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.bound.drawn_codes import DrawnCodes, drawn_codes
-from gtmsm.kernels.bound.picture_error import picture_error
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.gradients.weighted import convolve
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
 from gtmsm.model.mlp import Mlp
@@ -23,7 +20,7 @@ from gtmsm.tensors import LOG_TWO_PI, Gaussian
 LOWEST, HIGHEST = -10.0, 4.0
 """Bounds of log-variances, far outside anything useful, so that an early overshoot cannot become a NaN."""
 AT_ONCE = 4_096
-"""Frames coded at once where no gradients are wanted: at most some 2 GB between layers."""
+"""Frames coded together where no gradients are wanted: at most some 2 GB between layers."""
 
 
 @config
@@ -61,26 +58,9 @@ class FrameVAE(nn.Module):
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
     def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
-        """q(z|x)."""
+        """q(z|x), in the precision of x also under autocast."""
         both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
-        return self._as_code(both.reshape(*x.shape[:-3], both.shape[-1]), x.dtype)
-
-    def draw(
-        self,
-        x: Float[Tensor, "m channel height width"],
-        rows: Int64[Tensor, "n"],
-        asked: int,
-        noise: Float[Tensor, "asked Z"] | None,
-    ) -> DrawnCodes:
-        """q(z|x) of the frames `rows`, for learning: with samples of the first `asked` of them, and not in portions."""
-        # Rows are gathered without a copy, but by dense layers not from frames that somebody learns.
-        both = self.encoder(x.index_select(0, rows)) if x.requires_grad else self.encoder(x, rows)
-        with torch.autocast(x.device.type, enabled=False):
-            return drawn_codes(both, asked, noise, LOWEST, HIGHEST)
-
-    def _as_code(self, both: Float[Tensor, "*batch both"], dtype: torch.dtype) -> Gaussian:
-        """The two apart."""
-        mean, log_var = both.to(dtype).chunk(2, dim=-1)
+        mean, log_var = both.reshape(*x.shape[:-3], both.shape[-1]).chunk(2, dim=-1)
         return Gaussian(mean, log_var.clamp(LOWEST, HIGHEST))
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
@@ -100,28 +80,24 @@ class FrameVAE(nn.Module):
     def error2(
         self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
     ) -> Float[Tensor, "*batch"]:
-        """Squared errors of what z decodes to, summed over the frame."""
-        logits = self._decode(z)
-        return picture_error(logits, x.reshape(len(logits), *logits.shape[1:])).view(z.shape[:-1])
+        """Squared errors of the decoded z, summed over the frame."""
+        return F.mse_loss(self.decode(z), x, reduction="none").sum((-3, -2, -1))
 
     def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
-        return self._decode(z).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
-
-    def _decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "n *pixels"]:
-        """The same as it comes, all in a row."""
-        return _in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
+        logits = _in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
+        return logits.to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
 
 
 def _in_portions(coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
-    """A bounded number of frames at a time where nobody learns from it: what lies between layers is large."""
+    """Where no gradients are wanted, a bounded number of frames at a time: what lies between layers is large."""
     if torch.is_grad_enabled() or len(x) <= AT_ONCE:
         return coder(x)
     return torch.cat([coder(some) for some in x.split(AT_ONCE)])
 
 
 def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
-    """Two hidden layers each way."""
+    """Two hidden layers in encoder and decoder each."""
     pixels = math.prod(frame)
     return Mlp(pixels, width, width, 2 * code_size, pictures=True), Mlp(code_size, width, width, pixels)
 
@@ -129,8 +105,7 @@ def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.
 class _ConvEncoder(nn.Sequential):
     """Three convolutions with ELU, the last two halving the resolution, and a linear layer.
 
-    Its layers are PyTorch's, for their weights; what is done with them is written out, since most of the time went into
-    what lies between: biases, ELU, and a first convolution of three channels, which libraries are bad at.
+    Its layers are PyTorch's, for their weights. Biases and ELU are applied together, in one pass.
     """
 
     def __init__(self, channels: int, deep: int, small: tuple[int, int], outputs: int) -> None:
@@ -142,25 +117,21 @@ class _ConvEncoder(nn.Sequential):
         )  # fmt: skip
         self.deep, self.small = deep, small
 
-    def forward(
-        self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
-    ) -> Float[Tensor, "n out"]:
-        """What comes out for every frame, or for those that `rows` names."""
-        if x.requires_grad:  # the fast way has no gradient for frames
-            h = F.elu(self[0](x if rows is None else x.index_select(0, rows)))
-        else:
-            h = edge_conv_in(x, *_parameters(self[0]), rows, between_layers(x))
+    def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n out"]:
+        """The last layer's output, in the precision of x also under autocast."""
+        h = edge_conv_in(x, *_parameters(self[0]), between_layers(x))
         for layer in (self[2], self[4]):
             weight, bias = _parameters(layer)
-            h = activated(convolve(h, weight, 2, 1, transposed=False), bias, "elu")
-        # Channels lie last, and the few weights are turned to match instead of all that was made.
+            h = activated(F.conv2d(h, weight, None, stride=2, padding=1), bias, "elu")
+        # Channels lie last in h: the few weights are turned to match, rather than all of h.
         weight, bias = _parameters(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
-        return F.linear(h.permute(0, 2, 3, 1).flatten(1), turned, bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(h.permute(0, 2, 3, 1).flatten(1).to(x.dtype), turned, bias)
 
 
 class _ConvDecoder(nn.Sequential):
-    """The same backwards."""
+    """The layers of the encoder in reverse."""
 
     def __init__(self, channels: int, deep: int, small: tuple[int, int], inputs: int) -> None:
         super().__init__(
@@ -178,7 +149,7 @@ class _ConvDecoder(nn.Sequential):
         h = activated(F.linear(z, weight), bias, "elu").unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
         for layer in (self[3], self[5]):
             weight, bias = _parameters(layer)
-            h = activated(convolve(h, weight, 2, 1, transposed=True), bias, "elu")
+            h = activated(F.conv_transpose2d(h, weight, None, stride=2, padding=1), bias, "elu")
         return edge_conv_out(h, *_parameters(self[7]))
 
 
@@ -188,7 +159,7 @@ def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
 
 
 def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
-    """Three convolutions each way, the last two halving the resolution."""
+    """Three convolutions in encoder and decoder each; two of them halve or double the resolution."""
     channels, height, width_px = frame
     require(
         height % 4 == 0 and width_px % 4 == 0,

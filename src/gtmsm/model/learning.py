@@ -267,13 +267,13 @@ def _encode(
     wanted = _steps(batch, tau, steps, steps, frames.device)
     if asked is not None:
         wanted = (asked + steps * torch.arange(batch, device=frames.device)[:, None]).flatten()
-    noise = None
-    if generator is not None:
-        size = len(wanted), model.settings.vae.code_size
-        noise = torch.randn(size, dtype=frames.dtype, device=frames.device, generator=generator)
-    drawn = model.vae.draw(frames.flatten(0, 1), torch.cat([wanted, memorised]), len(wanted), noise)
-    mean, log_var, z = (part.unflatten(0, (batch, -1)) for part in drawn[:3])
-    return _Codes(Gaussian(mean, log_var), z, Gaussian(*drawn[3:]), row, needed, fits)
+    codes = model.vae.encode(frames.flatten(0, 1).index_select(0, torch.cat([wanted, memorised])))
+    # Split, not sliced: the backward pass of a split is one concatenation.
+    (mean, bank_mean), (log_var, bank_log_var) = (
+        part.split([len(wanted), len(memorised)]) for part in (codes.mean, codes.log_var)
+    )
+    own = Gaussian(mean.unflatten(0, (batch, -1)), log_var.unflatten(0, (batch, -1)))
+    return _Codes(own, own.sample(generator), Gaussian(bank_mean, bank_log_var), row, needed, fits)
 
 
 def _in_order(index: Int[Tensor, "batch asked K"], n: int) -> Int[Tensor, "batch asked K"]:

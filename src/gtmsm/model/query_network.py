@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from gtmsm.kernels.choice import between_layers
 from gtmsm.model.mlp import Mlp
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
@@ -11,8 +12,8 @@ from gtmsm.tensors import Gaussian
 class QueryNetwork(Prior):
     """h = f({s_i, z_i}), then mean and variance from h and s_t.
 
-    Poses enter as they lie from s_t: the same room seen from another start is the same task. The mean is a
-    correction of the weighted mean of the codes, so that a revisit is remembered before anything is learned.
+    Poses enter relative to s_t: the same room seen from another start is the same task. The mean is a correction of
+    the weighted mean of the codes, so that a revisit is remembered before training.
     """
 
     def __init__(self, settings: RecallConfig, code_size: int, place_size: int) -> None:
@@ -26,11 +27,12 @@ class QueryNetwork(Prior):
         nn.init.zeros_(last.bias)
 
     def forward(self, retrieved: Retrieved) -> SingleView:
-        """Embed every view, pool them evenly and by nearness, and look from the pose asked for."""
+        """Embed every view, pool them evenly and by nearness, and predict the code at the pose asked for."""
         code, log_weight = retrieved.code, retrieved.log_weight
         near = (retrieved.neighbours.distance2 + retrieved.delta).log()
         entry = [code.mean, 0.1 * code.log_var, retrieved.relative, log_weight[..., None], 0.1 * near[..., None]]
-        h = self.embed(torch.cat(entry, dim=-1).flatten(0, -2)).unflatten(0, log_weight.shape)
+        entries = torch.cat(entry, dim=-1).flatten(0, -2)
+        h = self.embed(entries, between_layers(entries)).unflatten(0, log_weight.shape)
         weight = log_weight.exp()[..., None]
         pooled = torch.cat([h.mean(-2), (weight * h).sum(-2)], dim=-1)
         change, log_var = self.view(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2]).chunk(2, dim=-1)

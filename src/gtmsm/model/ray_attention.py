@@ -1,22 +1,20 @@
 """A prior with geometry: every ray of the view asked for attends to the rays of the retrieved views."""
 
 import math
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Iterable
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.gradients.weighted import project
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.normed_sum import normed_sum
-from gtmsm.kernels.rays.apart import Apart, apart
 from gtmsm.kernels.rays.attend import attend
-from gtmsm.kernels.rays.ray_columns import ray_columns
-from gtmsm.kernels.rays.seen_from import seen_from
+from gtmsm.kernels.rays.gathered_views import gathered_views
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 
@@ -27,14 +25,14 @@ DIGEST_LAYERS = 1
 EPSILON = 1e-5
 """Of norms."""
 AT_ONCE = 256
-"""Views made at once where no gradients are wanted: some 400 MB of tokens."""
+"""Views made together where no gradients are wanted: some 400 MB of tokens."""
 
 
 class RayAttention(Prior):
     """Codes are spatial, a vector for every patch of a frame; a patch is a bundle of rays with a place and a direction.
 
-    What a view says by itself is worked out once, when it is written (`digest`). A read adds where its columns of rays
-    run, seen from the pose asked for, and lets the rays of that pose ask all of them.
+    Tokens of a view are computed once, when it is written to memory (`digest`). A read adds where the columns of rays
+    run relative to the pose asked for, and lets the rays of that pose attend to all of them.
     """
 
     def __init__(self, settings: RecallConfig, code_size: int, grid: tuple[int, int]) -> None:
@@ -62,18 +60,18 @@ class RayAttention(Prior):
         self.frequency: Tensor
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
-        """What each view says by itself: a token for every patch."""
+        """A token for every patch of each view, computed from that view alone."""
         mean, log_var = self._patches(code.mean), 0.1 * self._patches(code.log_var)
-        # Where a patch is comes in as one of many inputs: adding it to every view would be a pass of its own.
+        # The place of a patch is an input of the first layer: adding it to every view would be a pass of its own.
         place = self.number.to(mean.dtype).expand(len(mean), -1, -1)
         weight = torch.cat([self.patch.weight, (self.where_in_view + self.patch.bias).T], dim=1)
         x = F.linear(torch.cat([mean, log_var, place], dim=-1), weight)
         for block in cast(list[_SelfBlock], list(self.within)):
-            x, _ = block(*block.norm(x), self.memory_norm)  # a norm comes later, when it is known from where it is seen
+            x, _ = block(*block.norm(x), self.memory_norm)  # normalised when read, after columns are added
         return x
 
     def forward(self, retrieved: Retrieved) -> SingleView:
-        """Ask the retrieved views, ray by ray; in portions where nobody learns from it, since tokens are large."""
+        """Attend to the retrieved views, ray by ray; in portions where no gradients are wanted, since tokens are large."""
         assert retrieved.digest is not None
         relative, row = retrieved.relative.flatten(0, 1), retrieved.row.flatten(0, 1)
         at_once = len(row) if retrieved.digest.requires_grad else AT_ONCE
@@ -89,9 +87,9 @@ class RayAttention(Prior):
         self, digest: Float[Tensor, "rows tokens width"], row: Int[Tensor, "n K"], relative: Float[Tensor, "n K 4"]
     ) -> Float[Tensor, "n tokens both"]:
         """Mean and log-variance of the code of every patch."""
-        lines = _bent(self._columns(relative).flatten(0, 2), self.column[0])
-        lines = project(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
-        memory = seen_from(digest.to(lines.dtype), row, lines, EPSILON)  # it may have been made in another precision
+        lines = _gelu_layer(self._columns(relative).flatten(0, 2), self.column[0])
+        lines = F.linear(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
+        memory = gathered_views(digest.to(lines.dtype), row, lines, EPSILON)  # digests may be of another precision
         across, within = cast(list[_CrossBlock], list(self.across)), cast(list[_SelfBlock], list(self.within_asked))
         last, out = self.out
         following = [*(block.norm for block in across[1:]), cast(_Norm, last)]
@@ -101,31 +99,36 @@ class RayAttention(Prior):
             x, normed = think(x, normed, after)
         return cast(Tensor, out(normed))
 
-    def _keys_values(self, memory: Float[Tensor, "n asked width"]) -> Iterator[tuple[Apart, Apart]]:
-        """Those of every layer: by one product where they are learned from, for then they are kept anyway."""
+    def _keys_values(self, memory: Float[Tensor, "n asked width"]) -> Iterable[tuple[Tensor, Tensor | None]]:
+        """Keys and values of every layer, and where their gradient is to be written."""
         weights = [block.attention.key_value.weight for block in cast(list[_CrossBlock], list(self.across))]
-        if torch.is_grad_enabled():
-            parts = apart(project(memory, *weights), 2 * len(weights))
-            yield from zip(parts[::2], parts[1::2], strict=True)
-        else:
-            for weight in weights:
-                key, value = apart(project(memory, weight), 2)
-                yield key, value
+        if not torch.is_grad_enabled():  # nothing is kept, so that one layer's at a time take the least memory
+            return ((F.linear(memory, weight), None) for weight in weights)
+        return _slices(F.linear(memory, torch.cat(weights)), len(weights))
 
     def _patches(self, code: Float[Tensor, "n Z"]) -> Float[Tensor, "n tokens channels"]:
         """The code of a frame, patch by patch."""
         return code.unflatten(-1, (self.channels, -1)).mT
 
     def _columns(self, relative: Float[Tensor, "*views 4"]) -> Float[Tensor, "*views columns features"]:
-        """Where the columns of rays of a view run, in the frame of the pose asked for; as the next layer takes it.
+        """Where the columns of rays of a view run, in the frame of the pose asked for, in the next layer's precision.
 
-        The slope of a ray follows from its row alone, which the digest knows.
+        Origin and direction, and the coordinates of the line: its distance from the asking eye, and the way along it to
+        the point next to the eye. Then sines and cosines of all six at several frequencies, which attention can compare
+        finely. The slope of a ray follows from its row alone, which the digest knows.
         """
-        return ray_columns(relative, self.yaw, self.frequency, between_layers(relative))
+        x, y, c, s = (part[..., None] for part in relative.unbind(-1))
+        yaw_cos, yaw_sin = self.yaw.cos(), self.yaw.sin()
+        cos, sin = c * yaw_cos - s * yaw_sin, s * yaw_cos + c * yaw_sin
+        distance, along = x * sin - y * cos, x * cos + y * sin
+        line = torch.stack([x.expand_as(cos), y.expand_as(cos), cos, sin, distance, along], dim=-1)
+        waves = line[..., None, :] * self.frequency[:, None]
+        features = torch.cat([line, torch.stack([waves.sin(), waves.cos()], dim=-2).flatten(-3)], dim=-1)
+        return features.to(between_layers(relative))
 
 
 class _Norm(nn.Module):
-    """Layer norm of a sum, in the precision of what comes in; without weights of its own if not `learned`."""
+    """Layer norm of a sum, in the precision of its input; `learned`: with weight and bias."""
 
     def __init__(self, width: int, learned: bool = True) -> None:
         super().__init__()
@@ -151,14 +154,18 @@ class _Attention(nn.Module):
         self.key_value = nn.Linear(width, 2 * width, bias=False)
         self.out = nn.Linear(width, width)
 
-    def forward(self, query: Apart, key: Apart, value: Apart) -> Float[Tensor, "n asking width"]:
-        """What was found, without the bias of `out`."""
-        wanted = query.gradient, key.gradient, value.gradient
-        return project(attend(query.values, key.values, value.values, HEAD, wanted), self.out.weight)
+    def forward(
+        self,
+        query: Float[Tensor, "n asking width"],
+        key_value: Float[Tensor, "n asked both"],
+        gradient: Float[Tensor, "n asked both"] | None = None,
+    ) -> Float[Tensor, "n asking width"]:
+        """The values attended to, by `out` without its bias; `gradient`: see `attend`."""
+        return F.linear(attend(query, key_value, HEAD, gradient), self.out.weight)
 
 
 class _CrossBlock(nn.Module):
-    """Look at memory."""
+    """Attention to memory."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -169,17 +176,17 @@ class _CrossBlock(nn.Module):
         self,
         x: Float[Tensor, "n asking width"],
         normed: Float[Tensor, "n asking width"],
-        key: Apart,
-        value: Apart,
+        key_value: Float[Tensor, "n asked both"],
+        gradient: Float[Tensor, "n asked both"] | None,
         following: _Norm,
     ) -> tuple[Float[Tensor, "n asking width"], Float[Tensor, "n asking width"]]:
-        """The result, and its norm for what follows; `normed` is that of x by this block's own."""
-        query = Apart(project(normed, self.attention.query.weight), None)
-        return following(x, self.attention(query, key, value), self.attention.out.bias)
+        """The result, and its norm by `following`, the next block's; `normed` is x by this block's own norm."""
+        query = F.linear(normed, self.attention.query.weight)
+        return following(x, self.attention(query, key_value, gradient), self.attention.out.bias)
 
 
 class _SelfBlock(nn.Module):
-    """Look at each other, then think."""
+    """Attention of tokens to each other, then two layers for each token."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -191,13 +198,43 @@ class _SelfBlock(nn.Module):
         self, x: Float[Tensor, "n tokens width"], normed: Float[Tensor, "n tokens width"], following: _Norm
     ) -> tuple[Float[Tensor, "n tokens width"], Float[Tensor, "n tokens width"]]:
         """As in `_CrossBlock`."""
-        all_three = project(normed, self.attention.query.weight, self.attention.key_value.weight)
-        found = self.attention(*apart(all_three, 3))
+        width = x.shape[-1]
+        weights = torch.cat([self.attention.query.weight, self.attention.key_value.weight])
+        found = self.attention(*F.linear(normed, weights).split([width, 2 * width], dim=-1))
         x, normed = self.think[0](x, found, self.attention.out.bias)
-        thought = project(_bent(normed, self.think[1]), self.think.get_parameter("3.weight"))
+        thought = F.linear(_gelu_layer(normed, self.think[1]), self.think.get_parameter("3.weight"))
         return following(x, thought, self.think.get_parameter("3.bias"))
 
 
-def _bent(x: Float[Tensor, "*batch inputs"], layer: nn.Module) -> Float[Tensor, "*batch outputs"]:
+def _gelu_layer(x: Float[Tensor, "*batch inputs"], layer: nn.Module) -> Float[Tensor, "*batch outputs"]:
     """A linear layer with GELU."""
-    return activated(project(x, layer.get_parameter("weight")), layer.get_parameter("bias"), "gelu")
+    return activated(F.linear(x, layer.get_parameter("weight")), layer.get_parameter("bias"), "gelu")
+
+
+def _slices(x: Float[Tensor, "n asked width"], count: int) -> list[tuple[Tensor, Tensor | None]]:
+    """The last axis in `count` equal slices, each to be used once, and where its gradient is to be written."""
+    if not x.requires_grad or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return [(part, None) for part in x.chunk(count, dim=-1)]
+    gradient = torch.empty_like(x)
+    return list(zip(_Slices.apply(x, gradient, count), gradient.chunk(count, dim=-1), strict=True))
+
+
+class _Slices(torch.autograd.Function):
+    """Slices of x, whose gradients are written side by side into one tensor by the backward pass of `attend`.
+
+    That of `chunk` would copy them together: 1.3 GB in an update of walk-strong, 7% of its time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, ...]:
+        """Slices of the last axis; none is copied."""
+        ctx.gradient, ctx.count = gradient, count
+        return x.chunk(count, dim=-1)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *found: Tensor) -> tuple[Tensor, None, None]:
+        """The tensor that they were written into, or a copy where any of them lies elsewhere."""
+        wanted = ctx.gradient.chunk(ctx.count, dim=-1)
+        written = all(one.data_ptr() == other.data_ptr() for one, other in zip(found, wanted, strict=True))
+        return ctx.gradient if written else torch.cat(found, dim=-1), None, None

@@ -1,24 +1,22 @@
 """Frames to codes of patches and back, by residual convolutions: no layer sees the whole frame.
 
-Layers are PyTorch's, for their weights. Biases, SiLU and shortcuts are done together, since reading and writing what
-lies between convolutions took longer than they did.
+Layers are PyTorch's, for their weights. Their biases, SiLU and shortcuts are applied together, in one pass.
 """
 
 from collections.abc import Iterable
 
+import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.kernels.choice import between_layers
-from gtmsm.kernels.gradients.weighted import convolve
 from gtmsm.kernels.layers.activation import activated, shortcut
 from gtmsm.kernels.layers.edge_conv import edge_conv_out
-from gtmsm.kernels.layers.frame_windows import frame_windows
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut; at first nothing but the shortcut."""
+    """Two convolutions beside a shortcut; before training, the shortcut alone."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -44,20 +42,19 @@ class SpatialEncoder(nn.Sequential):
             nn.Conv2d(deep, outputs, 1), nn.Flatten(),
         )  # fmt: skip
 
-    def forward(
-        self, x: Float[Tensor, "m channel height width"], rows: Int64[Tensor, "n"] | None = None
-    ) -> Float[Tensor, "n both"]:
-        """Means of all patches, channel by channel, and log-variances, of every frame or of those that `rows` names."""
-        begin, *layers, last, _ = self
-        assert isinstance(begin, nn.Conv2d)
-        x, active = shortcut(_windows_convolved(x, begin, rows), None, begin.get_parameter("bias"), "silu")
-        patches = _features(layers, x, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
-        made = F.linear(patches, _as_it_lies(last), last.get_parameter("bias"))
-        return made.permute(0, 3, 1, 2).flatten(1)
+    def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
+        """Means of all patches, channel by channel, and then log-variances; in float32 also under autocast."""
+        start, *layers, last, _ = self
+        assert isinstance(start, nn.Conv2d)
+        y, active = shortcut(_windows_convolved(x, start), None, start.bias, "silu")
+        patches = _features(layers, y, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
+        with torch.autocast(x.device.type, enabled=False):
+            codes = F.linear(patches.to(x.dtype), _as_matrix(last), last.get_parameter("bias"))
+        return codes.permute(0, 3, 1, 2).flatten(1)
 
 
 class SpatialDecoder(nn.Sequential):
-    """The same backwards."""
+    """The layers of the encoder in reverse."""
 
     def __init__(self, channels: int, deep: int, grid: tuple[int, int], inputs: int) -> None:
         super().__init__(
@@ -72,8 +69,8 @@ class SpatialDecoder(nn.Sequential):
         """Logits of pixels."""
         unflatten, *layers, last = self
         patches = unflatten(z)
-        made = _features(layers, patches, patches)  # codes are not activated
-        return edge_conv_out(made, last.get_parameter("weight"), last.get_parameter("bias"))
+        features = _features(layers, patches, patches)  # codes are not activated
+        return edge_conv_out(features, last.get_parameter("weight"), last.get_parameter("bias"))
 
 
 def _features(
@@ -81,14 +78,14 @@ def _features(
     x: Float[Tensor, "n channel height width"],
     active: Float[Tensor, "n channel height width"],
 ) -> Float[Tensor, "n deep high wide"]:
-    """What the last of these layers makes of x and SiLU(x), with its own SiLU."""
+    """The output of the last of these layers for x and SiLU(x), activated."""
     for layer in layers:
         if isinstance(layer, _Residual):
             x, active = layer(x, active)
         elif isinstance(layer, nn.Conv2d | nn.ConvTranspose2d):
             x, active = shortcut(_convolved(active, layer), None, layer.get_parameter("bias"), "silu")
         else:
-            assert isinstance(layer, nn.SiLU)  # has been done with what it is applied to
+            assert isinstance(layer, nn.SiLU)  # `active` is activated already
     return active
 
 
@@ -96,29 +93,32 @@ def _convolved(
     x: Float[Tensor, "n inputs height width"], layer: nn.Conv2d | nn.ConvTranspose2d
 ) -> Float[Tensor, "n outputs high wide"]:
     """A layer without its bias."""
-    return convolve(x, layer.weight, layer.stride[0], _padding(layer)[0], isinstance(layer, nn.ConvTranspose2d))
+    convolve = F.conv_transpose2d if isinstance(layer, nn.ConvTranspose2d) else F.conv2d
+    return convolve(x, layer.weight, None, layer.stride, _padding(layer))
 
 
 def _windows_convolved(
-    x: Float[Tensor, "m channel height width"], layer: nn.Conv2d, rows: Int64[Tensor, "n"] | None
+    x: Float[Tensor, "n channel height width"], layer: nn.Conv2d
 ) -> Float[Tensor, "n outputs high wide"]:
-    """A layer without its bias, as a product of all windows that it looks at in frames that `rows` names.
+    """A layer without its bias, as one product of all its windows.
 
-    For the first one: libraries are bad at convolving three channels, and windows of 4x4 pixels, two pixels apart, are
-    only four times as many numbers.
+    For the first layer: libraries are slow at convolving three channels, and windows of 4x4 pixels, two pixels apart,
+    are only four times as many numbers.
     """
-    (high, wide), (below, right) = layer.kernel_size, layer.stride
-    windows = frame_windows(x, (high, wide), (below, right), _padding(layer), rows, between_layers(x))
-    return F.linear(windows, _as_it_lies(layer)).permute(0, 3, 1, 2)
+    (high, wide), (below, right), (above, beside) = layer.kernel_size, layer.stride, _padding(layer)
+    x = x.to(between_layers(x), memory_format=torch.channels_last)
+    x = F.pad(x, (beside, beside, above, above))
+    windows = x.unfold(2, high, below).unfold(3, wide, right).permute(0, 2, 3, 4, 5, 1).flatten(3)
+    return F.linear(windows, _as_matrix(layer)).permute(0, 3, 1, 2)
 
 
 def _padding(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[int, int]:
-    """Above and beside a picture; PyTorch also knows words for it, which we do not use."""
+    """Above and beside a picture, in pixels; PyTorch's words for it are not used here."""
     assert not isinstance(layer.padding, str)
     above, beside = layer.padding
     return above, beside
 
 
-def _as_it_lies(layer: nn.Module) -> Float[Tensor, "outputs inputs"]:
-    """The weight of a convolution as a matrix, its channels last: nothing is copied, nor is its gradient."""
+def _as_matrix(layer: nn.Module) -> Float[Tensor, "outputs inputs"]:
+    """The weight of a convolution as a matrix, its channels last, as they lie in memory: a view."""
     return layer.get_parameter("weight").permute(0, 2, 3, 1).flatten(1)

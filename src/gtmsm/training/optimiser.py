@@ -7,7 +7,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.kernels.gradients.adam import BLOCK, Schedule, Shelf, Tally, adam
-from gtmsm.kernels.gradients.sinks import has_sunk
 
 
 class Adam:
@@ -15,7 +14,7 @@ class Adam:
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
         self.groups = {
-            # Odd sizes last: what sinks is even, and what is left then lies side by side and goes by one launch.
+            # Odd sizes last, so that all others begin at multiples of 16 bytes.
             name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
             for name, parameters in groups.items()
             if parameters
@@ -29,8 +28,6 @@ class Adam:
         group = torch.arange(len(padded), dtype=torch.int32).repeat_interleave(blocks).to(self.device)
         ends = tuple(torch.tensor(padded).cumsum(0).tolist())
         self._shelf = Shelf(weight, gradient, first, second, group, ends)
-        self.sinks: dict[int, Tensor] = {}
-        """Where kernels may add up gradients by themselves: see `kernels.gradients.sinks`."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._where: dict[nn.Parameter, tuple[int, int]] = {}
         """Where in the vector each parameter begins, and how much is left empty behind it, at the end of a group."""
@@ -47,13 +44,12 @@ class Adam:
     def _settle(self, parameter: nn.Parameter, begin: int) -> None:
         """Move a parameter into the vector; there it lies in memory as it did before, and so do its moments."""
         shelf = self._shelf
-        weight, gradient, first, second = (
+        weight, first, second = (
             part.as_strided(parameter.shape, parameter.stride(), begin)
-            for part in (shelf.weight, shelf.gradient, shelf.first, shelf.second)
+            for part in (shelf.weight, shelf.first, shelf.second)
         )
         weight.copy_(parameter.data)
         parameter.data = weight
-        self.sinks[weight.data_ptr()] = gradient
         self._moments[parameter] = {"exp_avg": first, "exp_avg_sq": second}
         self._where[parameter] = begin, 0
 
@@ -70,27 +66,21 @@ class Adam:
     def step(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """One update from the gradients there are, which are taken away; the length of them all.
 
-        Those that have gone into their sinks count as well; a parameter without any counts as one with a gradient of 0.
+        A parameter without a gradient counts as one with a gradient of 0.
         """
         runs: list[tuple[int, list[Tensor]]] = []
-        more: list[tuple[Tensor, Tensor]] = []
         reached = -1
         for parameter, (begin, filled) in self._where.items():
             grad, parameter.grad = parameter.grad, None
             if grad is None:
-                continue  # all of it has gone into its sink, or there is none
-            vector, end = _as_it_lies(grad, parameter), begin + parameter.numel()
-            if has_sunk(parameter):
-                more.append((self._shelf.gradient[begin:end], vector))
                 continue
+            vector, end = _as_it_lies(grad, parameter), begin + parameter.numel()
             if reached != begin:
                 runs.append((begin, []))
             runs[-1][1].extend([vector, self._zeros[:filled]])
             reached = end + filled
         for begin, parts in runs:  # a launch for all that lie side by side
             torch.cat(parts, out=self._shelf.gradient[begin : begin + sum(map(len, parts))])
-        if more:
-            torch._foreach_add_(*(list(part) for part in zip(*more, strict=True)))
         return adam(self._shelf, self._faster, self._clip, self.clip_norm, self.schedule, loss.detach(), self.tally)
 
     @property

@@ -10,9 +10,6 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.gradients.adam import Schedule
-from gtmsm.kernels.gradients.aside import aside_allowed
-from gtmsm.kernels.gradients.halves import halving
-from gtmsm.kernels.gradients.sinks import sinking
 from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.curriculum import Stage
@@ -66,7 +63,6 @@ def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> Adam:
     return Adam(groups, schedule, settings.clip_norm)
 
 
-CPU = torch.device("cpu")
 MANY = 20
 """Updates of which the most that any needed is hardly exceeded by the next ones."""
 
@@ -176,20 +172,13 @@ class Updater:
         share = self.settings.batch // self.fabric.world_size
         device = self.generator.device
         half = self.settings.precision == "bfloat16" and device.type == "cuda"
-        # Where several processes share a batch, gradients must pass by whoever averages them, and at once.
-        alone = self.fabric.world_size == 1
-        with (
-            aside_allowed(device if alone else CPU),
-            sinking(self.optimiser.sinks if alone else {}),
-            halving(self.optimiser.vector),
-        ):
-            clip = self.source(share, self.stage.steps, self.generator)
-            with torch.autocast(device.type, torch.bfloat16, enabled=half):
-                loss, logs = self._model(
-                    clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
-                    self._room,
-                )  # fmt: skip
-            self.fabric.backward(loss, self._one)
+        clip = self.source(share, self.stage.steps, self.generator)
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            loss, logs = self._model(
+                clip.x, clip.a, clip.true_step, self.stage.tau, self.generator, self.stage.reading, self.objective,
+                self._room,
+            )  # fmt: skip
+        self.fabric.backward(loss, self._one)
         if (needed := logs.pop("needed", None)) is not None:
             torch.maximum(self._most_needed, needed, out=self._most_needed)
         logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}

@@ -1,17 +1,13 @@
-"""Biases, shortcuts and activations in one pass: the kernels equal their readable twins, values and gradients."""
+"""Biases, shortcuts and activations in one pass: the fast implementations equal the readable functions."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from twins import assert_equal_twins
 
-from gtmsm.kernels.choice import forced
-from gtmsm.kernels.gradients.adam import Schedule
-from gtmsm.kernels.gradients.sinks import has_sunk, sinking
-from gtmsm.kernels.layers.activation import activated, activated_by_parts, shortcut, shortcut_by_parts
-from gtmsm.training.optimiser import Adam
+from gtmsm.kernels.layers.activation import activated, shortcut
+from gtmsm.kernels.operator import forced
 
-READABLE = {activated: activated_by_parts, shortcut: shortcut_by_parts}
 KINDS = {"elu": F.elu, "silu": F.silu, "gelu": F.gelu}
 SHAPES = [
     (1, 1), (3, 5), (5, 300), (600, 24), (2, 7, 20), (1, 3, 1), (2, 1, 3, 2, 5),
@@ -53,20 +49,21 @@ def uneven(y, start=-1):
 def values_and_gradients(run, *inputs, kind="silu", arrange=channels_beside, looked_at=(0, 1)):
     """What was made, and the gradients of an uneven sum of those results that are looked at."""
     leaves = [None if part is None else part.detach().requires_grad_() for part in inputs]
-    made = run(*leaves, kind)
-    made = made if isinstance(made, tuple) else (made,)
-    seen = [part for index, part in enumerate(made) if index in looked_at]
-    weights = [arrange(uneven(part.detach(), -1 - index)) for index, part in enumerate(seen)]
-    learning = [leaf for leaf in leaves if leaf is not None]
-    return [*(part.detach() for part in made), *torch.autograd.grad(seen, learning, weights)]
+    with forced("cuda"):
+        made = run(*leaves, kind)
+        made = made if isinstance(made, tuple) else (made,)
+        seen = [part for index, part in enumerate(made) if index in looked_at]
+        weights = [arrange(uneven(part.detach(), -1 - index)) for index, part in enumerate(seen)]
+        learning = [leaf for leaf in leaves if leaf is not None]
+        return [*(part.detach() for part in made), *torch.autograd.grad(seen, learning, weights)]
 
 
-def by_triton(run):
-    def triton(*inputs):
-        with forced("triton"):
+def by_kernel(run):
+    def forced_run(*inputs):
+        with forced("cuda"):
             return run(*inputs)
 
-    return triton
+    return forced_run
 
 
 def doubled(parts):
@@ -74,16 +71,10 @@ def doubled(parts):
 
 
 @pytest.fixture
-def launched(triton_device, monkeypatch):
-    """What was given to Triton."""
+def launched(triton_device, note_launches):
     from gtmsm.kernels.layers import activation_triton
 
-    names = []
-    for name in ("activated", "shortcut"):
-        original = getattr(activation_triton, name)
-        note = lambda *inputs, name=name, original=original: names.append(name) or original(*inputs)  # noqa: E731
-        monkeypatch.setattr(activation_triton, name, note)
-    return names
+    return note_launches(activation_triton, "_activation_forward", "_activation_backward")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -112,32 +103,32 @@ def test_what_is_activated_behind_a_shortcut_is_the_rounded_sum(kind):
 @pytest.mark.parametrize("shape", [(1, 1), (5, 3), (1, 2, 3), (2, 3, 2, 2)])
 def test_gradients_agree_with_finite_differences(shape, kind):
     x, r, bias = (part.double().requires_grad_() for part in block(*shape))
-    assert torch.autograd.gradcheck(lambda *inputs: activated_by_parts(*inputs, kind), (x, bias))
-    assert torch.autograd.gradcheck(lambda *inputs: shortcut_by_parts(*inputs, kind), (x, r, bias))
+    assert torch.autograd.gradcheck(lambda *inputs: activated.readable(*inputs, kind), (x, bias))
+    assert torch.autograd.gradcheck(lambda *inputs: shortcut.readable(*inputs, kind), (x, r, bias))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_triton_twins_equal_the_readable_ones(shape, dtype, kind, triton_device, launched):
+def test_the_kernels_equal_the_readable_functions(shape, dtype, kind, triton_device, launched):
     tolerance = 1e-5 if dtype == torch.float32 else 1e-2
     x, r, bias = block(*shape, dtype=dtype, device=triton_device)
-    fast = values_and_gradients(by_triton(activated), x, bias, kind=kind)
+    fast = values_and_gradients(by_kernel(activated), x, bias, kind=kind)
     assert [part.dtype for part in fast] == [dtype, dtype, torch.float32]
-    assert_equal_twins(fast, values_and_gradients(activated_by_parts, *doubled((x, bias)), kind=kind), tolerance)
-    fast = values_and_gradients(by_triton(shortcut), x, r, bias, kind=kind)
+    assert_equal_twins(fast, values_and_gradients(activated.readable, *doubled((x, bias)), kind=kind), tolerance)
+    fast = values_and_gradients(by_kernel(shortcut), x, r, bias, kind=kind)
     assert [part.dtype for part in fast] == [dtype] * 4 + [torch.float32]
-    readable = values_and_gradients(shortcut_by_parts, *doubled((x, r, bias)), kind=kind)
+    readable = values_and_gradients(shortcut.readable, *doubled((x, r, bias)), kind=kind)
     assert_equal_twins(fast, readable, 3 * tolerance)
-    assert launched == ["activated", "shortcut"]
+    assert launched == ["_activation_forward", "_activation_backward"] * 2
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_triton_twins_round_as_the_readable_ones(kind, triton_device):
+def test_the_kernels_round_as_the_readable_functions(kind, triton_device):
     x, r, bias = block(3, 8, 4, 4, dtype=torch.bfloat16, device=triton_device)
-    y, a = by_triton(shortcut)(x, r, bias, kind)
+    y, a = by_kernel(shortcut)(x, r, bias, kind)
     last = 2**-7  # Triton's interpreter cuts numbers off instead of rounding them
-    torch.testing.assert_close(y, shortcut_by_parts(x, r, bias, kind)[0], rtol=0 if ON_A_GPU else last, atol=0)
+    torch.testing.assert_close(y, shortcut.readable(x, r, bias, kind)[0], rtol=0 if ON_A_GPU else last, atol=0)
     torch.testing.assert_close(a, KINDS[kind](y.float()).bfloat16(), rtol=last, atol=1e-6)
 
 
@@ -148,22 +139,22 @@ def test_the_triton_twins_round_as_the_readable_ones(kind, triton_device):
 def test_either_result_of_a_shortcut_may_be_left_alone(kind, with_r, with_bias, looked_at, triton_device):
     x, r, bias = block(2, 3, 5, 6, device=triton_device)
     inputs = x, r if with_r else None, bias if with_bias else None
-    fast = values_and_gradients(by_triton(shortcut), *inputs, kind=kind, looked_at=looked_at)
-    readable = values_and_gradients(shortcut_by_parts, *doubled(inputs), kind=kind, looked_at=looked_at)
+    fast = values_and_gradients(by_kernel(shortcut), *inputs, kind=kind, looked_at=looked_at)
+    readable = values_and_gradients(shortcut.readable, *doubled(inputs), kind=kind, looked_at=looked_at)
     assert_equal_twins(fast, readable)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_there_need_not_be_a_bias(kind, triton_device, launched):
     x, _ = layer(2, 3, 5, 6, device=triton_device)
-    fast = values_and_gradients(by_triton(activated), x, None, kind=kind)
-    assert launched == ["activated"]
-    assert_equal_twins(fast, values_and_gradients(activated_by_parts, x.double(), None, kind=kind))
+    fast = values_and_gradients(by_kernel(activated), x, None, kind=kind)
+    assert launched == ["_activation_forward", "_activation_backward"]
+    assert_equal_twins(fast, values_and_gradients(activated.readable, x.double(), None, kind=kind))
 
 
 @pytest.mark.parametrize("bias_learns", [True, False])
 def test_both_sides_of_a_shortcut_may_be_used_elsewhere(bias_learns, triton_device):
-    """Both get the same gradient, in one tensor: whoever adds to one of them must not change the other."""
+    """Both get the same gradient, in one tensor: adding to one of them must not change the other."""
 
     def gradients(run, inputs):
         x, r, bias = (part.detach().requires_grad_() for part in inputs)
@@ -178,7 +169,8 @@ def test_both_sides_of_a_shortcut_may_be_used_elsewhere(bias_learns, triton_devi
         return x.grad, r.grad
 
     inputs = block(2, 3, 5, 6, device=triton_device)
-    assert_equal_twins(gradients(by_triton(shortcut), inputs), gradients(shortcut_by_parts, doubled(inputs)))
+    with forced("cuda"):
+        assert_equal_twins(gradients(shortcut, inputs), gradients(shortcut.readable, doubled(inputs)))
 
 
 def test_shortcuts_come_one_after_another(triton_device):
@@ -192,14 +184,14 @@ def test_shortcuts_come_one_after_another(triton_device):
         return walk
 
     inputs = block(2, 3, 5, 6, device=triton_device)
-    fast = values_and_gradients(chain(by_triton(shortcut)), *inputs)
-    assert_equal_twins(fast, values_and_gradients(chain(shortcut_by_parts), *doubled(inputs)))
+    fast = values_and_gradients(chain(by_kernel(shortcut)), *inputs)
+    assert_equal_twins(fast, values_and_gradients(chain(shortcut.readable), *doubled(inputs)))
 
 
 def test_what_comes_out_is_laid_out_as_what_went_in(triton_device):
     x, r, bias = block(2, 3, 5, 6, device=triton_device)
-    y, dx, _ = values_and_gradients(by_triton(activated), x, bias)
-    made = values_and_gradients(by_triton(shortcut), x, r, bias)
+    y, dx, _ = values_and_gradients(by_kernel(activated), x, bias)
+    made = values_and_gradients(by_kernel(shortcut), x, r, bias)
     assert all(part.is_contiguous(memory_format=torch.channels_last) for part in (y, dx, *made[:4]))
 
 
@@ -208,25 +200,25 @@ def test_what_comes_out_is_laid_out_as_what_went_in(triton_device):
 def test_gradients_may_come_in_any_layout(shape, arrange, triton_device):
     x, r, bias = block(*shape, device=triton_device)
     for run, inputs in ((activated, (x, bias)), (shortcut, (x, r, bias))):
-        fast = values_and_gradients(by_triton(run), *inputs, arrange=arrange)
-        assert_equal_twins(fast, values_and_gradients(READABLE[run], *doubled(inputs), arrange=arrange))
+        fast = values_and_gradients(by_kernel(run), *inputs, arrange=arrange)
+        assert_equal_twins(fast, values_and_gradients(run.readable, *doubled(inputs), arrange=arrange))
 
 
 def test_the_bias_may_be_strided(triton_device):
     x, bias = layer(5, 7, device=triton_device)
-    run = by_triton(activated)
+    run = by_kernel(activated)
     assert torch.equal(run(x, torch.stack([bias, bias], 1)[:, 0], "silu"), run(x, bias, "silu"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_autocast_changes_nothing(kind, triton_device):
     x, r, bias = block(2, 3, 5, 6, dtype=torch.bfloat16, device=triton_device)
-    for run in (activated_by_parts, by_triton(activated)):
+    for run in (activated.readable, by_kernel(activated)):
         plain = values_and_gradients(run, x, bias, kind=kind)
         with torch.autocast(triton_device, torch.bfloat16):
             cast = values_and_gradients(run, x, bias, kind=kind)
         assert all(torch.equal(one, other) for one, other in zip(cast, plain, strict=True))
-    for run in (shortcut_by_parts, by_triton(shortcut)):
+    for run in (shortcut.readable, by_kernel(shortcut)):
         plain = values_and_gradients(run, x, r, bias, kind=kind)
         with torch.autocast(triton_device, torch.bfloat16):
             cast = values_and_gradients(run, x, r, bias, kind=kind)
@@ -246,17 +238,17 @@ LAYOUTS = {
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_what_the_triton_twins_cannot_do_is_left_to_the_readable_ones(layout, launched):
+def test_what_the_kernels_cannot_do_is_left_to_the_readable_functions(layout, launched):
     x, r, bias = block(2, 3, 5, 6)
     x, good = LAYOUTS[layout](x), r
     r = LAYOUTS[layout](r)
     for run, inputs in ((activated, (x, bias)), (shortcut, (x, r, bias))):
-        results = values_and_gradients(by_triton(run), *inputs)
+        results = values_and_gradients(by_kernel(run), *inputs)
         assert results[0].dtype == x.dtype
-        for one, other in zip(results, values_and_gradients(READABLE[run], *inputs), strict=True):
+        for one, other in zip(results, values_and_gradients(run.readable, *inputs), strict=True):
             torch.testing.assert_close(one, other)
     if x.shape == good.shape:
-        values_and_gradients(by_triton(shortcut), good, x, bias)
+        values_and_gradients(by_kernel(shortcut), good, x, bias)
     assert not launched
 
 
@@ -271,18 +263,19 @@ LIMITS = {  # values and slopes at 1e4, -1e4, 0 and where there is no number
 def test_large_numbers_stay_large_and_small_ones_vanish(kind, triton_device):
     values, slopes = LIMITS[kind]
     x = torch.tensor([[1e4], [-1e4], [0.0], [float("nan")]], device=triton_device, requires_grad=True)
-    y = by_triton(activated)(x, torch.zeros(1, device=triton_device), kind)
-    a = by_triton(shortcut)(x, torch.zeros_like(x), None, kind)[1]
+    y = by_kernel(activated)(x, torch.zeros(1, device=triton_device), kind)
+    a = by_kernel(shortcut)(x, torch.zeros_like(x), None, kind)[1]
     for made in (y, a):
         torch.testing.assert_close(made[:, 0].tolist(), values, equal_nan=True, rtol=1e-6, atol=1e-6)
-        (slope,) = torch.autograd.grad(made.sum(), x)
+        with forced("cuda"):
+            (slope,) = torch.autograd.grad(made.sum(), x)
         torch.testing.assert_close(slope[:, 0].tolist(), slopes, equal_nan=True, rtol=1e-6, atol=1e-6)
 
 
 def test_gelu_is_that_of_the_error_function_everywhere(triton_device):
     x = torch.linspace(-12, 12, 4001, device=triton_device)[:, None]
-    fast = values_and_gradients(by_triton(activated), x, None, kind="gelu", arrange=torch.ones_like)
-    readable = values_and_gradients(activated_by_parts, x.double(), None, kind="gelu", arrange=torch.ones_like)
+    fast = values_and_gradients(by_kernel(activated), x, None, kind="gelu", arrange=torch.ones_like)
+    readable = values_and_gradients(activated.readable, x.double(), None, kind="gelu", arrange=torch.ones_like)
     for one, other in zip(fast, readable, strict=True):
         torch.testing.assert_close(one.double(), other, rtol=1e-6, atol=1e-6)
 
@@ -293,58 +286,32 @@ def test_few_programs_share_out_many_pixels(triton_device, monkeypatch):
     monkeypatch.setattr(activation_triton, "PROGRAMS", 2)
     x, bias = layer(3, 33, 20, 20, device=triton_device)
     assert activation_triton.share_for(1200, 33) == 640  # ten tiles of 64 pixels, and nine for the other program
-    fast = values_and_gradients(by_triton(activated), x, bias)
-    assert_equal_twins(fast, values_and_gradients(activated_by_parts, *doubled((x, bias))))
+    fast = values_and_gradients(by_kernel(activated), x, bias)
+    assert_equal_twins(fast, values_and_gradients(activated.readable, *doubled((x, bias))))
 
 
 def test_the_same_twice_is_the_same_to_the_bit(triton_device):
     inputs = block(3, 8, 20, 20, device=triton_device)
-    first, second = (values_and_gradients(by_triton(shortcut), *inputs) for _ in range(2))
+    first, second = (values_and_gradients(by_kernel(shortcut), *inputs) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
 
 
-def test_what_was_made_may_not_be_changed_before_the_way_back(triton_device):
+def test_what_was_made_may_not_be_changed_before_the_backward_pass(triton_device):
     x, bias = layer(5, 3, device=triton_device)
-    y = by_triton(activated)(x.requires_grad_(), bias, "elu")
+    y = by_kernel(activated)(x.requires_grad_(), bias, "elu")
     with torch.no_grad():
         y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
 
 
-def learned(device, with_sinks, times, frozen):
-    """Biases after one step of Adam, and which of their gradients went straight to it."""
-    torch.manual_seed(0)
-    biases = [torch.nn.Parameter(torch.randn(8, device=device)) for _ in range(2)]
-    biases[0].requires_grad_(not frozen)
-    optimiser = Adam({"rest": biases}, Schedule(0.1, 0.1, 1, 0), 1e9)
-    x, r, _ = block(7, 8, device=device)
-    x.requires_grad_()
-    with forced("triton"), sinking(optimiser.sinks if with_sinks else {}):
-        y = x
-        for _ in range(times):
-            y, a = shortcut(activated(y, biases[0], "silu"), r, biases[1], "gelu")
-            y = y + a
-        y.square().sum().backward()
-    sunk = [has_sunk(bias) for bias in biases]
-    length = optimiser.step(y.sum())
-    return [*biases, length, x.grad], sunk
-
-
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("frozen", [False, True])
-def test_sunk_gradients_teach_the_same(triton_device, times, frozen):
-    sunk, straight = (learned(triton_device, sinks, times, frozen) for sinks in (True, False))
-    torch.testing.assert_close(sunk[0], straight[0], rtol=1e-4, atol=1e-5)
-    assert sunk[1] == [not frozen, True] and straight[1] == [False, False]
-
-
-def test_a_bias_made_from_others_has_its_gradient_handed_on(triton_device):
-    x, bias = layer(7, 8, device=triton_device)
-    bias.requires_grad_()
-    with sinking({bias.data_ptr(): torch.zeros_like(bias)}):
-        by_triton(activated)(x, bias.flip(0), "silu").sum().backward()
-    assert bias.grad is not None
+def test_what_does_not_learn_has_no_gradient(triton_device):
+    x, r, bias = block(7, 8, device=triton_device)
+    with forced("cuda"):
+        activated(x.requires_grad_(), bias, "silu").sum().backward()
+        assert bias.grad is None
+        shortcut(x, r, bias.requires_grad_(), "silu")[1].sum().backward()
+    assert r.grad is None and bias.grad is not None
 
 
 @pytest.mark.usefixtures("triton_device")

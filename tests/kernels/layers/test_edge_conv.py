@@ -1,13 +1,12 @@
-"""Convolutions between few channels and many: the kernels equal their readable twins, values and gradients."""
+"""Convolutions between few channels and many: the fast implementations equal the readable functions."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from twins import assert_equal_twins, strided
 
-from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
-from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_in_by_parts, edge_conv_out, edge_conv_out_by_parts
+from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
+from gtmsm.kernels.operator import forced
 
 SHAPES = [
     (1, 1, 1, 1, 1),
@@ -42,11 +41,11 @@ def channels_last(x):
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def first(n, few, many, height, width, device="cpu", dtype=torch.float32):
+def first(n, few, many, height, width, device="cpu"):
     """Pictures, weights and bias of a first convolution; weights as convolutions like them."""
     x = drawn(n, few, height, width, device=device).sigmoid()
     weight = channels_last(drawn(many, few, 3, 3, device=device) / (9 * few) ** 0.5)
-    return (255 * x).to(dtype) if dtype == torch.uint8 else x, weight, drawn(many, device=device)
+    return x, weight, drawn(many, device=device)
 
 
 def last(n, few, many, height, width, device="cpu", dtype=torch.float32):
@@ -56,17 +55,6 @@ def last(n, few, many, height, width, device="cpu", dtype=torch.float32):
     return x, weight, drawn(few, device=device)
 
 
-def rows_of(m, n, device):
-    """Which pictures are wanted, one of them twice."""
-    rows = torch.randint(m, (n,), generator=torch.Generator().manual_seed(n)).to(device)
-    rows[-1:] = rows[:1]
-    return rows
-
-
-def exact(x):
-    return x if x.dtype == torch.uint8 else x.double()
-
-
 def uneven(y):
     """No two numbers count alike."""
     return torch.linspace(-1, 2, y.numel(), dtype=torch.float64, device=y.device).view(y.shape).to(y.dtype)
@@ -74,27 +62,28 @@ def uneven(y):
 
 def values_and_gradients(run, *inputs, arrange=lambda g: g):
     leaves = [x.detach().requires_grad_() for x in inputs]
-    y = run(*leaves)
-    return [y.detach(), *torch.autograd.grad(y, leaves, arrange(uneven(y.detach())))]
+    with forced("cuda"):
+        y = run(*leaves)
+        return [y.detach(), *torch.autograd.grad(y, leaves, arrange(uneven(y.detach())))]
 
 
-def by_triton(function, *inputs):
-    with forced("triton"):
+def by_kernel(function, *inputs):
+    with forced("cuda"):
         return function(*inputs)
 
 
-def both_first(x, weight, bias, rows=None, made=torch.float32, **options):
-    """What the fast twin makes of a first convolution and of its gradients, and what is true."""
-    fast = values_and_gradients(lambda w, b: by_triton(edge_conv_in, x, w, b, rows, made), weight, bias, **options)
+def both_first(x, weight, bias, made=torch.float32, **options):
+    """A first convolution and its gradients by the kernels, and exactly."""
+    fast = values_and_gradients(lambda w, b: by_kernel(edge_conv_in, x, w, b, made), weight, bias, **options)
     return fast, values_and_gradients(
-        lambda w, b: edge_conv_in_by_parts(exact(x), w, b, rows, torch.float64),
-        weight.double(), bias.double(), **options,
-    )  # fmt: skip
+        lambda w, b: edge_conv_in.readable(x.double(), w, b, torch.float64), weight.double(), bias.double(), **options
+    )
 
 
 def both_last(x, weight, bias, **options):
-    fast = values_and_gradients(lambda *leaves: by_triton(edge_conv_out, *leaves), x, weight, bias, **options)
-    return fast, values_and_gradients(edge_conv_out_by_parts, *(part.double() for part in (x, weight, bias)), **options)
+    """The same for a last convolution."""
+    fast = values_and_gradients(lambda *leaves: by_kernel(edge_conv_out, *leaves), x, weight, bias, **options)
+    return fast, values_and_gradients(edge_conv_out.readable, *(part.double() for part in (x, weight, bias)), **options)
 
 
 @pytest.fixture
@@ -106,7 +95,7 @@ def launched(triton_device, note_launches):
 
 def test_they_are_convolutions():
     x, weight, bias = first(2, 3, 4, 5, 6)
-    y = edge_conv_in(x, weight, bias, None, torch.float32)
+    y = edge_conv_in(x, weight, bias, torch.float32)
     torch.testing.assert_close(y, F.elu(F.conv2d(x, weight, bias, padding=1)))
     assert y.is_contiguous(memory_format=torch.channels_last)
     x, weight, bias = last(2, 3, 4, 5, 6)
@@ -116,43 +105,33 @@ def test_they_are_convolutions():
 
 
 def test_gradients_agree_with_finite_differences():
-    x, *parameters = first(2, 2, 3, 3, 4)
-    leaves = [part.double().requires_grad_() for part in parameters]
-    rows = torch.tensor([1, 0, 1])
-    for table in (x.double(), (255 * x).byte()):
-        assert torch.autograd.gradcheck(lambda w, b: edge_conv_in_by_parts(table, w, b, rows, torch.float64), leaves)  # noqa: B023
+    leaves = [part.double().requires_grad_() for part in first(2, 2, 3, 3, 4)]
+    assert torch.autograd.gradcheck(lambda *leaves: edge_conv_in.readable(*leaves, torch.float64), leaves)
     leaves = [part.double().requires_grad_() for part in last(2, 2, 3, 3, 4)]
-    assert torch.autograd.gradcheck(edge_conv_out_by_parts, leaves)
+    assert torch.autograd.gradcheck(edge_conv_out.readable, leaves)
 
 
-@pytest.mark.parametrize("twin", ["readable", "triton"])
-def test_bytes_count_from_0_to_1(twin, triton_device):
-    table = torch.tensor([0, 51, 255], dtype=torch.uint8, device=triton_device).view(3, 1, 1, 1)
-    weight, bias = torch.ones(1, 1, 3, 3, device=triton_device), torch.zeros(1, device=triton_device)
-    with forced(twin):
-        y = edge_conv_in(table, weight, bias, torch.tensor([2, 1, 0, 2], device=triton_device), torch.float32)
-    torch.testing.assert_close(y.flatten().tolist(), [1.0, 0.2, 0.0, 1.0])
-
-
-@pytest.mark.parametrize("twin", ["readable", "triton"])
-def test_pictures_that_require_a_gradient_are_refused(twin):
-    x, weight, bias = first(5, 3, 4, 2, 2)
-    with forced(twin), pytest.raises(InputError, match=r"5 pictures requires a gradient.*x\.detach\(\)"):
-        edge_conv_in(x.requires_grad_(), weight, bias, None, torch.float32)
+def test_pictures_that_require_a_gradient_get_one(triton_device, launched):
+    inputs = first(2, 3, 4, 5, 6, device=triton_device)
+    found = values_and_gradients(lambda *leaves: by_kernel(edge_conv_in, *leaves, torch.float32), *inputs)
+    assert not launched
+    assert found[1].any()
+    wanted = values_and_gradients(lambda *leaves: edge_conv_in.readable(*leaves, torch.float32), *inputs)
+    assert_equal_twins(found, wanted)
 
 
 def test_autocast_changes_nothing():
     x, weight, bias = first(2, 3, 4, 5, 6)
-    plain = edge_conv_in(x, weight, bias, None, torch.float32)
+    plain = edge_conv_in(x, weight, bias, torch.float32)
     many, *parameters = last(2, 3, 4, 5, 6)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(edge_conv_in(x, weight, bias, None, torch.float32), plain)
-        assert edge_conv_in(x, weight, bias, None, torch.bfloat16).dtype == torch.bfloat16
+        assert torch.equal(edge_conv_in(x, weight, bias, torch.float32), plain)
+        assert edge_conv_in(x, weight, bias, torch.bfloat16).dtype == torch.bfloat16
         assert edge_conv_out(many.bfloat16(), *parameters).dtype == torch.float32
 
 
 @shapes
-def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_device, launched):
+def test_the_fast_convolution_from_few_equals_the_readable_one(shape, triton_device, launched):
     fast, readable = both_first(*first(*shape, device=triton_device))
     assert launched == ["_few_to_many", "_edge_conv_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
@@ -161,25 +140,13 @@ def test_the_triton_convolution_from_few_equals_the_readable_one(shape, triton_d
 
 
 @shapes
-def test_the_triton_convolution_to_few_equals_the_readable_one(shape, triton_device, launched):
+def test_the_fast_convolution_to_few_equals_the_readable_one(shape, triton_device, launched):
     fast, readable = both_last(*last(*shape, device=triton_device))
     assert launched == ["_many_to_few", "_few_to_many", "_edge_conv_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert fast[0].is_contiguous()
     assert fast[1].is_contiguous(memory_format=torch.channels_last)
     assert_equal_twins(fast, readable, tolerance=1e-4 if shape in LARGE_SHAPES else 1e-5)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
-@pytest.mark.parametrize("n", [1, 7])
-def test_pictures_are_gathered(n, dtype, triton_device):
-    x, weight, bias = first(4, 3, 16, 5, 6, device=triton_device, dtype=dtype)
-    rows = rows_of(4, n, triton_device)
-    assert_equal_twins(*both_first(x, weight, bias, rows))
-
-
-def test_bytes_need_not_be_gathered(triton_device):
-    assert_equal_twins(*both_first(*first(2, 3, 16, 5, 6, device=triton_device, dtype=torch.uint8)))
 
 
 LAYOUTS = {"strided": strided, "channels last": channels_last, "expanded": lambda x: x[:1].expand_as(x)}
@@ -189,8 +156,7 @@ LAYOUTS = {"strided": strided, "channels last": channels_last, "expanded": lambd
 def test_pictures_and_gradients_may_be_laid_out_in_any_way(layout, triton_device):
     arrange = LAYOUTS[layout]
     x, weight, bias = first(3, 3, 8, 5, 6, device=triton_device)
-    rows = strided(rows_of(3, 4, triton_device))
-    assert_equal_twins(*both_first(arrange(x), weight, bias, rows, arrange=arrange))
+    assert_equal_twins(*both_first(arrange(x), weight, bias, arrange=arrange))
     x, weight, bias = last(3, 3, 8, 5, 6, device=triton_device)
     assert_equal_twins(*both_last(arrange(x), weight, bias, arrange=arrange))
 
@@ -214,15 +180,17 @@ def test_gradients_of_weights_are_laid_out_as_the_weights_are(arrange, triton_de
 
 def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
     x, weight, bias = last(2, 3, 8, 5, 6, device=triton_device)
-    by_triton(edge_conv_out, x, weight.clone().requires_grad_(), bias).sum().backward()
+    with forced("cuda"):
+        edge_conv_out(x, weight.clone().requires_grad_(), bias).sum().backward()
     assert launched == ["_many_to_few", "_edge_conv_into_parameters"]
     launched.clear()
-    by_triton(edge_conv_out, x.clone().requires_grad_(), weight, bias).sum().backward()
+    with forced("cuda"):
+        edge_conv_out(x.clone().requires_grad_(), weight, bias).sum().backward()
     assert launched == ["_many_to_few", "_few_to_many"]
 
 
 @pytest.mark.parametrize("shape", [(0, 3, 8, 5, 6), (2, 5, 8, 3, 3)])
-def test_no_pictures_and_not_so_few_channels_are_left_to_the_readable_twins(shape, triton_device, launched):
+def test_no_pictures_and_not_so_few_channels_are_left_to_the_readable_functions(shape, triton_device, launched):
     assert_equal_twins(*both_first(*first(*shape, device=triton_device)))
     assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
     assert not launched
@@ -231,17 +199,9 @@ def test_no_pictures_and_not_so_few_channels_are_left_to_the_readable_twins(shap
 def test_one_pixel_that_is_not_a_number_stays_among_its_neighbours(triton_device):
     x, weight, bias = last(2, 3, 8, 5, 9, device=triton_device)
     x[0, 0, 2, 4] = float("nan")
-    broken = ~by_triton(edge_conv_out, x, weight, bias).isfinite()
+    broken = ~by_kernel(edge_conv_out, x, weight, bias).isfinite()
     assert broken[0, :, 1:4, 3:6].all()
     assert broken.sum() == 27
-
-
-def test_no_rows_at_all_may_be_gathered(triton_device):
-    x, weight, bias = first(3, 3, 8, 5, 6, device=triton_device)
-    fast, _ = both_first(x, weight, bias, rows_of(3, 1, triton_device)[:0])
-    assert fast[0].shape == (0, 8, 5, 6)
-    assert not fast[1].any()
-    assert not fast[2].any()
 
 
 def test_neighbours_beyond_a_border_are_zero_and_not_those_of_another_line_or_picture(triton_device):
@@ -249,8 +209,8 @@ def test_neighbours_beyond_a_border_are_zero_and_not_those_of_another_line_or_pi
     x[0, 0, 0, 0] = 1.0
     weight, bias = torch.zeros(1, 1, 3, 3, device=triton_device), torch.zeros(1, device=triton_device)
     weight[..., 0, 0] = 1.0  # the neighbour above and to the left
-    with forced("triton"):
-        for y in (edge_conv_in(x, weight, bias, None, torch.float32), edge_conv_out(x, weight, bias)):
+    with forced("cuda"):
+        for y in (edge_conv_in(x, weight, bias, torch.float32), edge_conv_out(x, weight, bias)):
             assert y[:, 0].tolist() == [[[0.0, 0.0], [0.0, 1.0]], [[0.0, 0.0], [0.0, 5.0]]]
 
 
@@ -262,7 +222,7 @@ def test_few_programs_share_out_many_tiles(triton_device, monkeypatch):
         shape = (7, 3, many, 5, 6)  # a tile each: seven tiles for two or four programs
         assert -(-7 // edge_conv_triton.share_for(7, 4 // programs)) == programs
         x, weight, bias = first(*shape, device=triton_device)
-        assert_equal_twins(*both_first(x, weight, bias, rows_of(7, 7, triton_device)))
+        assert_equal_twins(*both_first(x, weight, bias))
         assert_equal_twins(*both_last(*last(*shape, device=triton_device)))
 
 
@@ -275,9 +235,9 @@ def test_the_same_convolution_twice_is_the_same_to_the_bit(triton_device):
         assert all(torch.equal(*pair) for pair in zip(one, other, strict=True))
 
 
-def test_what_was_made_may_not_be_changed_before_the_way_back(triton_device):
+def test_what_was_made_may_not_be_changed_before_the_backward_pass(triton_device):
     x, weight, bias = first(2, 3, 8, 5, 6, device=triton_device)
-    y = by_triton(edge_conv_in, x, weight.requires_grad_(), bias, None, torch.float32)
+    y = by_kernel(edge_conv_in, x, weight.requires_grad_(), bias, torch.float32)
     with torch.no_grad():
         y.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -286,14 +246,12 @@ def test_what_was_made_may_not_be_changed_before_the_way_back(triton_device):
 
 @on_a_gpu
 @shapes
-@pytest.mark.parametrize("dtype", [torch.float32, torch.uint8])
-def test_tensor_cores_are_as_exact_as_their_bits_are(shape, dtype, monkeypatch):
+def test_tensor_cores_are_as_exact_as_their_bits_are(shape, monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
-    x, weight, bias = first(*shape, device="cuda", dtype=dtype)
-    rows = rows_of(shape[0], shape[0] + 3, "cuda")
-    assert_equal_twins(*both_first(x, weight, bias, rows), tolerance=4e-3)
+    x, weight, bias = first(*shape, device="cuda")
+    assert_equal_twins(*both_first(x, weight, bias), tolerance=4e-3)
     assert_equal_twins(*both_last(*last(*shape, device="cuda")), tolerance=4e-3)
-    assert_equal_twins(*both_first(x, weight, bias, rows, torch.bfloat16), tolerance=3e-2)
+    assert_equal_twins(*both_first(x, weight, bias, torch.bfloat16), tolerance=3e-2)
     assert_equal_twins(*both_last(*last(*shape, device="cuda", dtype=torch.bfloat16)), tolerance=3e-2)
 
 
@@ -303,7 +261,7 @@ def test_a_gpu_can_keep_both_in_a_graph(in_a_graph):
     leaves = [part.requires_grad_() for part in (*parameters_in, *parameters_out)]
 
     def update():
-        made = edge_conv_in(picture, *leaves[:2], None, torch.bfloat16)
+        made = edge_conv_in(picture, *leaves[:2], torch.bfloat16)
         y = edge_conv_out(made, *leaves[2:])
         return [y, *torch.autograd.grad(y.square().mean(), leaves)]
 

@@ -1,4 +1,4 @@
-"""A shortcut and a layer norm in one pass: the kernel equals its readable twin, values and gradients."""
+"""A shortcut and a layer norm in one pass: the fast implementation equals the readable function."""
 
 import itertools
 
@@ -7,11 +7,8 @@ import torch
 import torch.nn.functional as F
 from twins import assert_equal_twins
 
-from gtmsm.kernels.choice import forced
-from gtmsm.kernels.gradients.adam import Schedule
-from gtmsm.kernels.gradients.sinks import has_sunk, sinking
-from gtmsm.kernels.layers.normed_sum import normed_sum, normed_sum_by_parts
-from gtmsm.training.optimiser import Adam
+from gtmsm.kernels.layers.normed_sum import normed_sum
+from gtmsm.kernels.operator import forced
 
 EPS = 1e-5
 SHAPES = [(1, 2), (3, 5), (7, 64), (2, 3, 33), (1, 1, 1, 8), (300, 24), (3, 1000), (2, 1024), (9,)]
@@ -43,16 +40,17 @@ def values_and_gradients(run, inputs, arrange=lambda g: g, looked_at=(0, 1), fro
     leaves = [None if part is None else part.detach().requires_grad_() for part in inputs]
     for name in frozen:
         leaves[NAMES.index(name)].requires_grad_(False)
-    made = run(*leaves, EPS)
-    seen = [made[index] for index in looked_at]
-    weights = [arrange(uneven(part.detach(), -1 + 0.5 * index)) for index, part in enumerate(seen)]
-    learning = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
-    found = torch.autograd.grad(seen, learning, weights, allow_unused=True, materialize_grads=True)
+    with forced("cuda"):
+        made = run(*leaves, EPS)
+        seen = [made[index] for index in looked_at]
+        weights = [arrange(uneven(part.detach(), -1 + 0.5 * index)) for index, part in enumerate(seen)]
+        learning = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+        found = torch.autograd.grad(seen, learning, weights, allow_unused=True, materialize_grads=True)
     return [*(part.detach() for part in made), *found]
 
 
-def by_triton(*inputs):
-    with forced("triton"):
+def by_kernel(*inputs):
+    with forced("cuda"):
         return normed_sum(*inputs)
 
 
@@ -61,14 +59,10 @@ def doubled(parts):
 
 
 @pytest.fixture
-def launched(triton_device, monkeypatch):
-    """How often something was given to Triton."""
+def launched(triton_device, note_launches):
     from gtmsm.kernels.layers import normed_sum_triton
 
-    names = []
-    original = normed_sum_triton.normed_sum
-    monkeypatch.setattr(normed_sum_triton, "normed_sum", lambda *inputs: names.append("triton") or original(*inputs))
-    return names
+    return note_launches(normed_sum_triton, "_normed_sum_forward", "_normed_sum_backward")
 
 
 def test_it_is_a_sum_and_its_layer_norm():
@@ -81,9 +75,9 @@ def test_it_is_a_sum_and_its_layer_norm():
 
 def test_without_anything_to_add_the_sum_is_the_input(triton_device):
     x, _, _, weight, shift = seam(4, 6, device=triton_device)
-    for run in (normed_sum_by_parts, by_triton):
+    for run in (normed_sum.readable, by_kernel):
         y, n = run(x, None, None, weight, shift, EPS)
-        assert y.data_ptr() == x.data_ptr()
+        assert torch.equal(y, x)
         torch.testing.assert_close(n, F.layer_norm(x, (6,), weight, shift, EPS))
 
 
@@ -98,19 +92,19 @@ def test_what_is_normalised_is_the_rounded_sum():
 @pytest.mark.parametrize("shape", [(2, 3), (1, 2, 5)])
 def test_gradients_agree_with_finite_differences(shape, without):
     leaves = [None if part is None else part.requires_grad_() for part in doubled(seam(*shape, without=without))]
-    assert torch.autograd.gradcheck(normed_sum_by_parts, (*leaves, EPS))
+    assert torch.autograd.gradcheck(normed_sum.readable, (*leaves, EPS))
 
 
 @pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_triton_twin_equals_the_readable_one(shape, dtype, triton_device, launched):
+def test_the_kernel_equals_the_readable_function(shape, dtype, triton_device, launched):
     inputs = seam(*shape, dtype=dtype, device=triton_device)
-    fast = values_and_gradients(by_triton, inputs)
-    assert launched == ["triton"]
+    fast = values_and_gradients(by_kernel, inputs)
+    assert launched == ["_normed_sum_forward", "_normed_sum_backward"]
     assert [part.dtype for part in fast] == [dtype] * 4 + [torch.float32] * 3
     # bfloat16 rounds the sum before it is normalised: of rows of two numbers, which may lie close, nothing is left
     if dtype == torch.float32 or shape[-1] > 2:
-        readable = values_and_gradients(normed_sum_by_parts, doubled(inputs))
+        readable = values_and_gradients(normed_sum.readable, doubled(inputs))
         assert_equal_twins(fast, readable, tolerance=3e-5 if dtype == torch.float32 else 5e-2)
 
 
@@ -119,9 +113,9 @@ def test_the_triton_twin_equals_the_readable_one(shape, dtype, triton_device, la
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_parts_may_be_left_out_and_results_left_alone(without, looked_at, dtype, triton_device, launched):
     inputs = seam(5, 12, dtype=dtype, device=triton_device, without=without)
-    fast = values_and_gradients(by_triton, inputs, looked_at=looked_at)
-    assert launched == ["triton"]
-    readable = values_and_gradients(normed_sum_by_parts, doubled(inputs), looked_at=looked_at)
+    fast = values_and_gradients(by_kernel, inputs, looked_at=looked_at)
+    assert launched == ["_normed_sum_forward", "_normed_sum_backward"]
+    readable = values_and_gradients(normed_sum.readable, doubled(inputs), looked_at=looked_at)
     assert_equal_twins(fast, readable, tolerance=1e-5 if dtype == torch.float32 else 5e-2)
 
 
@@ -129,8 +123,8 @@ def test_parts_may_be_left_out_and_results_left_alone(without, looked_at, dtype,
 def test_what_does_not_learn_has_no_gradient(frozen, triton_device):
     inputs = seam(5, 12, device=triton_device)
     looked_at = (0, 1) if {"x", "r", "bias"} - {*frozen} else (1,)
-    fast = values_and_gradients(by_triton, inputs, looked_at=looked_at, frozen=frozen)
-    readable = values_and_gradients(normed_sum_by_parts, doubled(inputs), looked_at=looked_at, frozen=frozen)
+    fast = values_and_gradients(by_kernel, inputs, looked_at=looked_at, frozen=frozen)
+    readable = values_and_gradients(normed_sum.readable, doubled(inputs), looked_at=looked_at, frozen=frozen)
     assert_equal_twins(fast, readable)
 
 
@@ -138,20 +132,21 @@ def test_what_does_not_learn_has_no_gradient(frozen, triton_device):
 def test_large_and_small_numbers_are_normalised_alike(size, triton_device):
     inputs = seam(7, 64, device=triton_device)
     inputs[0] = inputs[0] + size  # far away from 0, where a mean of squares less a square of means is nothing but noise
-    fast = values_and_gradients(by_triton, inputs)
-    assert_equal_twins(fast, values_and_gradients(normed_sum_by_parts, doubled(inputs)), tolerance=2e-3)
+    fast = values_and_gradients(by_kernel, inputs)
+    assert_equal_twins(fast, values_and_gradients(normed_sum.readable, doubled(inputs)), tolerance=2e-3)
 
 
 def test_a_row_of_equal_numbers_is_normalised_to_nothing(triton_device):
     x = torch.full((3, 5), 7.0, device=triton_device, requires_grad=True)
-    _, n = by_triton(x, None, None, None, None, EPS)
+    _, n = by_kernel(x, None, None, None, None, EPS)
     assert torch.equal(n, torch.zeros_like(n))
-    (slope,) = torch.autograd.grad(n[:, 0].sum(), x)
+    with forced("cuda"):
+        (slope,) = torch.autograd.grad(n[:, 0].sum(), x)
     assert slope.isfinite().all()
 
 
 def test_both_sides_of_a_sum_may_be_used_elsewhere(triton_device):
-    """Both get the same gradient, in one tensor: whoever adds to one of them must not change the other."""
+    """Both get the same gradient, in one tensor: adding to one of them must not change the other."""
 
     def gradients(run, inputs):
         x, r, bias, weight, shift = (part.detach().requires_grad_() for part in inputs)
@@ -167,7 +162,8 @@ def test_both_sides_of_a_sum_may_be_used_elsewhere(triton_device):
         return x.grad, r.grad, bias.grad, weight.grad, shift.grad
 
     inputs = seam(4, 9, device=triton_device)
-    assert_equal_twins(gradients(by_triton, inputs), gradients(normed_sum_by_parts, doubled(inputs)))
+    with forced("cuda"):
+        assert_equal_twins(gradients(normed_sum, inputs), gradients(normed_sum.readable, doubled(inputs)))
 
 
 def test_sums_come_one_after_another(triton_device):
@@ -181,28 +177,28 @@ def test_sums_come_one_after_another(triton_device):
         return walk
 
     inputs = seam(4, 9, device=triton_device)
-    fast = values_and_gradients(chain(by_triton), inputs)
-    assert_equal_twins(fast, values_and_gradients(chain(normed_sum_by_parts), doubled(inputs)), tolerance=3e-5)
+    fast = values_and_gradients(chain(by_kernel), inputs)
+    assert_equal_twins(fast, values_and_gradients(chain(normed_sum.readable), doubled(inputs)), tolerance=3e-5)
 
 
 @pytest.mark.parametrize("arrange", [lambda g: g.mT.contiguous().mT, lambda g: g[:1].expand_as(g)])
 def test_gradients_may_come_in_any_layout(arrange, triton_device):
     inputs = seam(2, 5, 7, device=triton_device)
-    fast = values_and_gradients(by_triton, inputs, arrange)
-    assert_equal_twins(fast, values_and_gradients(normed_sum_by_parts, doubled(inputs), arrange))
+    fast = values_and_gradients(by_kernel, inputs, arrange)
+    assert_equal_twins(fast, values_and_gradients(normed_sum.readable, doubled(inputs), arrange))
 
 
 def test_parameters_may_be_strided(triton_device):
     x, r, *parameters = seam(5, 7, device=triton_device)
     strided = [torch.stack([part, part], 1)[:, 0] for part in parameters]
-    made, wanted = by_triton(x, r, *strided, EPS), by_triton(x, r, *parameters, EPS)
+    made, wanted = by_kernel(x, r, *strided, EPS), by_kernel(x, r, *parameters, EPS)
     assert all(torch.equal(one, other) for one, other in zip(made, wanted, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_autocast_changes_nothing(dtype, triton_device):
     inputs = seam(5, 12, dtype=dtype, device=triton_device)
-    for run in (normed_sum_by_parts, by_triton):
+    for run in (normed_sum.readable, by_kernel):
         plain = values_and_gradients(run, inputs)
         with torch.autocast(triton_device, torch.bfloat16):
             cast = values_and_gradients(run, inputs)
@@ -221,16 +217,16 @@ OTHERWISE = {
 
 
 @pytest.mark.parametrize("otherwise", OTHERWISE)
-def test_what_the_triton_twin_cannot_do_is_left_to_the_readable_one(otherwise, launched):
+def test_what_the_kernel_cannot_do_is_left_to_the_readable_function(otherwise, launched):
     inputs = OTHERWISE[otherwise](*seam(5, 7))
-    results, wanted = (values_and_gradients(run, inputs) for run in (by_triton, normed_sum_by_parts))
+    results, wanted = (values_and_gradients(run, inputs) for run in (by_kernel, normed_sum.readable))
     assert not launched
     assert results[0].dtype == results[1].dtype == inputs[0].dtype
     torch.testing.assert_close(results, wanted)
 
 
-def test_rows_too_wide_are_left_to_the_readable_twin(launched):
-    values_and_gradients(by_triton, seam(2, 1025))
+def test_rows_too_wide_are_left_to_the_readable_function(launched):
+    values_and_gradients(by_kernel, seam(2, 1025))
     assert not launched
 
 
@@ -241,50 +237,14 @@ def test_few_programs_share_out_many_rows(triton_device, monkeypatch):
     monkeypatch.setattr(normed_sum_triton, "TILE_BACK", 64)
     inputs = seam(37, 12, device=triton_device)
     assert normed_sum_triton.tile_for(12, 64) == (4, 16)  # ten tiles, the last with one row
-    fast = values_and_gradients(by_triton, inputs)
-    assert_equal_twins(fast, values_and_gradients(normed_sum_by_parts, doubled(inputs)))
+    fast = values_and_gradients(by_kernel, inputs)
+    assert_equal_twins(fast, values_and_gradients(normed_sum.readable, doubled(inputs)))
 
 
 def test_the_same_twice_is_the_same_to_the_bit(triton_device):
     inputs = seam(300, 24, device=triton_device)
-    first, second = (values_and_gradients(by_triton, inputs) for _ in range(2))
+    first, second = (values_and_gradients(by_kernel, inputs) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
-
-
-def learned(device, with_sinks, times, frozen):
-    """Parameters after one step of Adam, and which of their gradients went straight to it."""
-    x, r, *values = seam(7, 8, device=device)
-    parameters = [torch.nn.Parameter(value) for value in values]
-    for part, name in zip(parameters, NAMES[2:], strict=True):
-        part.requires_grad_(name not in frozen)
-    optimiser = Adam({"rest": parameters}, Schedule(0.1, 0.1, 1, 0), 1e9)
-    x.requires_grad_()
-    with forced("triton"), sinking(optimiser.sinks if with_sinks else {}):
-        y = x
-        for _ in range(times):
-            y, n = normed_sum(y, r, *parameters, EPS)
-            r = r + n
-        (y + r).pow(3).sum().backward()
-    sunk = [has_sunk(part) for part in parameters]
-    length = optimiser.step(y.sum())
-    return [*parameters, length, x.grad], sunk
-
-
-@pytest.mark.parametrize("times", [1, 3])
-@pytest.mark.parametrize("frozen", [(), ("bias",), ("weight",), ("bias", "shift"), ("bias", "weight", "shift")])
-def test_sunk_gradients_teach_the_same(triton_device, times, frozen):
-    sunk, straight = (learned(triton_device, sinks, times, frozen) for sinks in (True, False))
-    torch.testing.assert_close(sunk[0], straight[0], rtol=1e-4, atol=1e-5)
-    assert sunk[1] == [name not in frozen for name in NAMES[2:]] and not any(straight[1])
-
-
-def test_where_one_parameter_has_no_sink_all_gradients_are_handed_on(triton_device):
-    x, r, *parameters = (part.requires_grad_() for part in seam(7, 8, device=triton_device))
-    sinks = {part.data_ptr(): torch.zeros_like(part) for part in parameters[:2]}
-    with sinking(sinks):
-        by_triton(x, r, *parameters, EPS)[1].square().sum().backward()
-    assert not any(sink.any() for sink in sinks.values())
-    assert all(part.grad is not None for part in parameters)
 
 
 def test_a_gpu_can_keep_it_in_a_graph(in_a_graph):

@@ -1,30 +1,32 @@
-"""Biases, shortcuts and activations on a GPU: one launch forward; back, one and a small sum for the bias.
+"""Biases, shortcuts and activations on a GPU: one launch forward; backward one, and a small sum for the bias.
 
-A tile is some pixels by some channels, and channels are what lies beside each other. On the way back a program walks
-over its share of the pixels, so that it adds up the gradients of the bias in registers; what the programs found is
-added up in a fixed order. One tensor is kept: what was made, where slopes can be told from it; else what went in.
+A tile is some pixels by some channels; the channels of a pixel lie beside each other. Backward, a program loops over
+its share of the pixels and adds up the gradients of the bias in registers; the results of all programs are added up in
+a fixed order.
 """
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.gradients.sums_triton import Learners
+from gtmsm.kernels.operator import Fast
 
+MOST = 2**31
+"""Numbers of a tensor, at most: 32 bits count its pixels."""
 TILE = 4_096
-"""Numbers that a program looks at together: 16 in each thread, two or four loads of 16 bytes."""
+"""Numbers that a program takes together: 16 in each thread, two or four loads of 16 bytes."""
 WARPS = 8
 MOST_CHANNELS = 256
 """Of one tile: more than a few hundred bytes beside each other are not read any faster."""
 PROGRAMS = 4 * 132
-"""On the way back: four for each multiprocessor of an H200 hide each other's waiting, and more are longer to add up."""
+"""Backward: four for each multiprocessor of an H200 hide each other's waiting, and more take longer to add up."""
 
 
 @triton.jit
@@ -36,9 +38,9 @@ def _one_over(t):  # pragma: no cover - runs on the GPU
 
 @triton.jit
 def _normal(t):  # pragma: no cover - runs on the GPU
-    """How much of a normal distribution lies below t, and exp(-t^2 / 2), of which it is made.
+    """The normal distribution function at t, and exp(-t^2 / 2), which the slope of GELU needs as well.
 
-    Abramowitz and Stegun 7.1.26, good to 1e-7: as float32 is, and the slope wants the same exponential anyway.
+    Abramowitz and Stegun 7.1.26: good to 1e-7, as float32 is.
     """
     bell = tl.exp(-0.5 * t * t)
     near = _one_over(1.0 + 0.3275911 * 0.7071067811865476 * tl.abs(t))
@@ -51,7 +53,7 @@ def _normal(t):  # pragma: no cover - runs on the GPU
 
 @triton.jit
 def _logistic(t):  # pragma: no cover - runs on the GPU
-    """1 / (1 + exp(-t)); nothing grows too large on the way."""
+    """1 / (1 + exp(-t)), without overflow."""
     small = tl.exp(-tl.abs(t))
     return tl.where(t > 0.0, 1.0, small) * _one_over(1.0 + small)
 
@@ -106,7 +108,7 @@ def _activation_forward(
 
 @triton.jit(do_not_specialize=["rows", "share"])
 def _activation_backward(
-    kept, bias, gy, ga, g, shares, rows, share, KEPT: tl.constexpr, GY: tl.constexpr, GA: tl.constexpr,
+    kept, bias, gy, ga, g, shares, rows, share, KEPT: tl.constexpr, GY: tl.constexpr,
     LEARNS: tl.constexpr, KIND: tl.constexpr, CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
@@ -120,34 +122,31 @@ def _activation_backward(
         row = start + tl.arange(0, ROWS)
         there = (row < count)[:, None] & (column < CHANNELS)[None, :]
         at = row[:, None] * CHANNELS + column[None, :]
-        into = tl.zeros([ROWS, COLUMNS], tl.float32)
-        if GA:
-            t = tl.load(kept + begin + at, there, 0.0).to(tl.float32)
-            into = tl.load(ga + begin + at, there, 0.0).to(tl.float32)
-            if KEPT == "made by an elu":
-                into *= tl.where(t > 0.0, 1.0, t + 1.0)  # its slope is 1 above 0, and ELU + 1 below
-            elif KEPT == "before the bias":
-                into *= _slope(t + more, KIND)
-            else:
-                into *= _slope(t, KIND)
+        t = tl.load(kept + begin + at, there, 0.0).to(tl.float32)
+        into = tl.load(ga + begin + at, there, 0.0).to(tl.float32)
+        if KEPT == "made by an elu":
+            into *= tl.where(t > 0.0, 1.0, t + 1.0)  # its slope is 1 above 0, and ELU + 1 below
+        elif KEPT == "before the bias":
+            into *= _slope(t + more, KIND)
+        else:
+            into *= _slope(t, KIND)
         if GY:
             into += tl.load(gy + begin + at, there, 0.0).to(tl.float32)
         if LEARNS:
             loose += into
-        if GA:  # else it is gy itself
-            tl.store(g + begin + at, into.to(g.dtype.element_ty), there)
+        tl.store(g + begin + at, into.to(g.dtype.element_ty), there)
     if LEARNS:
         tl.store(shares + tl.program_id(0) * CHANNELS + column, tl.sum(loose, 0), column < CHANNELS)
 
 
 def tile_for(channels: int) -> tuple[int, int]:
-    """How many pixels and channels a program looks at together."""
+    """How many pixels and channels a program takes together."""
     columns = min(MOST_CHANNELS, triton.next_power_of_2(channels))
     return TILE // columns, columns
 
 
 def share_for(rows: int, channels: int) -> int:
-    """How many pixels a program walks over on the way back, whole tiles of them."""
+    """How many pixels a program loops over in the backward pass: a whole number of tiles."""
     high, wide = tile_for(channels)
     parts = max(1, PROGRAMS // triton.cdiv(channels, wide))
     return triton.cdiv(triton.cdiv(rows, parts), high) * high
@@ -164,86 +163,88 @@ def _sizes(x: Tensor) -> tuple[int, int]:
     return x.numel() // channels, channels
 
 
-def _made(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str, keep: bool) -> tuple[Tensor, Tensor]:
-    """The sum, if it is to be kept (else nothing to look at), and what was made of it."""
+def _launch(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str, y: Tensor, a: Tensor, keep: bool) -> None:
+    """Fill a with the activated sum, and y with the sum if it is to be kept."""
     rows, channels = _sizes(x)
     high, wide = tile_for(channels)
-    a = torch.empty_like(x, memory_format=_like(x))
-    y = torch.empty_like(x, memory_format=_like(x)) if keep else a
     _activation_forward[(triton.cdiv(rows, high), triton.cdiv(channels, wide))](
-        x, x if r is None else r, x if bias is None else bias, y, a, rows,
+        x, x if r is None else r, x if bias is None else bias.contiguous(), y, a, rows,
         KEEP=keep, SHORTCUT=r is not None, BIAS=bias is not None, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,
     )  # fmt: skip
-    return y, a
 
 
 def _gradients(
-    kept: Tensor, how: str, bias: Tensor | None, gy: Tensor | None, ga: Tensor | None, kind: str, learners: Learners
-) -> tuple[Tensor | None, Tensor | None]:
-    """Of the sum and of the bias, from those of the sum and of what was made of it."""
-    if gy is None and ga is None:
-        return None, None
+    kept: Tensor, how: str, bias: Tensor | None, gy: Tensor | None, ga: Tensor | None, kind: str, learns: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Of the sum and of the bias, from those of the sum and of its activation."""
+    ga = torch.zeros_like(kept) if ga is None else ga
     gy, ga = (None if part is None else part.contiguous(memory_format=_like(kept)) for part in (gy, ga))
-    if ga is None and not learners.count:
-        return gy, None
-    g = gy if ga is None else torch.empty_like(kept, memory_format=_like(kept))
+    g = torch.empty_like(kept, memory_format=_like(kept))
     rows, channels = _sizes(kept)
     (high, wide), share = tile_for(channels), share_for(rows, channels)
     parts = triton.cdiv(rows, share)
-    shares = kept.new_empty(parts, learners.count, channels, dtype=torch.float32)
+    shares = kept.new_empty(parts, channels if learns else 0, dtype=torch.float32)
     _activation_backward[(parts, triton.cdiv(channels, wide))](
-        kept, kept if bias is None else bias, kept if gy is None else gy, kept if ga is None else ga, g, shares, rows,
-        share, KEPT=how, GY=gy is not None, GA=ga is not None, LEARNS=learners.count > 0, KIND=kind,
+        kept, kept if bias is None else bias.contiguous(), kept if gy is None else gy, ga, g, shares, rows, share,
+        KEPT=how, GY=gy is not None, LEARNS=learns, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,
     )  # fmt: skip
-    (dbias,) = learners.gradients(shares)
-    return g, dbias
+    return g, shares.sum(0) if learns else None
 
 
-class _Activated(torch.autograd.Function):
-    """What was made, and gradients of the input and of the bias."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bias: Tensor | None, kind: str) -> Tensor:
-        ctx.learners, ctx.kind = Learners(bias), kind
-        bias = None if bias is None else bias.contiguous()
-        _, a = _made(x, None, bias, kind, keep=False)
-        ctx.how = "made by an elu" if kind == "elu" else "as it is" if bias is None else "before the bias"
-        ctx.save_for_backward(*((a, None) if kind == "elu" else (x, bias)))
-        return a
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, ga: Tensor) -> tuple[Tensor | None, ...]:
-        kept, bias = ctx.saved_tensors
-        return *_gradients(kept, ctx.how, bias, None, ga, ctx.kind, ctx.learners), None
+def _empty(x: Tensor, *rest: object) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=_like(x))]
 
 
-class _Shortcut(torch.autograd.Function):
-    """The sum and what was made of it, and gradients of all that was added up; kept is the sum."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
-        ctx.set_materialize_grads(False)
-        ctx.learners, ctx.kind = Learners(bias), kind
-        y, a = _made(x, r, None if bias is None else bias.contiguous(), kind, keep=True)
-        ctx.save_for_backward(y)
-        return y, a
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gy: Tensor | None, ga: Tensor | None) -> tuple[Tensor | None, ...]:
-        (y,) = ctx.saved_tensors
-        g, dbias = _gradients(y, "as it is", None, gy, ga, ctx.kind, ctx.learners)
-        return g, g if ctx.needs_input_grad[1] else None, dbias, None
+def _forward(x: Tensor, bias: Tensor | None, kind: str) -> list[Tensor]:
+    (a,) = _empty(x)
+    _launch(x, None, bias, kind, a, a, keep=False)
+    return [a]
 
 
-def activated(x: Tensor, bias: Tensor | None, kind: str) -> Tensor:
-    """`activated_by_parts` for CUDA tensors: x in float32 or bfloat16, channels beside each other, and not empty."""
-    return _Activated.apply(x, bias, kind)  # type: ignore[no-any-return]
+def _backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    x, bias, kind = args
+    kept, how = x, "as it is" if bias is None else "before the bias"
+    if kind == "elu":
+        kept, how = made[0], "made by an elu"
+    return *_gradients(kept, how, bias, None, gradients[0], kind, needed[1]), None
 
 
-def shortcut(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> tuple[Tensor, Tensor]:
-    """`shortcut_by_parts` for CUDA tensors: x and r alike, as `activated` wants x."""
-    return _Shortcut.apply(x, r, bias, kind)  # type: ignore[no-any-return]
+def _shortcut_empty(x: Tensor, *rest: object) -> list[Tensor]:
+    return [*_empty(x), *_empty(x)]
+
+
+def _shortcut_forward(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> list[Tensor]:
+    y, a = _shortcut_empty(x)
+    _launch(x, r, bias, kind, y, a, keep=True)
+    return [y, a]
+
+
+def _shortcut_backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    g, dbias = _gradients(made[0], "as it is", None, gradients[0], gradients[1], args[3], needed[2])
+    return g, g if needed[1] else None, dbias, None
+
+
+def _channels_beside(x: Tensor) -> bool:
+    return x.is_contiguous(memory_format=_like(x))
+
+
+def _supports(x: Tensor, bias: Tensor | None, kind: str) -> bool:
+    usual = x.dtype in (torch.float32, torch.bfloat16) and x.dim() >= 2 and 0 < x.numel() < MOST
+    if not usual or not _channels_beside(x):
+        return False
+    return bias is None or (bias.dtype == torch.float32 and len(bias) == _sizes(x)[1])
+
+
+def _shortcut_supports(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> bool:
+    alike = r is None or (x.dtype == r.dtype and x.shape == r.shape and _channels_beside(r))
+    return alike and _supports(x, bias, kind)
+
+
+activated = Fast(_forward, _empty, _backward, _supports)
+shortcut = Fast(_shortcut_forward, _shortcut_empty, _shortcut_backward, _shortcut_supports)

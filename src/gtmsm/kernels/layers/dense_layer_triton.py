@@ -1,39 +1,39 @@
-"""A dense layer on a GPU: one launch forward; back, one for the input (if it learns) and two for the parameters.
+"""A dense layer on a GPU: one launch forward; backward one for the input, and one and a sum for the parameters.
 
-Nothing lies between the parts: bias and ELU are applied to a tile of the product before it is stored, the slope of the
-ELU while the way back loads what it multiplies. Gradients of parameters are few tiles, each a sum over many rows: rows
-are shared out among enough programs to fill a GPU, and what these found is added up in a fixed order.
-
-Bytes are exact in any precision, so products are of bytes, and their sum is divided by 255.
+Bias and ELU are applied to a tile of the product before it is stored. The backward pass applies the slope of the ELU
+to what it loads. Gradients of parameters are few tiles, each a sum over many rows: the rows are split among enough
+programs to fill a GPU, and the results of these programs are added up in a fixed order.
 """
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.choice import Precision, products_of
-from gtmsm.kernels.gradients.aside import aside, noted
-from gtmsm.kernels.gradients.sinks import sinks_of
-from gtmsm.kernels.gradients.sums_triton import summed
+from gtmsm.kernels.operator import Fast
 
+WIDEST = 256
+"""Inputs and outputs, at most: with more, cuBLAS is faster (walk, whose networks are 512 wide, by 2%)."""
+MOST_EXACT = 2**28
+"""Products of float32 numbers that must not be rounded to TF32, at most: they use no tensor cores, and cuBLAS is three
+times as fast."""
 MULTIPROCESSORS = 132
 """Of the GPU that tiles are chosen for, an H200; on another they are less good, and no less right."""
 ALMOST_FULL = 120
 """Programs that are worth larger tiles: with a few less than one for each multiprocessor hardly any is idle."""
 FEWEST_ROWS = 128
-"""Of one program that adds up gradients of parameters: with less it would mostly store what others then read."""
+"""Of one program that adds up gradients of parameters: with fewer, storing and adding up the parts takes longer."""
 BIASES_AT_ONCE = 4_096
 """Gradients that one program adds up at a time for the bias: 32 in each thread, few enough for its registers."""
-STAGES, STAGES_GATHERED = 3, 4
-"""Steps of a loop under way at once: few enough that several programs share a multiprocessor. Where a step first reads
-which rows it wants, half of them are spent on that."""
+STAGES = 3
+"""Steps of a loop under way at once: few enough that several programs share a multiprocessor."""
 
 
 class Tile(NamedTuple):
@@ -88,13 +88,6 @@ def share_for(n: int, outputs: int, inputs: int, precision: Precision) -> tuple[
 
 
 @triton.jit
-def _input_rows(x, rows, row, there, stride, GATHERED: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """Where rows of the input begin; 64 bits, since a table may be larger than 2 GB."""
-    at = tl.load(rows + row, there, 0) if GATHERED else row
-    return x + at.to(tl.int64) * stride
-
-
-@triton.jit
 def _into_product(y, dy, row, column, there, outputs, dy_row, dy_column, ELU: tl.constexpr):  # pragma: no cover - GPU
     """Gradients of what the ELU was given: ELU' is 1 above 0, and ELU + 1 below."""
     row = row.to(tl.int64)
@@ -107,27 +100,25 @@ def _into_product(y, dy, row, column, there, outputs, dy_row, dy_column, ELU: tl
 
 @triton.jit(do_not_specialize=["n"])
 def _dense_layer_forward(
-    x, rows, weight, bias, y, n, inputs, outputs, x_row, x_column, w_row, w_column, b_stride,
-    GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    x, weight, bias, y, n, inputs, outputs, x_row, x_column, w_row, w_column, b_stride,
+    ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     across = tl.cdiv(outputs, COLUMNS)
     row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
     column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
     is_row, is_column = row < n, column < outputs
-    x_at = _input_rows(x, rows, row, is_row, x_row, GATHERED)
+    x_at = x + row.to(tl.int64) * x_row
     w_at = weight + column.to(tl.int64) * w_row
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
     for begin in range(0, inputs, DEPTH):
         k = begin + tl.arange(0, DEPTH)
-        a = tl.load(x_at[:, None] + k[None, :] * x_column, is_row[:, None] & (k < inputs)[None, :], 0)
+        a = tl.load(x_at[:, None] + k[None, :] * x_column, is_row[:, None] & (k < inputs)[None, :], 0.0)
         b = tl.load(w_at[None, :] + k[:, None] * w_column, is_column[None, :] & (k < inputs)[:, None], 0.0)
         if PRECISION == "bfloat16":
             total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
         else:
             total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
-    if BYTES:
-        total *= 1.0 / 255.0
     total += tl.load(bias + column * b_stride, is_column, 0.0)[None, :]
     if ELU:
         below = tl.where(total > 0.0, 0.0, total)
@@ -163,8 +154,8 @@ def _dense_layer_into_input(
 
 @triton.jit(do_not_specialize=["n"])
 def _dense_layer_into_parameters(
-    x, rows, y, dy, shares, biases, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
-    SINKS: tl.constexpr, GATHERED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    x, y, dy, shares, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
+    ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     across = tl.cdiv(inputs, COLUMNS)
@@ -172,10 +163,9 @@ def _dense_layer_into_parameters(
     tiles = tl.cdiv(outputs, ROWS) * across
     first = tl.program_id(1) * share
     last = tl.minimum(first + share, n)
-    if not SINKS:  # one row of `shares` is all weights, then all biases: both are contiguous once rows are added up
-        weights = outputs * inputs
-        shares += tl.program_id(1).to(tl.int64) * (weights + outputs)
-        biases = shares + weights
+    # one row of `shares` is all weights, then all biases: both are contiguous once rows are added up
+    weights = outputs * inputs
+    shares += tl.program_id(1).to(tl.int64) * (weights + outputs)
     if tile < tiles:
         output = (tile // across) * ROWS + tl.arange(0, ROWS)
         column = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -186,19 +176,14 @@ def _dense_layer_into_parameters(
             is_row = row < last
             there = is_output[:, None] & is_row[None, :]
             g = _into_product(y, dy, row[None, :], output[:, None], there, outputs, dy_row, dy_column, ELU)
-            x_at = _input_rows(x, rows, row, is_row, x_row, GATHERED)
-            b = tl.load(x_at[:, None] + column[None, :] * x_column, is_row[:, None] & is_column[None, :], 0)
+            x_at = x + row.to(tl.int64) * x_row
+            b = tl.load(x_at[:, None] + column[None, :] * x_column, is_row[:, None] & is_column[None, :], 0.0)
             if PRECISION == "bfloat16":
                 total = tl.dot(g.to(tl.bfloat16), b.to(tl.bfloat16), total)
             else:
                 total = tl.dot(g, b.to(tl.float32), total, input_precision=PRECISION)
-        if BYTES:
-            total *= 1.0 / 255.0
         at = shares + output[:, None] * inputs + column[None, :]
-        if SINKS:
-            tl.atomic_add(at, total, is_output[:, None] & is_column[None, :], sem="relaxed")
-        else:
-            tl.store(at, total, is_output[:, None] & is_column[None, :])
+        tl.store(at, total, is_output[:, None] & is_column[None, :])
     else:
         # the bias, by programs of its own: beside a product it would read each g again, laid out otherwise
         output = (tile - tiles) * ROWS + tl.arange(0, ROWS)
@@ -208,72 +193,63 @@ def _dense_layer_into_parameters(
             row = begin + tl.arange(0, AT_ONCE)
             there = (row < last)[:, None] & is_output[None, :]
             loose += _into_product(y, dy, row[:, None], output[None, :], there, outputs, dy_row, dy_column, ELU)
-        if SINKS:
-            tl.atomic_add(biases + output, tl.sum(loose, 0), is_output, sem="relaxed")
-        else:
-            tl.store(biases + output, tl.sum(loose, 0), is_output)
+        tl.store(shares + weights + output, tl.sum(loose, 0), is_output)
 
 
-class _DenseLayer(torch.autograd.Function):
-    """The layer and its gradients; what is saved is what was given and what was made."""
+def _empty(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> list[Tensor]:
+    return [x.new_empty(len(x), len(weight), dtype=made)]
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None, half: bool, made: torch.dtype
-    ) -> Tensor:
-        outputs, inputs = weight.shape
-        n = len(x if rows is None else rows)
-        y = x.new_empty(n, outputs, dtype=made)
-        rows = None if rows is None else rows.contiguous()
-        ctx.save_for_backward(x, weight, rows, y if elu else None)
-        ctx.noted, ctx.sinks = noted(weight, bias), sinks_of(weight, bias)
-        ctx.precision = "bfloat16" if half else products_of(x.dtype)
-        ctx.kind = {"GATHERED": rows is not None, "BYTES": x.dtype == torch.uint8, "ELU": elu}
-        tile = tile_for(n, outputs, inputs, ctx.precision)
-        programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS)
-        _dense_layer_forward[(programs,)](
-            x, x if rows is None else rows, weight, bias, y, n, inputs, outputs,
-            *x.stride(), *weight.stride(), *bias.stride(),
-            **ctx.kind, PRECISION=ctx.precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
+
+def _forward(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> list[Tensor]:
+    (outputs, inputs), n, precision = weight.shape, len(x), _precision(x, made)
+    (y,) = _empty(x, weight, bias, elu, made)
+    tile = tile_for(n, outputs, inputs, precision)
+    _dense_layer_forward[(triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS),)](
+        x, weight, bias, y, n, inputs, outputs, *x.stride(), *weight.stride(), *bias.stride(),
+        ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
+    )  # fmt: skip
+    return [y]
+
+
+def _backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    (x, weight, _, elu, kind), (y,), (dy,) = args, made, gradients
+    assert dy is not None
+    (outputs, inputs), n, precision = weight.shape, len(x), _precision(x, kind)
+    dx = dweight = dbias = None
+    if needed[0]:
+        dx = torch.empty(n, inputs, dtype=x.dtype, device=x.device)
+        tile = tile_for(n, inputs, outputs, precision, turned=True)
+        _dense_layer_into_input[(triton.cdiv(n, tile.ROWS) * triton.cdiv(inputs, tile.COLUMNS),)](
+            y, dy, weight, dx, n, inputs, outputs, *dy.stride(), *weight.stride(),
+            ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
         )  # fmt: skip
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, rows, y = ctx.saved_tensors
-        (outputs, inputs), n = weight.shape, len(dy)
-        y = dy if y is None else y  # not looked at where there is no ELU
-        dx = dweight = dbias = None
-        if ctx.needs_input_grad[0]:
-            dx = torch.empty(n, inputs, dtype=x.dtype, device=x.device)
-            tile = tile_for(n, inputs, outputs, ctx.precision, turned=True)
-            programs = triton.cdiv(n, tile.ROWS) * triton.cdiv(inputs, tile.COLUMNS)
-            _dense_layer_into_input[(programs,)](
-                y, dy, weight, dx, n, inputs, outputs, *dy.stride(), *weight.stride(),
-                ELU=ctx.kind["ELU"], PRECISION=ctx.precision, **tile._asdict(),
-                num_warps=4, num_stages=STAGES,
-            )  # fmt: skip
-        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            tile, share = share_for(n, outputs, inputs, ctx.precision)
-            parts = triton.cdiv(n, share)
-            tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
-            with aside(dy, x, y, rows, learning=() if ctx.sinks else ctx.noted):
-                shares, biases = ctx.sinks or [weight.new_empty(parts, outputs * inputs + outputs)] * 2
-                _dense_layer_into_parameters[(tiles, parts)](
-                    x, x if rows is None else rows, y, dy, shares, biases, n, share, inputs, outputs,
-                    *x.stride(), *dy.stride(), SINKS=ctx.sinks is not None, **ctx.kind,
-                    PRECISION=ctx.precision, **tile._asdict(), AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4,
-                    num_stages=STAGES if rows is None else STAGES_GATHERED,
-                )  # fmt: skip
-                if ctx.sinks is None:
-                    found = summed(shares) if parts > 1 else shares[0]
-                    dweight, dbias = found[: outputs * inputs].view(outputs, inputs), found[outputs * inputs :]
-        return dx, dweight, dbias, None, None, None, None
+    if needed[1] or needed[2]:
+        tile, share = share_for(n, outputs, inputs, precision)
+        parts = triton.cdiv(n, share)
+        tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
+        shares = weight.new_empty(parts, outputs * inputs + outputs)
+        _dense_layer_into_parameters[(tiles, parts)](
+            x, y, dy, shares, n, share, inputs, outputs, *x.stride(), *dy.stride(), ELU=elu, PRECISION=precision,
+            **tile._asdict(), AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4, num_stages=STAGES,
+        )  # fmt: skip
+        dweight, dbias = shares.sum(0).split([outputs * inputs, outputs])
+        dweight = dweight.view(outputs, inputs)
+    return dx, dweight, dbias, None, None
 
 
-def layer(
-    x: Tensor, weight: Tensor, bias: Tensor, elu: bool, rows: Tensor | None, half: bool, made: torch.dtype
-) -> Tensor:
-    """`dense_layer_by_parts` for CUDA tensors: x in float32, bfloat16 or bytes, parameters in float32, none empty."""
-    return _DenseLayer.apply(x, weight, bias, elu, rows, half, made)  # type: ignore[no-any-return]
+def _precision(x: Tensor, made: torch.dtype) -> Precision:
+    """Of products."""
+    return "bfloat16" if made == torch.bfloat16 else products_of(x.dtype)
+
+
+def _supports(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> bool:
+    usual = weight.dtype == bias.dtype == torch.float32 and {x.dtype, made} <= {torch.float32, torch.bfloat16}
+    products = len(x) * weight.numel()
+    if not usual or products == 0 or max(weight.shape) > WIDEST:
+        return False
+    return products <= MOST_EXACT or _precision(x, made) != "ieee"
+
+
+dense_layer = Fast(_forward, _empty, _backward, _supports)

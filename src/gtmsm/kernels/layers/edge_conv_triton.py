@@ -1,52 +1,56 @@
 """3x3 convolutions between few channels and many on a GPU, with as little as possible read more than once.
 
 The large side is read or written once. A pixel of the small side with its neighbours is a row of up to 36 numbers,
-gathered from planes that the cache holds: times weights it is the first convolution, and the gradient that the last
-one hands on; times the large side it is the gradient of the weights of either. Only the last convolution forward has
-to look at the large side's neighbours: those above and below, while left and right are found among what was just
-multiplied.
+gathered from planes that the cache holds. Times weights it is the first convolution, and the input's gradient of the
+last one; times the large side it is the gradient of the weights of either. Only the last convolution forward needs
+neighbours on the large side: those above and below are loaded, left and right are found among the products.
 
-Gradients of weights are sums over all pixels: these are shared out among enough programs to fill a GPU, and what the
-programs found is added up in a fixed order. Bytes are exact in any precision, so products are of bytes, and their sum
-is divided by 255.
+Gradients of weights are sums over all pixels: these are split among enough programs to fill a GPU, and the results of
+the programs are added up in a fixed order.
 """
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.choice import Precision, products_of
-from gtmsm.kernels.gradients.aside import aside, noted
-from gtmsm.kernels.gradients.sums_triton import summed
+from gtmsm.kernels.operator import Fast
 
+FEW = 4
+"""Channels of a picture, at most."""
+MANY = 128
+"""Channels of the large side of the last convolution, at most: a program takes all of them at once."""
+WIDEST = 256
+"""Pixels of a row of the last convolution, at most: a program takes whole rows."""
+MOST = 2**30
+"""Pixels of all pictures, and numbers of one on the large side, at most: 32 bits count them."""
 TILES_EACH = 4
 """Tiles that a program makes one after another: its weights, which are scattered, are loaded only once."""
 MOST_COLUMNS = 64
 """Channels of the large side that a program takes at once."""
 PROGRAMS = 4 * 132
-"""That share out a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
+"""That split a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
 
 
 @triton.jit
 def _neighbours(
-    x, rows, frame, pixel, there, x_frame,
-    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, FEW: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
+    x, frame, pixel, there, x_frame,
+    FLIPPED: tl.constexpr, FEW: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr, TAPS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """[taps, pixels] of a picture, taps in the order of weights [few, 3, 3]; flipped: as the way back wants them.
+    """[taps, pixels] of a picture, taps in the order of weights [few, 3, 3]; flipped for the backward pass.
 
     All pixels are of one picture: Triton then sees that they lie beside each other, and gives them to threads beside
-    each other. Each has all taps of its own pixel, and what is said of taps here is known when this is compiled.
+    each other. A thread has all taps of its pixel, and everything about taps is known when this is compiled.
     """
     i, j = pixel // WIDTH, pixel % WIDTH
-    at = tl.load(rows + frame) if GATHERED else frame
     tap = tl.arange(0, TAPS)
     down, right = tap % 9 // 3 - 1, tap % 3 - 1
     if FLIPPED:
@@ -55,14 +59,14 @@ def _neighbours(
     inside = (row >= 0) & (row < HEIGHT) & (column >= 0) & (column < WIDTH)
     middle = pixel * X_COLUMN if X_ROW == WIDTH * X_COLUMN else i * X_ROW + j * X_COLUMN
     around = tap // 9 * X_PLANE + down * X_ROW + right * X_COLUMN
-    x += at.to(tl.int64) * x_frame
-    return tl.load(x + (middle[None, :] + around[:, None]), inside & (tap < 9 * FEW)[:, None] & there[None, :], 0)
+    x += frame.to(tl.int64) * x_frame
+    return tl.load(x + (middle[None, :] + around[:, None]), inside & (tap < 9 * FEW)[:, None] & there[None, :], 0.0)
 
 
 @triton.jit(do_not_specialize=["n"])
 def _few_to_many(
-    x, rows, weight, bias, y, n, x_frame, w_many, w_few, w_row, w_column,
-    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    x, weight, bias, y, n, x_frame, w_many, w_few, w_row, w_column,
+    FLIPPED: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
     TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
@@ -80,15 +84,11 @@ def _few_to_many(
         frame = tl.minimum(tile // per_frame, n - 1)  # the last program may make its last tile twice
         pixel = tile % per_frame * PIXELS + tl.arange(0, PIXELS)
         there = pixel < SIZE
-        a = _neighbours(
-            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
-        )
+        a = _neighbours(x, frame, pixel, there, x_frame, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS)
         if PRECISION == "bfloat16":
             total = tl.dot(tl.trans(a.to(tl.bfloat16)), w)
         else:
             total = tl.dot(tl.trans(a.to(tl.float32)), w, input_precision=PRECISION)
-        if BYTES:
-            total *= 1.0 / 255.0
         if ELU:
             total += tl.load(bias + column, column < MANY, 0.0)[None, :]
             below = tl.where(total > 0.0, 0.0, total)
@@ -99,14 +99,14 @@ def _few_to_many(
 
 @triton.jit(do_not_specialize=["n", "share"])
 def _edge_conv_into_parameters(
-    x, rows, many, dy, shares, n, share, x_frame,
-    GATHERED: tl.constexpr, FLIPPED: tl.constexpr, BYTES: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    x, many, dy, shares, n, share, x_frame,
+    FLIPPED: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
     W_MANY: tl.constexpr, W_FEW: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr,
     TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """Of the first convolution (ELU: `many` is what it made) or of the last one (`x` is what comes in, flipped)."""
+    """Of the first convolution (ELU: `many` is its output) or of the last one (`x` is its gradient, flipped)."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     tap, plane = tl.arange(0, TAPS), tl.arange(0, 4)
     is_tap, is_column = tap < 9 * FEW, column < MANY
@@ -126,11 +126,11 @@ def _edge_conv_into_parameters(
             b = tl.load(dy + at, there[:, None] & is_column[None, :], 0.0).to(tl.float32)
             b *= tl.where(made > 0.0, 1.0, made + 1.0)  # ELU' is 1 above 0, and ELU + 1 below
         a = _neighbours(
-            x, rows, frame, pixel, there, x_frame, GATHERED, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+            x, frame, pixel, there, x_frame, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
         ).to(tl.float32)
         if ELU:
-            # one tap is always left over: to the bias each pixel is as if it were white
-            a = tl.where((tap == 9 * FEW)[:, None], 255.0 if BYTES else 1.0, a)
+            # one tap is always left over: it is 1 everywhere, for the gradient of the bias
+            a = tl.where((tap == 9 * FEW)[:, None], 1.0, a)
         else:
             here = frame.to(tl.int64) * x_frame + (pixel // WIDTH * X_ROW + pixel % WIDTH * X_COLUMN)
             is_plane = (plane < FEW)[:, None] & there[None, :]
@@ -139,8 +139,6 @@ def _edge_conv_into_parameters(
             total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
         else:
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    if BYTES:
-        total *= 1.0 / 255.0
     # one row of `shares` is all weights, in the order in which they lie, then all biases
     weights = 9 * FEW * MANY
     shares += tl.program_id(0).to(tl.int64) * (weights + (MANY if ELU else FEW))
@@ -230,53 +228,50 @@ def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
 
 
 def share_for(tiles: int, across: int) -> int:
-    """How many tiles of pixels a program adds up, where `across` programs share the channels."""
+    """How many tiles of pixels a program adds up, where channels are split among `across` programs."""
     return triton.cdiv(tiles, max(1, PROGRAMS // across))
 
 
 def _dense(weight: Tensor) -> Tensor:
-    """Weights without gaps: gradients are then laid out as they are, so that nobody has to copy them."""
+    """Weights without gaps in memory: their gradients are then laid out alike, and need no copy."""
     is_dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     return weight if is_dense else weight.contiguous()
 
 
 def _spread(
-    x: Tensor, rows: Tensor | None, weight: Tensor, strides: tuple[int, ...], bias: Tensor | None, y: Tensor,
-    flipped: bool, precision: Precision,
+    x: Tensor, weight: Tensor, strides: tuple[int, ...], bias: Tensor | None, y: Tensor, flipped: bool,
+    precision: Precision,
 ) -> None:  # fmt: skip
     """Fill y, the large side, from x, the small one; `strides` of weights are in the order many, few, row, column."""
     (n, many, height, width), few = y.shape, x.shape[1]
     tile = _tile(few, many, precision)
     tiles = n * triton.cdiv(height * width, tile["PIXELS"])
     _few_to_many[(triton.cdiv(tiles, TILES_EACH), triton.cdiv(many, tile["COLUMNS"]))](
-        x, x if rows is None else rows, weight, x if bias is None else bias, y, n, x.stride(0), *strides,
-        GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=bias is not None,
-        PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        x, weight, x if bias is None else bias, y, n, x.stride(0), *strides,
+        FLIPPED=flipped, ELU=bias is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
         X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3), TILES=TILES_EACH, **tile,
     )  # fmt: skip
 
 
 def _gradients(
-    x: Tensor, rows: Tensor | None, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...],
-    flipped: bool, precision: Precision, learning: tuple[int, ...] | None,
+    x: Tensor, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...], flipped: bool,
+    precision: Precision,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Of weight and bias, from the small side x and the large one; dy is what comes in where there was an ELU."""
+    """Of weight and bias, from the small side x and the large one; dy is the incoming gradient where there was an ELU."""
     (n, many, height, width), few = many_side.shape, x.shape[1]
     tile = _tile(few, many, precision)
     tiles, across = n * triton.cdiv(height * width, tile["PIXELS"]), triton.cdiv(many, tile["COLUMNS"])
     share = share_for(tiles, across)
     parts = triton.cdiv(tiles, share)
     w_many, w_few, w_row, w_column = strides
-    with aside(x, rows, many_side, dy, learning=learning):
-        shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
-        _edge_conv_into_parameters[(parts, across)](
-            x, x if rows is None else rows, many_side, many_side if dy is None else dy, shares, n, share,
-            x.stride(0), GATHERED=rows is not None, FLIPPED=flipped, BYTES=x.dtype == torch.uint8, ELU=dy is not None,
-            PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
-            X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3),
-            W_MANY=w_many, W_FEW=w_few, W_ROW=w_row, W_COLUMN=w_column, **tile,
-        )  # fmt: skip
-        found = summed(shares) if parts > 1 else shares[0]
+    shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
+    _edge_conv_into_parameters[(parts, across)](
+        x, many_side, many_side if dy is None else dy, shares, n, share, x.stride(0),
+        FLIPPED=flipped, ELU=dy is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3),
+        W_MANY=w_many, W_FEW=w_few, W_ROW=w_row, W_COLUMN=w_column, **tile,
+    )  # fmt: skip
+    found = shares.sum(0)
     return found[: weight.numel()].as_strided(weight.shape, weight.stride()), found[weight.numel() :]
 
 
@@ -284,70 +279,87 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-class _FewToMany(torch.autograd.Function):
-    """The first convolution with bias and ELU; kept are its picture, which is small, and what it made."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:
-        ctx.noted = noted(weight, bias)
-        weight, rows = _dense(weight), None if rows is None else rows.contiguous()
-        n, (_, _, height, width) = len(x if rows is None else rows), x.shape
-        size = (n, len(weight), height, width)
-        y = torch.empty(size, dtype=made, device=x.device, memory_format=torch.channels_last)
-        ctx.precision = products_of(made, convolution=True)
-        _spread(x, rows, weight, weight.stride(), bias.contiguous(), y, False, ctx.precision)
-        ctx.save_for_backward(x, weight, rows, y)
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, rows, y = ctx.saved_tensors
-        found = _gradients(x, rows, y, _channels_last(dy), weight, weight.stride(), False, ctx.precision, ctx.noted)
-        return None, *found, None, None
+def _in_empty(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> list[Tensor]:
+    size = (len(x), len(weight), *x.shape[2:])
+    return [torch.empty(size, dtype=made, device=x.device, memory_format=torch.channels_last)]
 
 
-class _ManyToFew(torch.autograd.Function):
-    """The last convolution; on the way back what comes in is the small side, and its taps are flipped."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        ctx.noted = noted(weight, bias)
-        x, weight = _channels_last(x), _dense(weight)
-        (n, many, height, width), few = x.shape, len(weight)
-        y = x.new_empty(n, few, height, width, dtype=torch.float32)
-        ctx.precision = products_of(x.dtype, convolution=True)
-        ctx.save_for_backward(x, weight)
-        wide, at_once = triton.next_power_of_2(width), 32 if ctx.precision == "ieee" else 128
-        high = max(1, at_once // wide)
-        w_few, w_many, w_row, w_column = weight.stride()
-        _many_to_few[(triton.cdiv(n * height, high * TILES_EACH),)](
-            x, weight, bias.contiguous(), y, n * height, w_many, w_few, w_row, w_column,
-            PRECISION=ctx.precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
-            DEPTH=max(16, triton.next_power_of_2(many)), WIDE=wide, LINES=high, TILES=TILES_EACH,
-            num_warps=max(1, high * wide // 32), num_stages=1,
-        )  # fmt: skip
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        w_few, w_many, w_row, w_column = weight.stride()
-        strides, dx, dweight, dbias = (w_many, w_few, w_row, w_column), None, None, None
-        if ctx.needs_input_grad[0]:
-            dx = torch.empty_like(x, memory_format=torch.channels_last)
-            _spread(dy, None, weight, strides, None, dx, True, ctx.precision)
-        if ctx.needs_input_grad[1] or ctx.needs_input_grad[2]:
-            dweight, dbias = _gradients(dy, None, x, None, weight, strides, True, ctx.precision, ctx.noted)
-        return dx, dweight, dbias
+def _in_forward(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> list[Tensor]:
+    (y,), weight = _in_empty(x, weight, bias, made), _dense(weight)
+    _spread(x, weight, weight.stride(), bias.contiguous(), y, False, products_of(made, convolution=True))
+    return [y]
 
 
-def to_many(x: Tensor, weight: Tensor, bias: Tensor, rows: Tensor | None, made: torch.dtype) -> Tensor:
-    """`edge_conv_in_by_parts` for CUDA tensors: x in float32 or bytes, parameters in float32, none empty."""
-    return _FewToMany.apply(x, weight, bias, rows, made)  # type: ignore[no-any-return]
+def _in_backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    (x, weight, _, kind), (y,), (dy,) = args, made, gradients
+    assert dy is not None
+    weight, precision = _dense(weight), products_of(kind, convolution=True)
+    return None, *_gradients(x, y, _channels_last(dy), weight, weight.stride(), False, precision), None
 
 
-def to_few(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """`edge_conv_out_by_parts` for CUDA tensors: x in float32 or bfloat16, parameters in float32, none empty."""
-    return _ManyToFew.apply(x, weight, bias)  # type: ignore[no-any-return]
+def _out_empty(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    return [x.new_empty(len(x), len(weight), *x.shape[2:], dtype=torch.float32)]
+
+
+def _out_forward(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
+    (y,), x, weight = _out_empty(x, weight, bias), _channels_last(x), _dense(weight)
+    (n, many, height, width), few = x.shape, len(weight)
+    precision = products_of(x.dtype, convolution=True)
+    wide, at_once = triton.next_power_of_2(width), 32 if precision == "ieee" else 128
+    high = max(1, at_once // wide)
+    _many_to_few[(triton.cdiv(n * height, high * TILES_EACH),)](
+        x, weight, bias.contiguous(), y, n * height, *_large_side_first(weight),
+        PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        DEPTH=max(16, triton.next_power_of_2(many)), WIDE=wide, LINES=high, TILES=TILES_EACH,
+        num_warps=max(1, high * wide // 32), num_stages=1,
+    )  # fmt: skip
+    return [y]
+
+
+def _out_backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The incoming gradient is the small side, and its taps are flipped."""
+    (x, weight, _), (dy,) = args, gradients
+    assert dy is not None
+    x, weight, precision = _channels_last(x), _dense(weight), products_of(x.dtype, convolution=True)
+    strides, dx, dweight, dbias = _large_side_first(weight), None, None, None
+    if needed[0]:
+        dx = torch.empty_like(x, memory_format=torch.channels_last)
+        _spread(dy, weight, strides, None, dx, True, precision)
+    if needed[1] or needed[2]:
+        dweight, dbias = _gradients(dy, x, None, weight, strides, True, precision)
+    return dx, dweight, dbias
+
+
+def _large_side_first(weight: Tensor) -> tuple[int, ...]:
+    """Strides of the last convolution's weights in the order many, few, row, column."""
+    few, many, row, column = weight.stride()
+    return many, few, row, column
+
+
+def _in_float32(weight: Tensor, bias: Tensor) -> bool:
+    return weight.dtype == bias.dtype == torch.float32 and weight.numel() > 0
+
+
+def _countable(n: int, many: int, height: int, width: int) -> bool:
+    return 0 < n * height * width < MOST and many * height * width < MOST
+
+
+def _in_supports(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> bool:
+    precise = x.dtype == torch.float32 and made in (torch.float32, torch.bfloat16) and _in_float32(weight, bias)
+    small = x.shape[1] <= FEW and _countable(len(x), len(weight), *x.shape[2:])
+    return precise and small and not x.requires_grad  # there is no kernel for the gradient of pictures
+
+
+def _out_supports(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    precise = x.dtype in (torch.float32, torch.bfloat16) and _in_float32(weight, bias)
+    return (
+        precise and len(weight) <= FEW and x.shape[1] <= MANY and x.shape[3] <= WIDEST and _countable(*x.shape)
+    )
+
+
+edge_conv_in = Fast(_in_forward, _in_empty, _in_backward, _in_supports)
+edge_conv_out = Fast(_out_forward, _out_empty, _out_backward, _out_supports)

@@ -16,7 +16,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.gradients.sums_triton import summed
 
 ROWS = 128
 """Per program on the way forward: one for each thread."""
@@ -102,7 +101,7 @@ class _SmallMap(torch.autograd.Function):
             by_row, M, asked, g_x, shares, rows, by_row.shape[1], *by_row.stride(), *M.stride(), *asked.stride(),
             A=A, D=D, INTO_X=into_x, INTO_M=into_M, ROWS=at_once, INPUTS=wide, num_warps=4,
         )  # fmt: skip
-        return g_x if into_x else None, summed(shares).view(D, A) if into_M else None
+        return g_x if into_x else None, shares.sum(0).view(D, A) if into_M else None
 
 
 def apply(x: Tensor, M: Tensor) -> Tensor:

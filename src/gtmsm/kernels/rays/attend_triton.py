@@ -1,13 +1,13 @@
-"""Attention of few queries on a GPU: one launch forward and one back, a program for each head of each sequence.
+"""Attention of few queries on a GPU: one launch forward and one backward, a program for each head of each sequence.
 
-A program holds all queries of its head and walks over the keys block by block, so that a gradient of keys or values is
-whole when it is stored: nothing is added up between programs, and nothing is read twice. Programs of one sequence come
-one after another, since their heads lie beside each other in memory.
+A program holds all queries of its head and loops over the keys block by block, so that a gradient of keys or values is
+complete when it is stored: nothing is added up between programs, and nothing is read twice. Programs of one sequence
+come one after another, since their heads lie beside each other in memory.
 
-Scores are kept in units of log 2, since a GPU's exponential is that of 2. On the way back they are turned, keys by
-queries: what the softmax makes of them stays in registers for the products that give gradients of keys and values, and
-only the one that gives (turned) gradients of queries wants it in shared memory. One product comes after another there,
-so that few results are held at a time: programs beside each other fill the gaps.
+Scores are in units of log 2, since a GPU's exponential is that of 2. Backward they are transposed, keys by queries: the
+softmax of them stays in registers for the products that give gradients of keys and values, and only the product that
+gives (transposed) gradients of queries needs it in shared memory. These products come one after another, so that few
+results are held at a time.
 """
 
 # What Triton compiles is not Python, and has no Python types.
@@ -15,23 +15,32 @@ so that few results are held at a time: programs beside each other fill the gaps
 
 import math
 import os
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.choice import Precision, products_of
-from gtmsm.kernels.rays.attend import FARTHEST, Gradients
+from gtmsm.kernels.operator import Fast
+
+HEADS_OF = (16, 32, 64, 128)
+"""Sizes of a head."""
+MOST_QUERIES = 128
+"""Of one sequence: more would not fit into one program."""
+MOST_IN_FLOAT32 = 64 * 64
+"""Numbers of one head's queries in float32, at most: they take twice the bytes of bfloat16."""
+FARTHEST = 2**24
+"""Numbers from one token to the next, at most: 32 bits count those of a block of tokens."""
 
 
 class Pace(NamedTuple):
-    """How a program walks over the keys."""
+    """How a program loops over the keys."""
 
     keys: int
-    """That it takes at a time."""
+    """Taken at a time."""
     warps: int
     stages: int
     """Blocks of keys and values under way at once."""
@@ -180,48 +189,8 @@ def _attend_backward(
 
 
 def _rows(**tensors: Tensor) -> dict[str, int]:
-    """From a token to the next, of each: known when a kernel is compiled, since addresses take registers otherwise."""
+    """Strides from a token to the next, known when a kernel is compiled: otherwise addresses take registers."""
     return {f"{name}_ROW": x.stride(1) for name, x in tensors.items()}
-
-
-class _Attend(torch.autograd.Function):
-    """What the queries find, and gradients of all three; saved is what was given, what was found, and a sum each."""
-
-    @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, head: int, into: Gradients) -> Tensor:
-        (n, asking, width), asked = query.shape, key.shape[1]
-        heads = width // head
-        out = query.new_empty(n, asking, width)
-        log_sum = query.new_empty(n, heads, asking, dtype=torch.float32)
-        ctx.save_for_backward(query, key, value, out, log_sum)
-        # held as they are, not as what is saved: the way back writes into them, whatever happened to them before
-        ctx.into, ctx.head, ctx.precision = into, head, products_of(query.dtype)
-        _attend_forward[(n * heads,)](
-            query, key, value, out, log_sum, asking, asked, *(x.stride(0) for x in (query, key, value)),
-            **_rows(Q=query, K=key, V=value),
-            **_settings(FORWARD, asking, asked, head, heads, ctx.precision),
-        )  # fmt: skip
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, d_out: Tensor) -> tuple[Tensor | None, ...]:
-        query, key, value, out, log_sum = ctx.saved_tensors
-        (n, asking, width), asked = query.shape, key.shape[1]
-        heads = width // ctx.head
-        if d_out.stride(2) != 1 or d_out.stride(1) >= FARTHEST:
-            d_out = d_out.contiguous()
-        found = [
-            torch.empty_like(x, memory_format=torch.contiguous_format) if room is None else room
-            for x, room in zip((query, key, value), ctx.into, strict=True)
-        ]
-        _attend_backward[(n * heads,)](
-            query, key, value, out, log_sum, d_out, *found, asking, asked,
-            *(x.stride(0) for x in (query, key, value, d_out, *found)),
-            **_rows(Q=query, K=key, V=value, DO=d_out, DQ=found[0], DK=found[1], DV=found[2]),
-            **_settings(BACKWARD, asking, asked, ctx.head, heads, ctx.precision),
-        )  # fmt: skip
-        return *found, None, None
 
 
 def _settings(usual: Pace, asking: int, asked: int, head: int, heads: int, precision: Precision) -> dict[str, Any]:
@@ -234,6 +203,51 @@ def _settings(usual: Pace, asking: int, asked: int, head: int, heads: int, preci
     }  # fmt: skip
 
 
-def attended(query: Tensor, key: Tensor, value: Tensor, head: int, into: Gradients) -> Tensor:
-    """`attend_by_parts` for CUDA tensors: float32 or bfloat16, numbers of a token beside each other, none empty."""
-    return _Attend.apply(query, key, value, head, into)  # type: ignore[no-any-return]
+def _empty(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | None) -> list[Tensor]:
+    """What the queries find, and the logarithm of the sum of each softmax."""
+    n, asking, width = query.shape
+    return [query.new_empty(n, asking, width), query.new_empty(n, width // head, asking, dtype=torch.float32)]
+
+
+def _forward(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | None) -> list[Tensor]:
+    (n, asking, width), asked = query.shape, key_value.shape[1]
+    key, value = key_value.chunk(2, dim=-1)
+    out, log_sum = _empty(query, key_value, head, gradient)
+    _attend_forward[(n * (width // head),)](
+        query, key, value, out, log_sum, asking, asked, *(x.stride(0) for x in (query, key, value)),
+        **_rows(Q=query, K=key, V=value),
+        **_settings(FORWARD, asking, asked, head, width // head, products_of(query.dtype)),
+    )  # fmt: skip
+    return [out, log_sum]
+
+
+def _backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    (query, key_value, head, gradient), (out, log_sum), (d_out,) = args, made, gradients
+    assert d_out is not None
+    (n, asking, width), asked = query.shape, key_value.shape[1]
+    if d_out.stride(2) != 1 or d_out.stride(1) >= FARTHEST:
+        d_out = d_out.contiguous()
+    d_query = torch.empty_like(query, memory_format=torch.contiguous_format)
+    d_both = torch.empty_like(key_value, memory_format=torch.contiguous_format) if gradient is None else gradient
+    (key, value), (d_key, d_value) = key_value.chunk(2, dim=-1), d_both.chunk(2, dim=-1)
+    _attend_backward[(n * (width // head),)](
+        query, key, value, out, log_sum, d_out, d_query, d_key, d_value, asking, asked,
+        *(x.stride(0) for x in (query, key, value, d_out, d_query, d_key, d_value)),
+        **_rows(Q=query, K=key, V=value, DO=d_out, DQ=d_query, DK=d_key, DV=d_value),
+        **_settings(BACKWARD, asking, asked, head, width // head, products_of(query.dtype)),
+    )  # fmt: skip
+    return d_query, d_both, None, None
+
+
+def _supports(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | None) -> bool:
+    (_, asking, width), used = query.shape, (query, key_value) if gradient is None else (query, key_value, gradient)
+    precise = query.dtype in (torch.float32, torch.bfloat16) and all(x.dtype == query.dtype for x in used)
+    laid_out = all(x.stride(2) == 1 and x.stride(1) < FARTHEST for x in used)
+    if head not in HEADS_OF or width % head or not precise or not laid_out or 0 in (query.numel(), key_value.numel()):
+        return False
+    return asking <= MOST_QUERIES and (query.dtype == torch.bfloat16 or _block(asking) * head <= MOST_IN_FLOAT32)
+
+
+attend = Fast(_forward, _empty, _backward, _supports)

@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.gradients.sums_triton import summed
 
 LANES = 32
 """Per program: one warp, so that few sequences still find many multiprocessors."""
@@ -107,7 +106,7 @@ class _DriftScan(torch.autograd.Function):
             start, keep, v, incoming.contiguous(), into_start, into_push, shares, lanes, steps, size,
             LANES=LANES, num_warps=1,
         )  # fmt: skip
-        return into_start, into_push, summed(shares)
+        return into_start, into_push, shares.sum(0)
 
 
 def scan(start: Tensor, push: Tensor, keep: Tensor) -> Tensor:

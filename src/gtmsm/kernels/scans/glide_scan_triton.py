@@ -16,7 +16,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.gradients.sums_triton import summed
 from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
 
 SEQUENCES_AT_ONCE = 4
@@ -257,7 +256,7 @@ class _GlideScan(torch.autograd.Function):
             STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
             ROWS=max(1, min(64, TILE // HIDDEN)), NOTES=NOTES, num_warps=4,
         )  # fmt: skip
-        into_W, into_V, into_keep = summed(shares).split([2 * hidden, 4 * hidden, 2])
+        into_W, into_V, into_keep = shares.sum(0).split([2 * hidden, 4 * hidden, 2])
         return *own, into_keep, into_W.view_as(W), into_V.view_as(V)
 
 

@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.gradients.sums_triton import summed
 
 FEW = 1024
 """Sequences for which a GPU has room to spare."""
@@ -275,7 +274,7 @@ class _WalledScan(torch.autograd.Function):
             STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
             ROWS=max(1, min(64, TILE // HIDDEN)), num_warps=4,
         )  # fmt: skip
-        into_W, into_b, into_v, into_c = summed(shares).split([2 * hidden, hidden, hidden, 1])
+        into_W, into_b, into_v, into_c = shares.sum(0).split([2 * hidden, hidden, hidden, 1])
         weights = (into_W.view_as(W), into_b, into_v, into_c.view_as(c))
         if batch > distinct:
             into_d, into_noise = into_d[:distinct] + into_d[distinct:], into_noise[distinct:]

@@ -1,38 +1,44 @@
-"""Views seen from elsewhere on a GPU: everything large is read once and written once, each way.
+"""Retrieved views on a GPU: everything large is read once and written once, forward and backward.
 
-There, a program makes some tokens of one use of a view. Back, a program does one column of one view: it walks over the
-uses of that view and adds up in registers what the view learns; and since it holds all tokens of the column, what the
-column of each use learns is complete as well. So both gradients come of one pass and in a fixed order, without atomics.
-Which uses a view has is found first, by sorting uses by view (`_sort`). Without a scale, a norm's way back needs only
-what it made and how large its input was.
+Forward, a program makes some tokens of one use of a view. Backward, a program takes one column of one view: it loops
+over the uses of that view and adds up the gradient of the view in registers. It holds all tokens of the column, so the
+gradient of the column of each use is complete as well. Both gradients come from one pass and in a fixed order, without
+atomics. The uses of each view are found first, by sorting uses by view (`_sort`). A norm without a scale needs only its
+output and the inverse standard deviation of its input for the backward pass.
 """
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gtmsm.kernels.operator import Fast
+
+WIDEST = 4_096
+"""Numbers of a token, at most: each lies in registers as a whole."""
+TALLEST = 16_384
+"""Numbers of one column of a view, at most: so does its gradient."""
 TILE = 8_192
 """Numbers that a program makes: 32 in each thread."""
 WARPS = 8
 NUMBERS_BACK = 2_048
-"""Of a column, for each warp on the way back: fewer warps wait less for each other, and 64 in each thread still fit."""
+"""Of a column, for each warp in the backward pass: fewer warps wait less for each other, and 64 in each thread fit."""
 SORTED_AT_ONCE = 8
 """Uses, or ends of a view's uses, whose place in the order one program counts out."""
 COMPARED_AT_ONCE = 1_024
-"""Uses that it compares them with together."""
+"""Uses that these are compared with together."""
 MOST_COMPARED = 2**28
 """From here on, comparing all with all takes longer than the launches of PyTorch's sort."""
 
 
 @triton.jit
-def _seen_from_forward(
+def _gathered_views_forward(
     digest, row, column, y, scale, eps, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -71,7 +77,7 @@ def _sort(
 
 
 @triton.jit
-def _seen_from_backward(
+def _gathered_views_backward(
     y, dy, scale, order, ends, ddigest, dcolumn, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -102,7 +108,7 @@ def _seen_from_backward(
 
 def uses_by_view(row: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Indices of `row`, those of one view beside each other and in their order, and where each view's begin and end."""
-    row, uses = row.flatten(), row.numel()
+    row, uses = row.flatten().contiguous(), row.numel()
     if uses * (uses + rows + 1) > MOST_COMPARED or uses * (rows + 1) >= 2**31:  # keys have 32 bits
         views, order = row.sort(stable=True)
         return order, torch.searchsorted(views, torch.arange(rows + 1, dtype=views.dtype, device=views.device))
@@ -113,44 +119,49 @@ def uses_by_view(row: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     return order, ends
 
 
-class _SeenFrom(torch.autograd.Function):
-    """Normalised tokens of every use, and gradients of views and of columns."""
-
-    @staticmethod
-    def forward(ctx: Any, digest: Tensor, row: Tensor, column: Tensor, eps: float) -> Tensor:
-        (rows, tokens, width), (n, k, columns, _) = digest.shape, column.shape
-        row = row.contiguous()
-        y = digest.new_empty(n, k * tokens, width, dtype=torch.promote_types(digest.dtype, column.dtype))
-        scale = digest.new_empty(n, k * tokens, dtype=torch.float32)
-        wide = triton.next_power_of_2(width)
-        high = min(max(1, TILE // wide), triton.next_power_of_2(tokens))
-        _seen_from_forward[(n * k * triton.cdiv(tokens, high),)](
-            digest.contiguous(), row, column.contiguous(), y, scale, eps,
-            TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide, num_warps=WARPS,
-        )  # fmt: skip
-        ctx.save_for_backward(y, scale, row)
-        ctx.like = rows, columns, digest.dtype, column.dtype
-        return y
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None, Tensor, None]:
-        y, scale, row = ctx.saved_tensors
-        rows, columns, digest_dtype, column_dtype = ctx.like
-        (n, k), width = row.shape, y.shape[-1]
-        tokens = y.shape[1] // k
-        order, ends = uses_by_view(row, rows)
-        ddigest = y.new_empty(rows, tokens, width, dtype=digest_dtype)
-        dcolumn = y.new_empty(n, k, columns, width, dtype=column_dtype)
-        high, wide = triton.next_power_of_2(tokens // columns), triton.next_power_of_2(width)
-        _seen_from_backward[(rows * columns,)](
-            y, dy.contiguous(), scale, order, ends, ddigest, dcolumn,
-            TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide,
-            num_warps=max(1, min(16, high * wide // NUMBERS_BACK)),
-        )  # fmt: skip
-        return ddigest, None, dcolumn, None
+def _empty(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> list[Tensor]:
+    """Normalised tokens of every use, and the inverse standard deviation of each before that."""
+    (_, tokens, width), (n, k) = digest.shape, row.shape
+    y = digest.new_empty(n, k * tokens, width, dtype=torch.promote_types(digest.dtype, column.dtype))
+    return [y, digest.new_empty(n, k * tokens, dtype=torch.float32)]
 
 
-def seen(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> Tensor:
-    """`seen_from_by_parts` for CUDA tensors, float32 or bfloat16; nothing is empty, a column fits into registers."""
-    return _SeenFrom.apply(digest, row, column, eps)  # type: ignore[no-any-return]
+def _forward(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> list[Tensor]:
+    (_, tokens, width), (n, k, columns, _) = digest.shape, column.shape
+    y, scale = _empty(digest, row, column, eps)
+    wide = triton.next_power_of_2(width)
+    high = min(max(1, TILE // wide), triton.next_power_of_2(tokens))
+    _gathered_views_forward[(n * k * triton.cdiv(tokens, high),)](
+        digest.contiguous(), row.contiguous(), column.contiguous(), y, scale, eps,
+        TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide, num_warps=WARPS,
+    )  # fmt: skip
+    return [y, scale]
+
+
+def _backward(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    (digest, row, column, _), (y, scale), (dy,) = args, made, gradients
+    assert dy is not None
+    (rows, tokens, width), columns = digest.shape, column.shape[2]
+    order, ends = uses_by_view(row, rows)
+    ddigest, dcolumn = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (digest, column))
+    high, wide = triton.next_power_of_2(tokens // columns), triton.next_power_of_2(width)
+    _gathered_views_backward[(rows * columns,)](
+        y, dy.contiguous(), scale, order, ends, ddigest, dcolumn,
+        TOKENS=tokens, COLUMNS=columns, WIDTH=width, HIGH=high, WIDE=wide,
+        num_warps=max(1, min(16, high * wide // NUMBERS_BACK)),
+    )  # fmt: skip
+    return ddigest, None, dcolumn, None
+
+
+def _supports(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> bool:
+    (_, tokens, width), columns = digest.shape, column.shape[2]
+    precise = all(part.dtype in (torch.float32, torch.bfloat16) for part in (digest, column))
+    if not precise or 0 in (digest.numel(), column.numel()) or tokens % columns:
+        return False
+    wide = triton.next_power_of_2(width)
+    return wide <= WIDEST and triton.next_power_of_2(tokens // columns) * wide <= TALLEST
+
+
+gathered_views = Fast(_forward, _empty, _backward, _supports)

@@ -47,6 +47,15 @@ def test_no_config_holds_a_number_that_is_not_finite(number: float):
         Free(weight=number)
 
 
+@pytest.mark.parametrize(
+    ("colour", "hint"), [("blak", 'did you mean "black"?'), ("green", "choose from red, black"), (None, "choose from")]
+)
+def test_a_word_that_is_no_choice_is_refused(colour: str, hint: str):
+    with pytest.raises(InputError) as refused:
+        Shoe(colour=colour)  # type: ignore[arg-type]
+    assert str(refused.value).startswith(f'colour is "{colour}"; {hint}')
+
+
 def test_the_own_check_of_a_config_speaks_first():
     with pytest.raises(InputError, match="size is -inf; a shoe has one"):
         Shoe(size=-math.inf)

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_type_hints
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -17,10 +18,16 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
-    """Make a class a config: a frozen, keyword-only dataclass of finite numbers that forbids unknown keys when read."""
+    """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read.
+
+    Its numbers are finite, and a field of type Literal holds one of its choices.
+    """
     own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
+        for name, known in _choices(cls).items():
+            value = getattr(self, name)
+            require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
         own_check(self)
         for name, value in vars(self).items():
             require(not isinstance(value, float) or math.isfinite(value), f"{name} is {value}; give a finite number")
@@ -29,6 +36,13 @@ def config(cls: type[T]) -> type[T]:
     frozen = dataclass(frozen=True, kw_only=True)(cls)
     frozen.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     return frozen
+
+
+@cache
+def _choices(cls: type) -> dict[str, tuple[str, ...]]:
+    """The fields of a config that hold one of several words, and those words."""
+    types = get_type_hints(cls)
+    return {name: get_args(kind) for name, kind in types.items() if get_origin(kind) is Literal}
 
 
 def require(condition: bool, message: str) -> None:

@@ -1,5 +1,6 @@
 """One frame to a code and back."""
 
+import jaxtyping
 import pytest
 import torch
 import torch.nn.functional as F
@@ -186,14 +187,50 @@ def test_the_spatial_coder_refuses_what_has_no_patches(frame, size, said):
         spatial(frame, code_size=size)
 
 
+@pytest.mark.parametrize("kind", ["dense", "conv", "spatial"])
+def test_codes_are_float32_under_autocast(kind):
+    vae, x = learned(coder(coder=kind, code_size=16)).float(), frames(3, 3, 8, 8).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        q = vae.encode(x)
+    for part in (q.mean, q.log_var):
+        assert part.dtype == torch.float32
+        assert (part != part.bfloat16()).any(), "codes were rounded to bfloat16"
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv", "spatial"])
+def test_autocast_hardly_changes_codes_and_pictures(kind):
+    vae, x = learned(coder(coder=kind, code_size=16)).float(), frames(3, 3, 8, 8).float()
+    exact = vae.encode(x).mean, vae.error2(x, vae.encode(x).mean)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = vae.encode(x).mean, vae.error2(x, vae.encode(x).mean)
+    assert rough[1].dtype == torch.float32
+    torch.testing.assert_close(rough, exact, rtol=0.02, atol=0.02)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv", "spatial"])
+def test_frames_that_require_a_gradient_get_one(kind):
+    vae, x = learned(coder(coder=kind, code_size=16)), frames(3, 3, 8, 8).requires_grad_()
+    vae.encode(x).mean.square().sum().backward()
+    assert (x.grad.abs().flatten(1).amax(1) > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_the_error_is_that_of_every_pixel_summed(kind):
+    vae, x, z = coder(coder=kind), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
+    torch.testing.assert_close(vae.error2(x, z), (x - vae.decode(z)).square().sum((-3, -2, -1)))
+
+
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
+        ({"coder": "xx"}, 'coder is "xx"; choose from dense, conv, spatial'),
+        ({"likelihood": "gauss"}, 'likelihood is "gauss"; did you mean "gaussian"?'),
         ({"width": 7}, "width is 7; a coder needs at least 8 units"),
         ({"code_size": 0}, "code_size is 0; a code needs at least 1 dimension"),
     ],
 )
-def test_a_coder_nobody_can_build_is_refused(wrong, said):
+def test_a_coder_nobody_can_build_is_refused(wrong, said, monkeypatch):
+    monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)  # users do not have types checked
     with pytest.raises(InputError, match=said):
         FrameVAEConfig(**wrong)
 

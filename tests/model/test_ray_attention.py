@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
+from gtmsm.kernels.operator import forced
 from gtmsm.model import ray_attention
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -228,6 +230,89 @@ def test_a_view_of_itself_looks_straight_ahead_from_the_origin():
     assert not any(part.any() for part in (x, y, passing, along))
 
 
+def test_features_of_columns_come_in_the_order_that_weights_expect():
+    prior = RayAttention(RecallConfig(prior="rays", width=64, field_of_view=90.0), 16, (2, 4)).double()
+    x, y, heading = 2.0, -3.0, 0.4
+    relative = torch.tensor([[x, y, math.cos(heading), math.sin(heading)]], dtype=torch.float64)
+    made = prior._columns(relative)
+    assert made.shape == (1, 4, 54)
+    for column, yaw in enumerate(prior.yaw.tolist()):
+        cos, sin = math.cos(heading + yaw), math.sin(heading + yaw)
+        numbers = [x, y, cos, sin, x * sin - y * cos, x * cos + y * sin]
+        told = list(numbers)
+        for frequency in ray_attention.FREQUENCIES:
+            told += [math.sin(frequency * number) for number in numbers]
+            told += [math.cos(frequency * number) for number in numbers]
+        assert made[0, column].tolist() == pytest.approx(told, abs=1e-9)
+
+
+def test_features_of_columns_are_rounded_once():
+    model, relative = model_of().float(), drawn(5, 4, seed=3).float()
+    exact = model.prior._columns(relative)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(model.prior._columns(relative), exact.bfloat16())
+
+
+def forecast_and_gradients(model, retrieved):
+    code = model.prior(retrieved).code
+    weight = uneven(code.mean)
+    return [code.mean, *torch.autograd.grad((code.mean * weight).sum(), list(model.prior.parameters()))]
+
+
+def uneven(x):
+    return torch.linspace(-1, 2, x.numel(), dtype=x.dtype, device=x.device).view(x.shape)
+
+
+def test_kernels_make_the_same_forecast_and_gradients(triton_device):
+    model = model_of().float().to(triton_device)
+    made = []
+    for implementation in ("cuda", "readable"):
+        with forced(implementation):
+            one = asked(model_of())
+            code = Gaussian(*(part.float().to(triton_device) for part in (one.bank.mean, one.bank.log_var)))
+            near = Neighbours(*(part.to(triton_device) for part in (one.neighbours.index, one.neighbours.distance2)))
+            relative = one.relative.float().to(triton_device)
+            digest = model.prior.digest(code)
+            retrieved = Retrieved(near, code, one.row.to(triton_device), lambda at=relative: at, one.delta, digest)
+            made.append(forecast_and_gradients(model, retrieved))
+    assert_equal_twins(*made, tolerance=1e-4)
+
+
+@pytest.mark.parametrize("written", [(True, True, True), (False, False, False), (True, False, True)])
+def test_gradients_of_slices_come_back_side_by_side(written):
+    class Tripled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, wanted):
+            ctx.wanted = wanted
+            return 3 * x
+
+        @staticmethod
+        def backward(ctx, dy):
+            return (3 * dy if ctx.wanted is None else ctx.wanted.copy_(3 * dy)), None
+
+    x, weight = drawn(2, 5, 12).requires_grad_(), drawn(2, 5, 12, seed=1)
+    slices = ray_attention._slices(1 * x, 3)
+    made = [Tripled.apply(part, wanted if here else None) for (part, wanted), here in zip(slices, written, strict=True)]
+    (torch.cat(made, -1) * weight).sum().backward()
+    torch.testing.assert_close(x.grad, 3 * weight, rtol=0, atol=0)
+
+
+def test_slices_without_gradients_want_none():
+    assert all(wanted is None for _, wanted in ray_attention._slices(drawn(2, 5, 6), 2))
+
+
+def test_a_forecast_can_be_differentiated_by_functions_of_functions():
+    model = model_of()
+    one = asked(model)
+
+    def total(relative):
+        asking = Retrieved(one.neighbours, one.bank, one.row, lambda: relative, one.delta, one.digest)
+        return model.prior(asking).code.mean.square().sum()
+
+    relative = one.relative.clone().requires_grad_()
+    torch.testing.assert_close(torch.func.grad(total)(one.relative), torch.autograd.grad(total(relative), relative)[0])
+
+
 def test_every_weight_but_none_of_the_geometry_is_learned():
     model, (frames, actions) = model_of(), walks()
     terms = model.explain(frames, actions, TAU, seeded(3))
@@ -237,7 +322,7 @@ def test_every_weight_but_none_of_the_geometry_is_learned():
     assert model.prior.state_dict().keys() == prior.keys()
 
 
-def test_poses_feel_the_forecast():
+def test_poses_get_a_gradient_from_the_forecast():
     model = model_of()
     one = asked(model)
     relative = one.relative.clone().requires_grad_()

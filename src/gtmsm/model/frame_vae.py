@@ -10,8 +10,6 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.bound.drawn_codes import DrawnCodes, drawn_codes
-from gtmsm.kernels.bound.picture_error import picture_error
 from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.gradients.weighted import convolve
 from gtmsm.kernels.layers.activation import activated
@@ -60,23 +58,15 @@ class FrameVAE(nn.Module):
         if settings.likelihood == "gaussian":
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
-    def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
-        """q(z|x)."""
+    def encode(
+        self, x: Float[Tensor, "*batch channel height width"], rows: Int64[Tensor, "n"] | None = None
+    ) -> Gaussian:
+        """q(z|x) of all frames, or of those that `rows` names."""
+        if rows is not None:
+            both = self.encoder(x.index_select(0, rows)) if x.requires_grad else self.encoder(x, rows)
+            return self._as_code(both, x.dtype)
         both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
         return self._as_code(both.reshape(*x.shape[:-3], both.shape[-1]), x.dtype)
-
-    def draw(
-        self,
-        x: Float[Tensor, "m channel height width"],
-        rows: Int64[Tensor, "n"],
-        asked: int,
-        noise: Float[Tensor, "asked Z"] | None,
-    ) -> DrawnCodes:
-        """q(z|x) of the frames `rows`, for learning: with samples of the first `asked` of them, and not in portions."""
-        # Rows are gathered without a copy, but by dense layers not from frames that somebody learns.
-        both = self.encoder(x.index_select(0, rows)) if x.requires_grad else self.encoder(x, rows)
-        with torch.autocast(x.device.type, enabled=False):
-            return drawn_codes(both, asked, noise, LOWEST, HIGHEST)
 
     def _as_code(self, both: Float[Tensor, "*batch both"], dtype: torch.dtype) -> Gaussian:
         """The two apart."""
@@ -85,26 +75,28 @@ class FrameVAE(nn.Module):
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The mean of p(x|z), in [0, 1]."""
-        return torch.sigmoid(self._logits(z))
+        return torch.sigmoid(self.logits(z))
 
     def log_likelihood(
-        self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
+        self,
+        x: Float[Tensor, "*batch channel height width"],
+        logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
         """log p(x|z), summed over the frame."""
         if self.settings.likelihood == "bernoulli":
-            return -F.binary_cross_entropy_with_logits(self._logits(z), x, reduction="none").sum((-3, -2, -1))
-        pixels = math.prod(self.frame_shape)
-        spread = pixels * (2 * self.log_sigma + LOG_TWO_PI)
-        return -0.5 * (self.error2(x, z) * (-2 * self.log_sigma).exp() + spread)
+            return -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum((-3, -2, -1))
+        spread = math.prod(self.frame_shape) * (self.log_sigma + 0.5 * LOG_TWO_PI)
+        return torch.addcmul(-spread, self.error2(x, logits), (-2 * self.log_sigma).exp(), value=-0.5)
 
     def error2(
-        self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
+        self,
+        x: Float[Tensor, "*batch channel height width"],
+        logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
-        """Squared errors of what z decodes to, summed over the frame."""
-        logits = self._decode(z)
-        return picture_error(logits, x.reshape(len(logits), *logits.shape[1:])).view(z.shape[:-1])
+        """Squared errors of the frames that `logits` stand for, summed over each."""
+        return (x - torch.sigmoid(logits)).square().sum((-3, -2, -1))
 
-    def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
+    def logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
         return self._decode(z).to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from gtmsm.data.record import record
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.update import OptimiserConfig, build_optimiser
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
@@ -27,7 +27,7 @@ def load_twin():
 def by_the_library(model, frames, actions, tau, generator, reading):
     # No true step enters the bound.
     unknown = torch.zeros_like(actions[..., :2])
-    return model(frames, actions, unknown, tau, generator, reading, ObjectiveConfig())[0]
+    return Loss(model, ObjectiveConfig())(frames, actions, unknown, tau, reading, generator)[0]
 
 
 def a_model_and_a_batch():

@@ -21,12 +21,12 @@ from gtmsm.experiments import (
     in_other_places,
     set_up,
 )
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig
+from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig

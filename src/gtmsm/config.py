@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass
-from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -25,9 +24,10 @@ def config(cls: type[T]) -> type[T]:
     own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
     def check(self: Any) -> None:
-        for name, known in _choices(cls).items():
-            value = getattr(self, name)
-            require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+        for name, kind in get_type_hints(cls).items():
+            value, known = getattr(self, name), get_args(kind)
+            if get_origin(kind) is Literal:
+                require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
         own_check(self)
         for name, value in vars(self).items():
             require(not isinstance(value, float) or math.isfinite(value), f"{name} is {value}; give a finite number")
@@ -36,13 +36,6 @@ def config(cls: type[T]) -> type[T]:
     frozen = dataclass(frozen=True, kw_only=True)(cls)
     frozen.__pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[attr-defined]
     return frozen
-
-
-@cache
-def _choices(cls: type) -> dict[str, tuple[str, ...]]:
-    """The fields of a config that hold one of several words, and those words."""
-    types = get_type_hints(cls)
-    return {name: get_args(kind) for name, kind in types.items() if get_origin(kind) is Literal}
 
 
 def require(condition: bool, message: str) -> None:

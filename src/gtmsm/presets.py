@@ -8,13 +8,13 @@ from dataclasses import replace
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, RoomsWalkerConfig
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.training.curriculum import CurriculumConfig
+from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.training.update import OptimiserConfig

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.distributions import MultivariateNormal
 
-from gtmsm.model.elbo import elbo
+from gtmsm.model.elbo import Elbo
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
 from gtmsm.model.memory import Memory
 from gtmsm.model.recall import MixturePrior, Retrieved
@@ -44,6 +44,11 @@ def read(memory, query, k, delta):
     return MixturePrior()(Retrieved(near, bank, row, nowhere, delta))
 
 
+def elbo(vae, x, code, z, forecast):
+    """By the sample z of q(z|x) = `code`."""
+    return Elbo(vae.log_likelihood(x, vae.logits(z)), forecast.divergence(code, z))
+
+
 def prior_at(pose, times):
     """What a memory of three places says at one pose, `times` times over."""
     memory = Memory(Belief(column(-1.0, 0.2, 1.5)), Gaussian(column(-1.2, 0.4, 2.0), column(-1.0, -2.0, 0.3)))
@@ -53,7 +58,7 @@ def prior_at(pose, times):
 def integrals(vae, x, q, pose):
     """By brute force over z: log p(x | m), and the bound."""
     z = GRID[None, :, None]
-    log_likelihood = vae.log_likelihood(x.expand(1, len(GRID), *x.shape[2:]), z)
+    log_likelihood = vae.log_likelihood(x.expand(1, len(GRID), *x.shape[2:]), vae.logits(z))
     log_joint = log_likelihood + prior_at(pose, len(GRID)).log_prob(z)
     log_q = q.log_prob(z)
     evidence = torch.logsumexp(log_joint[0], 0) + math.log(GRID[1] - GRID[0])
@@ -101,7 +106,7 @@ def test_both_terms_average_to_their_integrals(likelihood, pose, mean, log_var):
     z = GRID[None, :, None]
     density = q.log_prob(z).exp()
     expected = {
-        "log_likelihood": density * vae.log_likelihood(x.expand(1, len(GRID), 1, 2, 2), z),
+        "log_likelihood": density * vae.log_likelihood(x.expand(1, len(GRID), 1, 2, 2), vae.logits(z)),
         "kl": density * (q.log_prob(z) - prior_at(pose, len(GRID)).log_prob(z)),
     }
     terms = one_sample_estimates(vae, x, q, pose, 40_000)
@@ -187,7 +192,7 @@ def test_without_a_generator_the_bound_is_read_at_the_mean():
     vae, x, q = vae_of(), a_frame("gaussian"), Gaussian(column(0.3), column(-2.0))
     prior = prior_at(0.0, 1)
     terms = elbo(vae, x, q, q.mean, prior)
-    assert torch.equal(terms.log_likelihood, vae.log_likelihood(x, q.mean))
+    assert torch.equal(terms.log_likelihood, vae.log_likelihood(x, vae.logits(q.mean)))
     assert torch.equal(terms.kl, q.log_prob(q.mean) - prior.log_prob(q.mean))
 
 

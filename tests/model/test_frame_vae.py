@@ -21,6 +21,10 @@ def frames(*shape, seed=1):
     return torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
 def codes(*shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
 
@@ -33,7 +37,7 @@ def test_a_frame_of_any_size_becomes_a_code_and_a_code_a_frame(frame, kind, lead
     q = vae.encode(frames(*lead, *frame))
     assert q.mean.shape == q.log_var.shape == (*lead, 5)
     assert vae.decode(codes(*lead, 5)).shape == (*lead, *frame)
-    assert vae.log_likelihood(frames(*lead, *frame), codes(*lead, 5)).shape == lead
+    assert vae.log_likelihood(frames(*lead, *frame), vae.logits(codes(*lead, 5))).shape == lead
 
 
 @pytest.mark.parametrize("frame", [(3, 5, 7), (1, 1, 1), (4, 9, 3)])
@@ -52,6 +56,12 @@ def test_frames_are_coded_one_by_one(kind):
 
 
 @pytest.mark.parametrize("kind", ["dense", "conv"])
+def test_some_frames_of_a_batch_may_be_coded(kind):
+    vae, x, rows = coder(coder=kind), frames(4, 3, 8, 8), torch.tensor([3, 0, 3])
+    assert torch.equal(vae.encode(x, rows).mean, vae.encode(x[rows]).mean)
+
+
+@pytest.mark.parametrize("kind", ["dense", "conv"])
 def test_decoded_pixels_are_between_black_and_white(kind):
     x = coder(coder=kind).decode(100 * codes(50, 5))
     assert x.min() >= 0 and x.max() <= 1
@@ -64,19 +74,19 @@ def test_the_gaussian_likelihood_is_that_of_every_pixel_summed(kind, log_sigma):
     with torch.no_grad():
         vae.log_sigma.fill_(log_sigma)
     expected = Normal(vae.decode(z), vae.log_sigma.exp()).log_prob(x).sum((-3, -2, -1))
-    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+    torch.testing.assert_close(vae.log_likelihood(x, vae.logits(z)), expected, rtol=1e-10, atol=1e-9)
 
 
 def test_the_bernoulli_likelihood_is_that_of_every_pixel_summed():
     vae, x, z = coder(likelihood="bernoulli"), frames(2, 3, 3, 8, 8).round(), codes(2, 3, 5)
     expected = Bernoulli(vae.decode(z)).log_prob(x).sum((-3, -2, -1))
-    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+    torch.testing.assert_close(vae.log_likelihood(x, vae.logits(z)), expected, rtol=1e-10, atol=1e-9)
 
 
 def test_the_bernoulli_likelihood_of_grey_pixels_is_their_cross_entropy():
     vae, x, z = coder(likelihood="bernoulli"), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
     expected = -F.binary_cross_entropy(vae.decode(z), x, reduction="none").sum((-3, -2, -1))
-    torch.testing.assert_close(vae.log_likelihood(x, z), expected, rtol=1e-10, atol=1e-9)
+    torch.testing.assert_close(vae.log_likelihood(x, vae.logits(z)), expected, rtol=1e-10, atol=1e-9)
 
 
 def test_a_bernoulli_frame_has_no_sigma_to_learn():
@@ -87,7 +97,7 @@ def test_a_bernoulli_frame_has_no_sigma_to_learn():
 @pytest.mark.parametrize("likelihood", ["gaussian", "bernoulli"])
 def test_a_code_far_out_keeps_the_likelihood_and_its_gradient_finite(likelihood):
     vae, z = coder(likelihood=likelihood), (1e4 * codes(3, 5)).requires_grad_()
-    log_likelihood = vae.log_likelihood(frames(3, 3, 8, 8), z)
+    log_likelihood = vae.log_likelihood(frames(3, 3, 8, 8), vae.logits(z))
     log_likelihood.sum().backward()
     assert torch.isfinite(log_likelihood).all() and torch.isfinite(z.grad).all()
 
@@ -102,7 +112,7 @@ def test_an_overshooting_encoder_stays_within_bounds():
 def test_every_weight_feels_how_a_frame_is_coded_and_decoded(kind, likelihood):
     vae, x = coder(coder=kind, likelihood=likelihood), frames(4, 3, 8, 8)
     q = vae.encode(x)
-    (vae.log_likelihood(x, q.sample(torch.Generator().manual_seed(3))).sum() + q.log_prob(codes(4, 5)).sum()).backward()
+    (vae.log_likelihood(x, vae.logits(q.sample(seeded()))).sum() + q.log_prob(codes(4, 5)).sum()).backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
 
 
@@ -169,7 +179,7 @@ def test_a_patch_is_painted_by_the_codes_around_it():
 def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decoded():
     vae, x = learned(spatial()), frames(2, 3, 32, 32)
     q = vae.encode(x)
-    (vae.log_likelihood(x, q.sample(torch.Generator().manual_seed(3))).sum() + q.log_var.sum()).backward()
+    (vae.log_likelihood(x, vae.logits(q.sample(seeded()))).sum() + q.log_var.sum()).backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
 
 
@@ -200,9 +210,9 @@ def test_codes_are_float32_under_autocast(kind):
 @pytest.mark.parametrize("kind", ["dense", "conv", "spatial"])
 def test_autocast_hardly_changes_codes_and_pictures(kind):
     vae, x = learned(coder(coder=kind, code_size=16)).float(), frames(3, 3, 8, 8).float()
-    exact = vae.encode(x).mean, vae.error2(x, vae.encode(x).mean)
+    exact = vae.encode(x).mean, vae.error2(x, vae.logits(vae.encode(x).mean))
     with torch.autocast("cpu", torch.bfloat16):
-        rough = vae.encode(x).mean, vae.error2(x, vae.encode(x).mean)
+        rough = vae.encode(x).mean, vae.error2(x, vae.logits(vae.encode(x).mean))
     assert rough[1].dtype == torch.float32
     torch.testing.assert_close(rough, exact, rtol=0.02, atol=0.02)
 
@@ -217,7 +227,7 @@ def test_frames_that_require_a_gradient_get_one(kind):
 @pytest.mark.parametrize("kind", ["dense", "conv"])
 def test_the_error_is_that_of_every_pixel_summed(kind):
     vae, x, z = coder(coder=kind), frames(2, 3, 3, 8, 8), codes(2, 3, 5)
-    torch.testing.assert_close(vae.error2(x, z), (x - vae.decode(z)).square().sum((-3, -2, -1)))
+    torch.testing.assert_close(vae.error2(x, vae.logits(z)), (x - vae.decode(z)).square().sum((-3, -2, -1)))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,10 @@ def values_and_gradients(run, coder, x):
 def test_an_encoder_is_its_layers(frame, n):
     coder = perturbed(SpatialEncoder(frame[0], 8, 6))
     x = torch.rand(n, *frame, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    fast, plain = values_and_gradients(coder, coder, x), values_and_gradients(lambda x: layer_by_layer(coder, x), coder, x)
+    fast, plain = (
+        values_and_gradients(coder, coder, x),
+        values_and_gradients(lambda x: layer_by_layer(coder, x), coder, x),
+    )
     torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-10)
 
 
@@ -56,7 +59,10 @@ def test_kernels_make_the_same_codes_and_gradients(triton_device, monkeypatch):
 def test_a_decoder_is_its_layers(grid, n):
     coder = perturbed(SpatialDecoder(3, 8, grid, 2))
     z = torch.randn(n, 2 * grid[0] * grid[1], dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    fast, plain = values_and_gradients(coder, coder, z), values_and_gradients(lambda z: layer_by_layer(coder, z), coder, z)
+    fast, plain = (
+        values_and_gradients(coder, coder, z),
+        values_and_gradients(lambda z: layer_by_layer(coder, z), coder, z),
+    )
     torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-10)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 
 TWIN = Path(__file__).parents[2] / "benchmarks" / "step_by_step.py"
 
@@ -43,7 +43,9 @@ def walks(batch, steps):
 def loss_of(model, frames, actions, tau, reading):
     """As training has it: nothing but the bound, which no true step enters."""
     unknown = torch.full((*actions.shape[:2], 2), torch.nan, dtype=actions.dtype)
-    return model(frames, actions, unknown, tau, torch.Generator().manual_seed(2), reading, ObjectiveConfig())
+    generator = torch.Generator().manual_seed(2)
+    loss, logs, _ = Loss(model, ObjectiveConfig())(frames, actions, unknown, tau, reading, generator)
+    return loss, logs
 
 
 def loss_and_gradients(model, loss):

@@ -10,13 +10,13 @@ from safetensors.torch import load_file, save_file
 
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.tensors import Belief
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
 
 TAU, FUTURE = 12, 7
@@ -220,19 +220,31 @@ def test_what_is_remembered_of_the_past_is_part_of_the_bound():
     assert (before.kl != after.kl).all()
 
 
-def test_explaining_at_the_mean_reads_the_memory_that_memorise_writes():
-    model, (frames, actions) = model_of().double(), walks(dtype=torch.float64)
+def test_explaining_reads_the_memory_that_memorise_writes():
+    model, (frames, actions) = model_of(noise=0.0).double(), walks(dtype=torch.float64)
     memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
     prior = model.imagine(memory, here, actions[:, TAU:]).prior
-    code = model.vae.encode(frames[:, TAU:])
-    kl = code.log_prob(code.mean) - prior.log_prob(code.mean)
-    torch.testing.assert_close(model.explain(frames, actions, TAU).kl, kl, rtol=1e-9, atol=1e-9)
+    code, generator = model.vae.encode(frames[:, TAU:]), seeded(3)
+    model.motion.draw_noise(actions, generator)  # drawn before the codes
+    z = code.sample(generator)
+    kl = code.log_prob(z) - prior.log_prob(z)
+    torch.testing.assert_close(model.explain(frames, actions, TAU, seeded(3)).kl, kl, rtol=1e-9, atol=1e-9)
+
+
+def test_without_a_generator_explaining_samples_as_well():
+    """Codes at their means would exceed the bound: they fit better than a sample, and their entropy is not paid."""
+    model, (frames, actions) = model_of(), walks()
+    with torch.no_grad():
+        samples = torch.stack([model.explain(frames, actions, TAU, seeded(i)).bound.mean() for i in range(100)])
+        alone = model.explain(frames, actions, TAU).bound.mean()
+    assert (alone - samples.mean()).abs() < 4 * samples.std()
+    torch.testing.assert_close(alone, samples[0])
 
 
 def test_every_parameter_feels_the_loss():
     model, (frames, actions) = model_of(), walks()
-    loss, logs = model(
-        frames, actions, torch.zeros(3, TAU + FUTURE, 2), TAU, seeded(3), RecallConfig(), ObjectiveConfig()
+    loss, logs, _ = Loss(model, ObjectiveConfig())(
+        frames, actions, torch.zeros(3, TAU + FUTURE, 2), TAU, RecallConfig(), seeded(3)
     )
     loss.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
@@ -241,10 +253,13 @@ def test_every_parameter_feels_the_loss():
 
 def test_one_walk_of_a_batch_does_not_know_of_the_others():
     model, (frames, actions) = model_of().double(), walks(dtype=torch.float64)
-    together = model.explain(frames, actions, TAU).bound
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    together = model.imagine(memory, here, actions[:, TAU:])
     for i in range(3):
-        alone = model.explain(frames[i : i + 1], actions[i : i + 1], TAU).bound
-        torch.testing.assert_close(together[i : i + 1], alone, rtol=1e-9, atol=1e-9)
+        memory, here = model.memorise(frames[i : i + 1, :TAU], actions[i : i + 1, :TAU])
+        alone = model.imagine(memory, here, actions[i : i + 1, TAU:])
+        torch.testing.assert_close(together.poses[i : i + 1], alone.poses, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(together.frames[i : i + 1], alone.frames, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["free", "walled"])
@@ -307,11 +322,13 @@ def test_every_prior_remembers_the_walks_of_every_motion(prior, kind, choice, se
 @pytest.mark.parametrize(("prior", "kind", "choice"), ALL)
 def test_explaining_reads_what_was_memorised_whatever_the_prior(prior, kind, choice):
     model, (frames, actions) = model_with(prior, kind, choice).double(), walks(dtype=torch.float64)
+    model.motion.noise = 0.0
     memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
     forecast = model.imagine(memory, here, actions[:, TAU:]).prior
-    code = model.vae.encode(frames[:, TAU:])
-    kl = forecast.divergence(code, code.mean)
-    torch.testing.assert_close(model.explain(frames, actions, TAU).kl, kl, rtol=1e-8, atol=1e-8)
+    code, generator = model.vae.encode(frames[:, TAU:]), seeded(3)
+    model.motion.draw_noise(actions, generator)  # drawn before the codes
+    kl = forecast.divergence(code, code.sample(generator))
+    torch.testing.assert_close(model.explain(frames, actions, TAU, seeded(3)).kl, kl, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize(("prior", "kind", "choice"), ALL)
@@ -573,7 +590,7 @@ def test_no_model_begins_with_the_weights_of_another(tmp_path, other, named):
 def test_recognising_alone_teaches_landmarks_and_nothing_else():
     model, (frames, actions) = model_of(form="bayes"), walks()
     objective = ObjectiveConfig(recognition_only=True, displacement=1.0)
-    loss, logs = model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
+    loss, logs, _ = Loss(model, objective)(frames, actions, torch.zeros(3, 19, 2), TAU, model.settings.recall, seeded())
     loss.backward()
     assert logs.keys() == {"recognition"}
     learns = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
@@ -584,7 +601,7 @@ def test_there_is_nothing_to_recognise_without_landmarks():
     model, (frames, actions) = model_of(), walks()
     objective = ObjectiveConfig(recognition_only=True, displacement=1.0)
     with pytest.raises(InputError, match="to recognise places takes landmarks, and this model has none"):
-        model(frames, actions, torch.zeros(3, 19, 2), TAU, seeded(), model.settings.recall, objective)
+        Loss(model, objective)(frames, actions, torch.zeros(3, 19, 2), TAU, model.settings.recall, seeded())
 
 
 @pytest.mark.parametrize(

@@ -24,12 +24,12 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.experiments import ImageWalkExperiment, ImageWalkSetting
 from gtmsm.files import read_tensors, write_tensors
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
+from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig, Source
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
@@ -462,7 +462,7 @@ def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=1.0, wall_rate=5.0))
     updater.run()
     assert updater.take_sums().keys() == {
-        "elbo", "log_likelihood", "kl", "gradient", "foresight", "displacement",
+        "elbo", "log_likelihood", "kl", "left_out", "gradient", "foresight", "displacement",
     }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""A whole update by the kernels of a GPU, interpreted, is the update that readable twins make."""
+"""A whole update by the kernels of a GPU, interpreted, is the update that readable functions make."""
 
 import subprocess
 import sys
@@ -9,14 +9,14 @@ import torch
 
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
-from gtmsm.kernels.choice import forced
-from gtmsm.model.elbo import ObjectiveConfig
+from gtmsm.kernels.operator import forced
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.engine import build_fabric
+from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.update import OptimiserConfig, Updater
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
@@ -77,37 +77,59 @@ def a_model_and_its_updater(settings, device):
     return model, updater
 
 
-def updated(settings, twin, device, room):
+def updated(settings, implementation, device, capacity):
     """What one update has learned, as Adam's mean of gradients, and what it logged."""
     _, updater = a_model_and_its_updater(settings, device)
-    updater._room = room
-    with forced(twin):
+    updater._capacity.frames = capacity
+    with forced(implementation):
         updater._update()
-    return updater.optimiser._shelf.first, updater.take_sums()
+    return learned(updater), updater.take_sums()
 
 
-@pytest.mark.parametrize(("name", "room"), [*((name, 64) for name in MODELS), ("mixture", None), ("query", None)])
-def test_fast_kernels_make_the_update_that_readable_twins_make(triton_device, name, room):
-    fast, readable = (updated(MODELS[name], twin, triton_device, room) for twin in ("triton", "readable"))
+def learned(updater):
+    """Adam's mean of gradients, as one vector."""
+    groups = updater.optimiser.groups.values()
+    states = [updater.optimiser.state(parameter) for group in groups for parameter in group]
+    return torch.cat([state["exp_avg"].flatten() for state in states if state])
+
+
+@pytest.mark.parametrize(("name", "capacity"), [*((name, 64) for name in MODELS), ("mixture", None), ("query", None)])
+def test_fast_kernels_make_the_update_that_readable_functions_make(triton_device, name, capacity):
+    fast, readable = (updated(MODELS[name], which, triton_device, capacity) for which in ("cuda", "readable"))
     assert (fast[0] - readable[0]).norm() < 1e-4 * readable[0].norm()
     for key, value in readable[1].items():
         assert fast[1][key] == pytest.approx(value, rel=2e-3, abs=1e-3), key
 
 
-def test_room_enough_changes_nothing():
+def test_enough_capacity_changes_nothing():
     settings = MODELS["mixture"]
-    plain, roomy = (updated(settings, "readable", "cpu", room) for room in (None, 64))
-    torch.testing.assert_close(plain, roomy, rtol=1e-4, atol=1e-6)
+    plain, padded = (updated(settings, "readable", "cpu", capacity) for capacity in (None, 64))
+    torch.testing.assert_close(plain, padded, rtol=1e-4, atol=1e-6)
 
 
-def test_too_little_room_leaves_steps_out_and_still_learns():
+def test_too_little_capacity_leaves_steps_out_says_so_and_still_learns():
     settings = MODELS["mixture"]
-    gradient, logged = updated(settings, "readable", "cpu", room=10)
+    gradient, logged = updated(settings, "readable", "cpu", capacity=10)
     assert gradient.isfinite().all() and gradient.norm() > 0
+    assert 0 < logged["left_out"] < 1
     assert logged["elbo"] != pytest.approx(updated(settings, "readable", "cpu", None)[1]["elbo"], rel=1e-6)
 
 
-def test_reading_all_of_memory_needs_no_room():
+@pytest.mark.parametrize(("held", "rates"), [("motion", (0.0, 5.0)), ("walls", (1.0, 0.0))])
+def test_what_a_stage_holds_counts_neither_in_the_clipping_norm_nor_in_the_moments(held, rates):
+    norms = []
+    for larger in (1.0, 1e6):
+        model, updater = a_model_and_its_updater(MODELS["mixture"], "cpu")
+        updater.enter(Stage("here", 0, 100, 9, 5, model.settings.recall, *rates))
+        for parameter in updater.optimiser.groups[held]:
+            parameter.register_hook(lambda gradient, times=larger: times * gradient)
+        updater._update()
+        norms.append(updater.take_sums()["gradient"])
+        assert all(not updater.optimiser.state(parameter) for parameter in updater.optimiser.groups[held])
+    assert norms[0] == pytest.approx(norms[1], rel=1e-5)
+
+
+def test_reading_all_of_memory_needs_no_capacity():
     settings = replace(MODELS["mixture"], recall=RecallConfig(neighbours=0))
     assert updated(settings, "readable", "cpu", None)[0].isfinite().all()
 
@@ -115,13 +137,13 @@ def test_reading_all_of_memory_needs_no_room():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU learns in half precision")
 @pytest.mark.parametrize("name", MODELS)
 def test_in_half_precision_gradients_are_those_of_full_precision_but_for_rounding(name):
-    learned = []
+    found = []
     for precision in ("bfloat16", "float32"):
         _, updater = a_model_and_its_updater(MODELS[name], "cuda")
         updater.settings = replace(updater.settings, precision=precision)
         updater._update()
-        learned.append(updater.optimiser._shelf.first)
-    assert (learned[0] - learned[1]).norm() < 0.1 * learned[1].norm()
+        found.append(learned(updater))
+    assert (found[0] - found[1]).norm() < 0.1 * found[1].norm()
 
 
 @captures
@@ -144,36 +166,15 @@ def test_from_one_and_the_same_state_a_captured_update_learns_the_same(name):
     _, updater = a_model_and_its_updater(MODELS[name], "cuda")
     for _ in range(8):
         updater.run()
-    shelf, before = updater.optimiser._shelf, a_copy_of_all_state(updater)
+    before, moments = a_copy_of_all_state(updater), learned(updater)
     gradients = []
     for update in (updater.run, updater._update):
         restore(updater, before)
         update()
         assert int(updater.count) == 9
-        gradients.append(shelf.first - 0.9 * before[1])
+        gradients.append(learned(updater) - 0.9 * moments)
     assert updater._graph is not None and gradients[0].norm() > 0
     assert (gradients[0] - gradients[1]).norm() < 1e-4 * gradients[1].norm()
-
-
-@pytest.mark.parametrize(
-    ("updates", "needed", "room"),
-    [
-        (50, 1001, 1152),  # a twentieth more than the most of many updates, in round numbers
-        (3, 1001, 1280),  # a fifth more than that of a few
-        (50, 1000, 1000),  # enough
-        (50, 420, 1000),
-        (50, 300, 384),  # far too much
-        (50, 0, 1000),  # nobody looked
-    ],
-)
-def test_room_follows_what_updates_need(updates, needed, room):
-    _, updater = a_model_and_its_updater(MODELS["mixture"], "cpu")
-    updater._room = 1000
-    updater._most_needed.fill_(needed)
-    updater.sums["updates"].fill_(updates)
-    updater.take_sums()
-    assert updater._room == room
-    assert int(updater._most_needed) == 0
 
 
 @captures
@@ -181,11 +182,11 @@ def test_where_more_frames_are_needed_a_graph_is_captured_anew():
     _, updater = a_model_and_its_updater(MODELS["mixture"], "cuda")
     for _ in range(5):
         updater.run()
-    room = updater._room
-    assert room is not None and updater._graph is not None
-    updater._most_needed.fill_(room + 1)
+    capacity = updater._capacity.frames
+    assert capacity is not None and updater._graph is not None
+    updater._capacity.note(torch.tensor(capacity + 1, device="cuda"))
     updater.take_sums()
-    assert updater._graph is None and updater._room > room
+    assert updater._graph is None and updater._capacity.frames > capacity
     for _ in range(3):
         updater.run()
     assert updater._graph is not None and int(updater.count) == 8
@@ -234,5 +235,7 @@ def restore(updater, state):
 
 
 def tensors_of(updater):
-    shelf = updater.optimiser._shelf
-    return shelf.weight, shelf.first, shelf.second, shelf.gradient, updater.count, updater.first_bad
+    optimiser = updater.optimiser
+    parameters = [parameter for group in optimiser.groups.values() for parameter in group]
+    state = [value for parameter in parameters for value in optimiser.state(parameter).values()]
+    return [*(parameter.data for parameter in parameters), *state, optimiser.count, optimiser.first_bad]

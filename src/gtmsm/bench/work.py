@@ -14,7 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gtmsm.bench.ceilings import Ceilings, Precision
 from gtmsm.bench.clock import Call
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels import choice
+from gtmsm.kernels.operator import forced
 
 ADAM = 3
 """Numbers that Adam reads and writes for every weight: the weight and its two moments."""
@@ -54,7 +55,8 @@ def count_flops(call: Call) -> int:
     It is made with readable kernels and plain attention, for PyTorch cannot look into fused ones. What is neither a
     product nor a convolution is not counted.
     """
-    with forced("readable"), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    readable = choice.forced("readable"), forced("readable")
+    with readable[0], readable[1], sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
     return int(counter.get_total_flops())
 

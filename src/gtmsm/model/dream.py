@@ -1,39 +1,32 @@
 """An imagined walk."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.memory import Memory
 from gtmsm.model.recall import Forecast
-from gtmsm.tensors import Belief
-
-if TYPE_CHECKING:
-    from gtmsm.model.gtmsm import WorldModel
 
 
 @dataclass
 class Dream:
-    """An imagined walk: poses now, pixels when somebody looks."""
+    """An imagined walk: poses at once, frames when they are asked for."""
 
-    walk: Belief
-    memory: Memory
-    model: "WorldModel" = field(repr=False)
+    poses: Float[Tensor, "batch time S"]
+    """Where the walk leads."""
+    read: Callable[[], Forecast] = field(repr=False)
+    """Reads memory along the walk."""
+    decode: Callable[[Tensor], Tensor] = field(repr=False)
+    """A code to a frame."""
     generator: torch.Generator | None = None
-
-    @property
-    def poses(self) -> Float[Tensor, "batch time S"]:
-        """Where the walk leads."""
-        return self.walk.mean
 
     @cached_property
     def prior(self) -> Forecast:
         """p(z_t | s_t, m) at every pose."""
-        return self.model.read(self.memory, Belief(self.model.motion.place(self.walk.mean), self.walk.covariance))
+        return self.read()
 
     @property
     def retrieved(self) -> Int[Tensor, "batch time"]:
@@ -48,4 +41,4 @@ class Dream:
     @cached_property
     def frames(self) -> Float[Tensor, "batch time channel height width"]:
         """What would be seen."""
-        return self.model.vae.decode(self.codes)
+        return self.decode(self.codes)

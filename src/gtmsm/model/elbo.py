@@ -1,51 +1,17 @@
-"""The bound of section 3.4, kept per frame until somebody sums it."""
+"""The bound of section 3.4, kept per frame until it is averaged, and what it is computed from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gtmsm.config import config, require
-from gtmsm.model.frame_vae import FrameVAE
+from gtmsm.model.landmark import Learned
 from gtmsm.model.recall import Forecast
-from gtmsm.tensors import Gaussian
+from gtmsm.model.recognition import Lookup
+from gtmsm.tensors import Gaussian, gather
 
-
-@config
-class ObjectiveConfig:
-    """What training maximises beside the bound."""
-
-    displacement: float = 0.0
-    """Weight, in nats per squared unit and step, of the regression of d_t on the true displacements (section 4.2.2):
-    targets only, the model never sees them. 0: none."""
-    displacement_after: int = 0
-    """Steps of a clip that the regression leaves out at its beginning: a window cut from the middle of a walk begins
-    with a velocity that nothing tells, and learning from it would bias how an agent at rest sets out."""
-    foresight: float = 0.0
-    """Weight, in nats per squared error summed over a frame, of decoding the prior's mean: what imagination will show
-    (not in the paper). 0: none."""
-    poses_from_bound: bool = True
-    """Whether the bound teaches the motion as well; otherwise only prospecting and the displacements do."""
-    regret: float = 0.0
-    """The same with landmarks and without true displacements: weight, in nats per unit and step, of the regression on
-    the steps that the model has recognised itself to have made."""
-    recognition: float = 1.0
-    """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
-    with landmarks only. Poses follow from the true displacements where these are learned from, else they are the
-    model's own."""
-    recognition_only: bool = False
-    """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
-    targets: int = 0
-    """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be maximised."""
-        require(
-            not self.recognition_only or self.displacement > 0,
-            "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
-        )
-        for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
-            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
+Values = TypeVar("Values", Tensor, Gaussian)
 
 
 @dataclass(frozen=True)
@@ -69,13 +35,48 @@ class Elbo:
         return parts if self.pose_kl is None else parts | {"pose_kl": self.pose_kl}
 
 
-def elbo(
-    vae: FrameVAE,
-    x: Float[Tensor, "batch time channel height width"],
-    code: Gaussian,
-    z: Float[Tensor, "batch time Z"],
-    prior: Forecast,
-    pose_kl: Float[Tensor, "batch time"] | None = None,
-) -> Elbo:
-    """One sample z of q(z|x) = `code` serves both terms; the third, where there is one, is known already."""
-    return Elbo(vae.log_likelihood(x, z), prior.divergence(code, z), pose_kl)
+@dataclass(frozen=True)
+class Walk:
+    """The poses of a clip: p*(s_t) given its actions or, with landmarks, q*(s_t) given its frames as well."""
+
+    mean: Float[Tensor, "batch time S"]
+    sample: Float[Tensor, "batch time S"]
+    codes: Gaussian | None = None
+    """q(z|x) of all frames, where poses were inferred from them."""
+    lookup: Lookup | None = None
+    learned: Learned | None = None
+    step: Float[Tensor, "batch time D"] | None = None
+    """d_t of every step of the mean path, where the motion returns it with the path."""
+
+    @property
+    def pose_kl(self) -> Float[Tensor, "batch time"] | None:
+        """What the bound pays for poses that were corrected by landmarks."""
+        return None if self.learned is None else self.learned.divergence
+
+    def detached(self) -> "Walk":
+        """The same poses without gradients, so that the bound does not train the motion."""
+        learned = self.learned and replace(self.learned, divergence=self.learned.divergence.detach())
+        return replace(self, mean=self.mean.detach(), sample=self.sample.detach(), learned=learned)
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """Codes of the frames to explain, and what memory predicts of them."""
+
+    code: Gaussian
+    """q(z|x)."""
+    z: Float[Tensor, "batch asked Z"]
+    """A sample of it."""
+    forecast: Forecast
+    """p(z|s, m)."""
+    complete: Bool[Tensor, "batch asked"] | None = None
+    """Which steps had everything they retrieved encoded (see `FrameMemory`); None: all."""
+    needed: Int[Tensor, ""] | None = None
+    """How many distinct memorised frames were retrieved."""
+
+
+def at_steps(values: Values, asked: Int[Tensor, "batch asked"] | None, tau: int) -> Values:
+    """The values at the steps `asked`; None: at all steps after tau."""
+    if asked is None:
+        return values[:, tau:]
+    return values.at(asked) if isinstance(values, Gaussian) else gather(values, asked)

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
@@ -57,33 +57,40 @@ class FrameVAE(nn.Module):
         if settings.likelihood == "gaussian":
             self.log_sigma = nn.Parameter(torch.tensor(-1.5))
 
-    def encode(self, x: Float[Tensor, "*batch channel height width"]) -> Gaussian:
-        """q(z|x), in the precision of x also under autocast."""
+    def encode(
+        self, x: Float[Tensor, "*batch channel height width"], rows: Int64[Tensor, "n"] | None = None
+    ) -> Gaussian:
+        """q(z|x) of all frames, or of the frames `rows` of a flat batch; in the precision of x also under autocast."""
+        if rows is not None:
+            x = x.index_select(0, rows)
         both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
         mean, log_var = both.reshape(*x.shape[:-3], both.shape[-1]).chunk(2, dim=-1)
         return Gaussian(mean, log_var.clamp(LOWEST, HIGHEST))
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The mean of p(x|z), in [0, 1]."""
-        return torch.sigmoid(self._logits(z))
+        return torch.sigmoid(self.logits(z))
 
     def log_likelihood(
-        self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
+        self,
+        x: Float[Tensor, "*batch channel height width"],
+        logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
         """log p(x|z), summed over the frame."""
         if self.settings.likelihood == "bernoulli":
-            return -F.binary_cross_entropy_with_logits(self._logits(z), x, reduction="none").sum((-3, -2, -1))
-        pixels = math.prod(self.frame_shape)
-        spread = pixels * (2 * self.log_sigma + LOG_TWO_PI)
-        return -0.5 * (self.error2(x, z) * (-2 * self.log_sigma).exp() + spread)
+            return -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum((-3, -2, -1))
+        spread = math.prod(self.frame_shape) * (self.log_sigma + 0.5 * LOG_TWO_PI)
+        return torch.addcmul(-spread, self.error2(x, logits), (-2 * self.log_sigma).exp(), value=-0.5)
 
     def error2(
-        self, x: Float[Tensor, "*batch channel height width"], z: Float[Tensor, "*batch Z"]
+        self,
+        x: Float[Tensor, "*batch channel height width"],
+        logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
-        """Squared errors of the decoded z, summed over the frame."""
-        return F.mse_loss(self.decode(z), x, reduction="none").sum((-3, -2, -1))
+        """Squared errors of the frames that `logits` stand for, summed over each."""
+        return F.mse_loss(torch.sigmoid(logits), x, reduction="none").sum((-3, -2, -1))
 
-    def _logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
+    def logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
         logits = _in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
         return logits.to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)

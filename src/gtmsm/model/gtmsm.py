@@ -1,20 +1,30 @@
 """The world model: memorise, imagine, explain."""
 
+from functools import partial
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.kernels.search.most_visible import most_visible
+from gtmsm.model.checks import (
+    require_actions,
+    require_clips,
+    require_counts,
+    require_entries,
+    require_frames,
+    require_split,
+    start_of_plans,
+)
 from gtmsm.model.dream import Dream
-from gtmsm.model.elbo import Elbo, ObjectiveConfig
+from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
+from gtmsm.model.frame_memory import FrameMemory
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
-from gtmsm.model.learning import explain, learn
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.query_network import QueryNetwork
@@ -115,21 +125,13 @@ class WorldModel(nn.Module):
         Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
         0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is.
         """
-        self._check(frames, actions)
-        require(actions.shape[1] > 0, "there is nothing to memorise: frames and actions have 0 steps; give at least 1")
-        _check_pixels(frames)
-        _check_count(len(frames), memory, here)
+        require_clips(self, frames, actions, "memorise")
+        require_counts(len(frames), memory, here)
         code = self.vae.encode(frames)
         walk, variance = self._follow(actions, code, memory, here, closure)
-        digest = self.prior.digest(code.flatten())
-        # Only a pose that is its own place can be compared by how sure it is.
+        # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
-        written = Memory(
-            Belief(self.motion.place(walk.mean), covariance),
-            code,
-            None if digest is None else digest.unflatten(0, frames.shape[:2]),
-            variance,
-        )
+        written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
         return (memory.write(written) if memory else written), walk[:, -1]
 
     def follow(
@@ -144,10 +146,8 @@ class WorldModel(nn.Module):
 
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
-        self._check(frames, actions)
-        require(actions.shape[1] > 0, "there is nothing to follow: frames and actions have 0 steps; give at least 1")
-        _check_pixels(frames)
-        _check_count(len(frames), memory, here)
+        require_clips(self, frames, actions, "follow")
+        require_counts(len(frames), memory, here)
         return self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
 
     def anywhere(self, batch: int) -> Belief:
@@ -167,18 +167,12 @@ class WorldModel(nn.Module):
         A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
         """
         landmarks = self.require_landmarks("localise")
-        self._check_frames(frames)
+        require_frames(self, frames)
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
-        self._check(frames, plan)
-        _check_count(len(frames), memory, None)
-        held, asked = len(memory), landmarks.settings.matches
-        require(held > 0, "this memory is empty; memorise a walk before you ask where something was seen")
-        require(
-            asked <= held,
-            f"this model looks up {asked} entries (K') but memory holds {held}; memorise at least {asked} steps",
-        )
-        require(frames.shape[1] > 0, "there is no picture to localise: frames have 0 steps; give at least 1")
-        _check_pixels(frames)
+        require_clips(self, frames, plan, "localise")
+        require_counts(len(frames), memory, None)
+        asked = landmarks.settings.matches
+        require_entries(memory, asked)
         code = self.vae.encode(frames)
         lookup = look_up(memory.code, code, asked)
         log_odds, offset, noise = landmarks.compare(memory.code, code, lookup)
@@ -246,31 +240,22 @@ class WorldModel(nn.Module):
         and the heaviest component; with one: samples of pose, component and code. From one memory and one place to
         start from, any number of plans may be imagined.
         """
-        self._check_actions(actions)
-        _check_kind(memory, Memory)
-        _check_kind(here, Belief)
-        plans = len(actions)
-        if len(here.mean) not in (1, plans) or memory.batch not in (1, plans):
-            raise InputError(
-                f"{memory.batch} memories, {len(here.mean)} places to start from and {plans} plans; "
-                "give as many of each, or one memory and one place for all plans"
-            )
-        if len(here.mean) != plans:
-            covariance = None if here.covariance is None else here.covariance.expand(plans, -1, -1)
-            here = Belief(here.mean.expand(plans, -1), covariance)
+        require_actions(self, actions)
+        here = start_of_plans(memory, here, len(actions))
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:
             poses = self.motion.unroll(_draw(here, generator), actions, self.motion.draw_noise(actions, generator))
-        covariance = None
+        query = Belief(self.motion.place(poses))
         if self.settings.recall.distance == "kl":
-            covariance = self.motion.believe(here, actions).covariance
-        return Dream(Belief(poses, covariance), memory, self, generator)
+            query = self.motion.believe(here, actions)
+        return Dream(poses, partial(self.read, memory, query), self.vae.decode, generator)
 
-    def read(self, memory: Memory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
+    def read(self, memory: Memory | FrameMemory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
         """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer.
 
-        A single memory answers any number of clips.
+        A single memory answers any number of clips. Imagining and training read in this one way; poses and distances
+        stay in float32 where networks run in bfloat16.
         """
         reading = reading or self.settings.recall
         k = min(reading.neighbours or len(memory), len(memory))
@@ -278,15 +263,26 @@ class WorldModel(nn.Module):
         if memory.batch == 1 != lead[0]:  # all of them ask the same memory
             covariance = None if query.covariance is None else query.covariance.flatten(0, 1)[None]
             query = Belief(query.mean.flatten(0, 1)[None], covariance)
-        neighbours = self._search(memory, query, k, reading)
+        with torch.autocast(query.mean.device.type, enabled=False):
+            neighbours = self._search(memory, query, k, reading)
         bank, row, digest = memory.retrieve(neighbours.index)
         near = Neighbours(neighbours.index.view(*lead, k), neighbours.distance2.view(*lead, k))
 
         def relative() -> Float[Tensor, "batch time K P"]:
-            place = memory.place_at(neighbours.index)
-            return self.motion.relative(place, query.mean[:, :, None]).view(*lead, k, -1)
+            with torch.autocast(query.mean.device.type, enabled=False):
+                place = memory.place_at(neighbours.index)
+                return self.motion.relative(place, query.mean[:, :, None]).view(*lead, k, -1)
 
         return self.prior(Retrieved(near, bank, row.view(*lead, k), relative, reading.delta, digest))
+
+    def _search(self, memory: Memory | FrameMemory, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
+        """Which k entries to retrieve, and how far they are; distances may be measured in a learned map of places."""
+        if reading.choice == "nearest" and not self.settings.recall.map_size:
+            return memory.nearest(query, k, reading.distance)
+        place, asked = self.metric(memory.place.mean), self.metric(query.mean)
+        if reading.choice == "visible":
+            return measure(place, asked, most_visible(memory.place.mean, query.mean, k, reading.field_of_view))
+        return nearest(Belief(place), Belief(asked), k)
 
     def explain(
         self,
@@ -296,96 +292,84 @@ class WorldModel(nn.Module):
         generator: torch.Generator | None = None,
         reading: RecallConfig | None = None,
     ) -> Elbo:
-        """The bound on log p(x_{tau+1:T} | a, x_{1:tau}), per frame (section 3.4).
+        """The bound on log p(x_{tau+1:T} | a, x_{1:tau}), per frame (section 3.4), by one sample of poses and codes.
 
         Memory holds the means of p*(s_t); the future's poses are ancestral samples of it. With landmarks both are of
         q*(s_t), which looks at the frames as well and, as in training, knows no walls; the bound pays for that.
+        Without a generator: the samples of seed 0.
         """
-        self._check(frames, actions)
-        require(
-            0 < tau < frames.shape[1],
-            f"tau is {tau}; a clip of {frames.shape[1]} steps needs 0 < tau < {frames.shape[1]}",
-        )
+        require_clips(self, frames, actions, "explain")
         reading = reading or self.settings.recall
-        require(
-            reading.neighbours <= tau,
-            f"tau is {tau} but this model reads {reading.neighbours} neighbours; memorise at least as many steps",
+        require_split(frames.shape[1], tau, reading.neighbours)
+        generator = generator or torch.Generator(frames.device).manual_seed(0)
+        walk = self.infer(frames, actions, generator)
+        foreseen = self.foresee(frames, actions, walk, tau, None, reading, generator)
+        return Elbo(
+            self.vae.log_likelihood(frames[:, tau:], self.vae.logits(foreseen.z)),
+            foreseen.forecast.divergence(foreseen.code, foreseen.z),
+            None if walk.pose_kl is None else walk.pose_kl[:, tau:],
         )
-        return explain(self, frames, actions, tau, generator, reading)
 
-    def forward(
+    def infer(
         self,
         frames: Float[Tensor, "batch time channel height width"],
         actions: Float[Tensor, "batch time A"],
-        true_step: Float[Tensor, "batch time D"],
-        tau: int,
         generator: torch.Generator,
+    ) -> Walk:
+        """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
+        start = self.motion.start(len(actions))
+        if self.landmarks is None:
+            with torch.autocast(frames.device.type, enabled=False):
+                paths = self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator))
+            return Walk(paths.mean, paths.sample, step=paths.step)
+        codes = self.vae.encode(frames)
+        with torch.autocast(frames.device.type, enabled=False):
+            lookup = self.landmarks.look_back(codes, codes, 0)
+            learned = self.landmarks.learn(self.motion, start, actions, codes, lookup)
+            sample = self.landmarks.sample(learned.track, generator)
+        return Walk(learned.track.state, sample, codes, lookup, learned)
+
+    def foresee(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        walk: Walk,
+        tau: int,
+        asked: Int[Tensor, "batch asked"] | None,
         reading: RecallConfig,
-        objective: ObjectiveConfig,
-        room: int | None = None,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The loss to train on, and what to log: `learning.learn`, the negative bound and the extra terms."""
-        self._check(frames, actions)
-        return learn(self, frames, actions, true_step, tau, generator, reading, objective, room)
+        generator: torch.Generator,
+        capacity: int | None = None,
+    ) -> Foreseen:
+        """q(z|x) and p(z|s, m) at the steps `asked` (None: all after tau), where memory holds the first tau steps.
 
-    def _search(self, memory: Memory, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
-        """Which k entries of memory to retrieve: it knows best, unless it does not know what near means."""
-        if reading.choice == "nearest" and not self.settings.recall.map_size:
-            return memory.nearest(query, k, reading.distance)
-        return self.choose(memory.place, query, k, reading)
+        Memory is read at sampled poses or, by the KL distance, at the marginals p*(s_t) themselves.
+        """
+        with torch.autocast(frames.device.type, enabled=False):
+            place = Belief(self.motion.place(walk.mean))
+            query = Belief(at_steps(self.motion.place(walk.sample), asked, tau))
+            if reading.distance == "kl":
+                place = self.motion.believe(Belief(self.motion.start(len(actions))), actions)
+                assert place.covariance is not None
+                query = Belief(at_steps(place.mean, asked, tau), at_steps(place.covariance, asked, tau))
+        if walk.codes is not None:
+            code = at_steps(walk.codes, asked, tau)
+            forecast = self.read(self._written(place[:, :tau], walk.codes[:, :tau]), query, reading)
+            return Foreseen(code, code.sample(generator), forecast)
+        if asked is None:
+            asked = torch.arange(tau, frames.shape[1], device=frames.device).expand(len(frames), -1)
+        memory = FrameMemory(place[:, :tau], frames, asked, self.vae, self.prior, capacity)
+        forecast = self.read(memory, query, reading)
+        code = memory.asked_code
+        return Foreseen(code, code.sample(generator), forecast, memory.complete, memory.needed)
 
-    def choose(
-        self, place: Belief, query: Belief, k: int, reading: RecallConfig, among: int | None = None
-    ) -> Neighbours:
-        """Which k entries to retrieve, of the first `among` or of all, and how far they are."""
-        if reading.choice == "visible":
-            index = most_visible(place.mean[:, :among], query.mean, k, reading.field_of_view)
-            return measure(self.metric(place.mean), self.metric(query.mean), index)
-        if reading.distance == "kl":
-            return nearest(place, query, k, "kl", among)
-        return nearest(Belief(self.metric(place.mean)), Belief(self.metric(query.mean)), k, among=among)
+    def _written(self, place: Belief, code: Gaussian, variance: Float[Tensor, "batch time G"] | None = None) -> Memory:
+        """A memory of these codes at these places."""
+        digest = self.prior.digest(code.flatten())
+        return Memory(place, code, None if digest is None else digest.unflatten(0, code.mean.shape[:2]), variance)
 
-    def _check(self, frames: Tensor, actions: Tensor) -> None:
-        """Frames and actions of the sizes this model was built for, and as many of one as of the other."""
-        self._check_actions(actions)
-        self._check_frames(frames)
-        if frames.dtype != actions.dtype:
-            raise InputError(
-                f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats, "
-                "frames in [0, 1] (bytes: frames.float() / 255)"
-            )
-        if frames.shape[:2] != actions.shape[:2]:
-            raise InputError(
-                f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
-                "give one action per frame: the one that led to it"
-            )
-
-    def _check_frames(self, frames: Tensor) -> None:
-        """Frames of the size and kind this model was built for."""
-        if not isinstance(frames, Tensor):
-            raise InputError(f"frames are a {type(frames).__name__}; give a tensor: torch.from_numpy(frames)")
-        if tuple(frames.shape[2:]) != tuple(self.frame_shape) or frames.dim() != 5:
-            raise InputError(
-                f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
-                f"{', '.join(map(str, self.frame_shape))}) in [0, 1]"
-            )
-        if not frames.is_floating_point():
-            raise InputError(f"frames are {frames.dtype}; give floats in [0, 1] (bytes: frames.float() / 255)")
-
-    def _check_actions(self, actions: Tensor) -> None:
-        """Actions as float vectors of the right size."""
-        if not isinstance(actions, Tensor):
-            raise InputError(f"actions are a {type(actions).__name__}; give a tensor: torch.from_numpy(actions)")
-        if actions.dim() != 3 or actions.shape[-1] != self.action_size or not actions.is_floating_point():
-            raise InputError(
-                f"actions are {actions.dtype} of shape {tuple(actions.shape)}; this model expects floats of shape "
-                f"(batch, time, {self.action_size}), one-hot where actions are discrete"
-            )
-        if actions.dtype != (dtype := next(self.parameters()).dtype):
-            raise InputError(f"actions are {actions.dtype} but this model computes in {dtype}; convert one of them")
-
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
+        path = Path(path)
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
         write_tensors(path, self.state_dict(), about)
 
@@ -425,35 +409,6 @@ class WorldModel(nn.Module):
                     f"{mine.get(name, 'unknown')} here"
                 )
         self.load_state_dict(tensors)
-
-
-def _check_kind(thing: object, kind: type) -> None:
-    """Refuse what is something else."""
-    if not isinstance(thing, kind):
-        raise InputError(f"got a {type(thing).__name__} for a {kind.__name__}; memorise returns (memory, here)")
-
-
-def _check_count(clips: int, memory: Memory | None, here: Belief | None) -> None:
-    """Refuse memories, or places to set out from, that are none, or not as many as the clips."""
-    require(clips > 0, "there are 0 clips; give at least 1")
-    for thing, kind in ((memory, Memory), (here, Belief)):
-        if thing is not None:
-            _check_kind(thing, kind)
-    if here is not None and here.mean.dim() != 2:
-        raise InputError(f"here has shape {tuple(here.mean.shape)}; give one pose per clip, like walk[:, -1]")
-    for what, count in (
-        ("memories", clips if memory is None else memory.batch),
-        ("places to set out from", clips if here is None else len(here.mean)),
-    ):
-        require(count == clips, f"{count} {what} and {clips} clips; give as many of each")
-
-
-def _check_pixels(frames: Float[Tensor, "batch time channel height width"]) -> None:
-    """Refuse what are no pictures in [0, 1]; training does not come this way, so there is time to look."""
-    if not (frames.min() >= 0 and frames.max() <= 1):
-        raise InputError(
-            f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
-        )
 
 
 def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:

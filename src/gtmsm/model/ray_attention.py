@@ -71,7 +71,7 @@ class RayAttention(Prior):
         return x
 
     def forward(self, retrieved: Retrieved) -> SingleView:
-        """Attend to the retrieved views, ray by ray; in portions where no gradients are wanted, since tokens are large."""
+        """Attend to the retrieved views, ray by ray; in portions without gradients, since tokens are large."""
         assert retrieved.digest is not None
         relative, row = retrieved.relative.flatten(0, 1), retrieved.row.flatten(0, 1)
         at_once = len(row) if retrieved.digest.requires_grad else AT_ONCE

@@ -11,7 +11,6 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.bound.gaussian_divergence import gaussian_divergence
 from gtmsm.kernels.bound.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
 from gtmsm.tensors import Gaussian
@@ -200,8 +199,7 @@ class SingleView:
 
     def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
         """Between two Gaussians it is exact."""
-        one, other = code.flatten(), self.code.flatten()
-        return gaussian_divergence(one.mean, one.log_var, other.mean, other.log_var).view(z.shape[:2])
+        return code.divergence(self.code)
 
 
 def _pick(values: Tensor, which: Int[Tensor, "batch time"]) -> Tensor:

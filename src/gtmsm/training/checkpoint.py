@@ -21,8 +21,8 @@ def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected
         return
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for name, parameter in model.named_parameters():
-        moments = updater.optimiser.moments(parameter)
-        tensors |= {f"optimiser.{name}.{key}": value for key, value in moments.items()}
+        state = updater.optimiser.state(parameter)
+        tensors |= {f"optimiser.{name}.{key}": value for key, value in state.items()}
     tensors |= {f"sums.{name}": total for name, total in updater.sums.items()}
     tensors["count"] = updater.count
     tensors["generator"] = generators
@@ -47,15 +47,12 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     about, tensors = _open(path)
     model.load_weights(_below("model", tensors), path)
-    parameters = dict(model.named_parameters())
-    for key, value in _below("optimiser", tensors).items():
-        name, moment = key.rsplit(".", 1)
-        if moment == "step":
-            continue  # of checkpoints from before one count served all parameters
-        updater.optimiser.moments(parameters[name])[moment].copy_(value)
+    updater.count.copy_(tensors["count"])
+    for name, parameter in model.named_parameters():
+        if state := _below(f"optimiser.{name}", tensors):
+            updater.optimiser.restore(parameter, state)
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)
-    updater.count.copy_(tensors["count"])
     updater.generator.set_state(_generator(path, tensors["generator"], updater))
     return bool(about["prospected"])
 

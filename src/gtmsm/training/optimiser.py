@@ -1,111 +1,96 @@
-"""Adam, as App. A uses it, over one long vector of all parameters: a step is the same few kernels for any model."""
+"""PyTorch's Adam, as App. A uses it, for groups of parameters that learn at rates of their own."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
-from gtmsm.kernels.gradients.adam import BLOCK, Schedule, Shelf, Tally, adam
+
+class Schedule(NamedTuple):
+    """The learning rate by the number of updates done: it may rise from 0, and falls linearly."""
+
+    first: float
+    last: float
+    fall: int
+    """Updates until it is at its last."""
+    rise: int
+    """Updates until it has risen; 0: it begins at its first."""
+
+    def rate(self, count: Int64[Tensor, ""]) -> Float[Tensor, ""]:
+        """The rate of the update after `count` others."""
+        rate = (count * ((self.last - self.first) / self.fall) + self.first).clamp(*sorted((self.first, self.last)))
+        return rate * (count / self.rise).clamp(max=1.0) if self.rise else rate
 
 
-class Adam:
-    """Adam for named groups of parameters, each with a rate of its own. The parameters become views of one vector."""
+class Optimiser:
+    """Adam for named groups of parameters; all of its state is on the device, so that an update can be captured.
+
+    A group is held while its rate is 0: its gradients neither count in the clipping norm nor enter Adam's moments. An
+    update whose loss or gradient is not finite is counted in `first_bad` and changes nothing else.
+    """
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
-        self.groups = {
-            # Odd sizes last, so that all others begin at multiples of 16 bytes.
-            name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
-            for name, parameters in groups.items()
-            if parameters
-        }
+        self.groups = {name: list(parameters) for name, parameters in groups.items() if parameters}
         self.schedule, self.clip_norm = schedule, clip_norm
-        padded = [_padded(sum(p.numel() for p in parameters)) for parameters in self.groups.values()]
-        some = next(iter(self.groups.values()))[0]
-        self.device = some.device
-        weight, gradient, first, second = (some.new_zeros(sum(padded), requires_grad=False) for _ in range(4))
-        blocks = torch.tensor([size // BLOCK for size in padded])
-        group = torch.arange(len(padded), dtype=torch.int32).repeat_interleave(blocks).to(self.device)
-        ends = tuple(torch.tensor(padded).cumsum(0).tolist())
-        self._shelf = Shelf(weight, gradient, first, second, group, ends)
-        self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
-        self._where: dict[nn.Parameter, tuple[int, int]] = {}
-        """Where in the vector each parameter begins, and how much is left empty behind it, at the end of a group."""
-        for end, size, parameters in zip(ends, padded, self.groups.values(), strict=True):
-            begin = end - size
-            for parameter in parameters:
-                self._settle(parameter, begin)
-                begin += parameter.numel()
-            self._where[parameters[-1]] = self._where[parameters[-1]][0], end - begin
-        self._zeros = some.new_zeros(BLOCK, requires_grad=False)
-        self.tally = Tally(*(torch.zeros((), dtype=torch.int64, device=self.device) for _ in range(2)))
+        device = next(iter(self.groups.values()))[0].device
+        self.count, self.first_bad = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        """Updates done, and the number of the first that was not finite; 0 while there is none."""
+        self._rates = torch.zeros(len(self.groups), device=device)
+        self._adam = torch.optim.Adam(
+            [{"params": group, "lr": rate} for group, rate in zip(self.groups.values(), self._rates, strict=True)],
+            betas=(0.9, 0.999),
+            eps=1e-8,
+            fused=True,
+            capturable=device.type == "cuda",
+        )
         self.pace(dict.fromkeys(self.groups, 1.0), dict.fromkeys(self.groups, "all"))
 
-    def _settle(self, parameter: nn.Parameter, begin: int) -> None:
-        """Move a parameter into the vector; there it lies in memory as it did before, and so do its moments."""
-        shelf = self._shelf
-        weight, first, second = (
-            part.as_strided(parameter.shape, parameter.stride(), begin)
-            for part in (shelf.weight, shelf.first, shelf.second)
-        )
-        weight.copy_(parameter.data)
-        parameter.data = weight
-        self._moments[parameter] = {"exp_avg": first, "exp_avg_sq": second}
-        self._where[parameter] = begin, 0
-
-    def pace(self, faster: Mapping[str, float], together: Mapping[str, str | None]) -> None:
-        """How much faster each group learns than the schedule, and with which others its gradients are shortened.
-
-        None: its gradients are not counted, since what is held must not shorten the steps of what learns.
-        """
-        clips = list(dict.fromkeys(clip for clip in together.values() if clip is not None))
-        number = [-1 if (clip := together[name]) is None else clips.index(clip) for name in self.groups]
-        self._faster = self._shelf.weight.new_tensor([faster[name] for name in self.groups])
-        self._clip = torch.tensor(number, dtype=torch.int32, device=self.device)
+    def pace(self, faster: Mapping[str, float], together: Mapping[str, str]) -> None:
+        """How much faster than the schedule each group learns, and which groups' gradients are clipped together."""
+        self._faster = self._rates.new_tensor([faster[name] for name in self.groups])
+        self._held = [p for name, group in self.groups.items() if not faster[name] for p in group]
+        self._clipped: dict[str, list[nn.Parameter]] = {}
+        for name, group in self.groups.items():
+            if faster[name]:
+                self._clipped.setdefault(together[name], []).extend(group)
 
     def step(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """One update from the gradients there are, which are taken away; the length of them all.
-
-        A parameter without a gradient counts as one with a gradient of 0.
-        """
-        runs: list[tuple[int, list[Tensor]]] = []
-        reached = -1
-        for parameter, (begin, filled) in self._where.items():
-            grad, parameter.grad = parameter.grad, None
-            if grad is None:
-                continue
-            vector, end = _as_it_lies(grad, parameter), begin + parameter.numel()
-            if reached != begin:
-                runs.append((begin, []))
-            runs[-1][1].extend([vector, self._zeros[:filled]])
-            reached = end + filled
-        for begin, parts in runs:  # a launch for all that lie side by side
-            torch.cat(parts, out=self._shelf.gradient[begin : begin + sum(map(len, parts))])
-        return adam(self._shelf, self._faster, self._clip, self.clip_norm, self.schedule, loss.detach(), self.tally)
-
-    @property
-    def vector(self) -> Float[Tensor, "size"]:
-        """All parameters."""
-        return self._shelf.weight
+        """One update from the gradients of all parameters, which are then dropped; returns their norm."""
+        for parameter in self._held:
+            parameter.grad = None
+        norms = []
+        for parameters in self._clipped.values():
+            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
+            clip_grads_with_norm_(parameters, self.clip_norm, norm.to(self._rates))
+            norms.append(norm.to(self._rates))
+        total = torch.stack(norms).norm()
+        bad = ~(loss.detach() + total).isfinite()
+        torch.mul(self._faster, self.schedule.rate(self.count).to(self._faster), out=self._rates)
+        self._adam.found_inf = bad.to(torch.float32)  # type: ignore[attr-defined]  # as GradScaler tells it to skip
+        self._adam.step()
+        self._adam.zero_grad()
+        self.count += 1
+        torch.where(bad & (self.first_bad == 0), self.count, self.first_bad, out=self.first_bad)
+        return total
 
     @property
     def rates(self) -> dict[str, float]:
-        """Learning rates of the next update; to look at, since a device has to be waited for."""
-        rate = float(self.schedule.rate(self.tally.done))
+        """Learning rates of the next update; waits for the device."""
+        rate = float(self.schedule.rate(self.count))
         return {name: rate * float(faster) for name, faster in zip(self.groups, self._faster, strict=True)}
 
-    def moments(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Adam's running means for a parameter; write into them to restore them."""
-        return self._moments[parameter]
+    def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
+        """Adam's moments of a parameter and how often it was updated; empty before its first update."""
+        return self._adam.state[parameter]  # type: ignore[no-any-return]
 
-
-def _as_it_lies(grad: Tensor, parameter: nn.Parameter) -> Float[Tensor, "size"]:
-    """A gradient as one vector, in the order in which its parameter lies in memory."""
-    if grad.stride() != parameter.stride():
-        grad = torch.empty_like(parameter.data).copy_(grad)
-    return grad.as_strided((parameter.numel(),), (1,))
-
-
-def _padded(size: int) -> int:
-    """The next multiple of a block."""
-    return -(-size // BLOCK) * BLOCK
+    def restore(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
+        """Put back what `state` returned; the moments of version 0.1 come without a count of their own."""
+        step = state.get("step", self.count).to(device=parameter.device, dtype=torch.float32)
+        moments = {
+            name: torch.empty_like(parameter, requires_grad=False).copy_(state[name])
+            for name in ("exp_avg", "exp_avg_sq")
+        }
+        self._adam.state[parameter] = {"step": step.clone(), **moments}

@@ -17,12 +17,12 @@ from rich.console import Console
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
 from gtmsm.training.engine import tuned
 from gtmsm.training.log import Display, MetricsLog, NoLog
+from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig, Source, prospect
 from gtmsm.training.update import OptimiserConfig, Updater
 
@@ -158,7 +158,7 @@ class _Loop:
 
     def _check_finite(self) -> None:
         """Stop before a broken model is looked at or saved."""
-        if bad := int(self.updater.first_bad):
+        if bad := int(self.updater.optimiser.first_bad):
             raise self._broken(f"loss or gradient was not finite at update {bad}")
 
     def _broken(self, what: str) -> InputError:

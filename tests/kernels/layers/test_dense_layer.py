@@ -129,9 +129,7 @@ def test_the_fast_layer_equals_the_readable_one(shape, elu, triton_device, launc
     fast = values_and_gradients(lambda *x: fast_layer(*x, elu), *inputs)
     assert launched == ["_dense_layer_forward", "_dense_layer_into_input", "_dense_layer_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
-    assert_equal_twins(
-        fast, values_and_gradients(lambda *x: readable_layer(*x, elu), *(x.double() for x in inputs))
-    )
+    assert_equal_twins(fast, values_and_gradients(lambda *x: readable_layer(*x, elu), *(x.double() for x in inputs)))
 
 
 def test_the_fast_layer_takes_strided_inputs_and_gradients(triton_device):

@@ -105,7 +105,9 @@ def test_precisions_may_differ(triton_device, launched):
     fast = values_and_gradients(by_kernel, *inputs)
     assert launched == ["_gathered_views_forward", "_gathered_views_backward"]
     assert [part.dtype for part in fast] == [torch.float32, torch.bfloat16, torch.float32]
-    assert [part.dtype for part in values_and_gradients(gathered_views.readable, *inputs)] == [part.dtype for part in fast]
+    assert [part.dtype for part in values_and_gradients(gathered_views.readable, *inputs)] == [
+        part.dtype for part in fast
+    ]
     assert_equal_twins(fast, readable_in_double(*inputs), tolerance=1e-2)
 
 

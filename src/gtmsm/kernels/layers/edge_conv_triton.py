@@ -257,7 +257,7 @@ def _gradients(
     x: Tensor, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...], flipped: bool,
     precision: Precision,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Of weight and bias, from the small side x and the large one; dy is the incoming gradient where there was an ELU."""
+    """Of weight and bias, from the small side x and the large one; dy: the incoming gradient where there was an ELU."""
     (n, many, height, width), few = many_side.shape, x.shape[1]
     tile = _tile(few, many, precision)
     tiles, across = n * triton.cdiv(height * width, tile["PIXELS"]), triton.cdiv(many, tile["COLUMNS"])
@@ -356,9 +356,7 @@ def _in_supports(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> 
 
 def _out_supports(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
     precise = x.dtype in (torch.float32, torch.bfloat16) and _in_float32(weight, bias)
-    return (
-        precise and len(weight) <= FEW and x.shape[1] <= MANY and x.shape[3] <= WIDEST and _countable(*x.shape)
-    )
+    return precise and len(weight) <= FEW and x.shape[1] <= MANY and x.shape[3] <= WIDEST and _countable(*x.shape)
 
 
 edge_conv_in = Fast(_in_forward, _in_empty, _in_backward, _in_supports)

@@ -16,7 +16,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 ROWS = 128
 """Per program on the way forward: one for each thread."""
 MOST_ROWS = 256

@@ -14,7 +14,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 LANES = 32
 """Per program: one warp, so that few sequences still find many multiprocessors."""
 

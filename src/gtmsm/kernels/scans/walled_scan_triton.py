@@ -20,7 +20,6 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-
 FEW = 1024
 """Sequences for which a GPU has room to spare."""
 STEPS_AT_ONCE = 512

@@ -1,15 +1,18 @@
-"""What training maximises: the bound, and terms beside it."""
+"""What an update minimises: the negative bound, and terms beside it."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.model import learning
-from gtmsm.model.elbo import ObjectiveConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.tensors import Belief
+from gtmsm.training.loss import Loss, ObjectiveConfig
 
 TAU, FUTURE, FRAME = 8, 6, (3, 8, 8)
 KINDS = ["free", "walled", "turning", "drifting", "gliding"]
@@ -24,13 +27,14 @@ def drawn(*shape, seed=0):
     return torch.randn(shape, dtype=torch.float64, generator=seeded(seed))
 
 
-def model_of(prior="query", kind="turning", noise=1e-2, neighbours=4):
+def model_of(prior="query", kind="turning", noise=1e-2, neighbours=4, form="off"):
     """A tiny model whose agent gets around."""
     torch.manual_seed(0)
     settings = WorldModelConfig(
         vae=FrameVAEConfig(coder="spatial" if prior == "rays" else "dense", width=16, code_size=4),
         motion=MotionConfig(kind=kind, noise=noise, hidden=8),
         recall=RecallConfig(prior=prior, neighbours=neighbours, width=64, layers=1),
+        landmark=LandmarkConfig(form=form, width=8, matches=3),
     )
     model = WorldModel(settings, FRAME, action_size=3).double()
     with torch.no_grad():
@@ -50,7 +54,8 @@ def loss_of(model, seed=3, true_step=None, reading=None, **objective):
     if true_step is None:
         true_step = torch.zeros(2, TAU + FUTURE, model.motion.noisy, dtype=torch.float64)
     reading = reading or model.settings.recall
-    return model(frames, actions, true_step, TAU, seeded(seed), reading, ObjectiveConfig(**objective))
+    loss, logs, _ = Loss(model, ObjectiveConfig(**objective))(frames, actions, true_step, TAU, reading, seeded(seed))
+    return loss, logs
 
 
 def steps_of(model):
@@ -69,7 +74,7 @@ def test_without_further_terms_the_loss_is_the_mean_of_explained_frames(kind, pr
     loss, logs = loss_of(model)
     terms = model.explain(frames, actions, TAU, seeded(3))
     torch.testing.assert_close(loss, -terms.bound.mean(), rtol=1e-12, atol=0)
-    assert logs.keys() - {"needed"} == {"elbo", "log_likelihood", "kl"}
+    assert logs.keys() == {"elbo", "log_likelihood", "kl", "left_out"}
 
 
 def test_a_few_targets_give_the_bound_on_average():
@@ -92,13 +97,13 @@ def test_as_many_targets_as_there_are_steps_are_all_of_them():
 
 def test_targets_of_a_clip_are_different_steps_of_its_future(monkeypatch):
     model, asked = model_of(), []
-    foresee = learning._foresee
+    foresee = model.foresee
 
-    def listening(model, frames, actions, tau, steps, *rest):
+    def listening(frames, actions, walk, tau, steps, *rest):
         asked.append(steps)
-        return foresee(model, frames, actions, tau, steps, *rest)
+        return foresee(frames, actions, walk, tau, steps, *rest)
 
-    monkeypatch.setattr(learning, "_foresee", listening)
+    monkeypatch.setattr(model, "foresee", listening)
     for seed in range(20):
         loss_of(model, seed, targets=3)
     for steps in torch.stack(asked).flatten(0, 1).tolist():
@@ -110,7 +115,7 @@ def test_targets_of_a_clip_are_different_steps_of_its_future(monkeypatch):
 # ---- the regression of displacements
 
 ROUNDING = 1e-28
-"""Squared, of the way through poses: truth here is felt along a path, the model knows its steps by themselves."""
+"""Squared: true steps here are differences of poses, the model returns its own steps directly."""
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -183,6 +188,92 @@ def test_foresight_is_the_error_of_what_imagination_shows(prior):
     assert logs["foresight"].item() == pytest.approx(error2.mean().item())
     assert logs["foresight"] > 0
     assert (loss - plain).item() == pytest.approx(2.0 * error2.sum((2, 3, 4)).mean().item())
+
+
+@pytest.mark.parametrize("prior", ["query", "rays"])
+def test_foresight_trains_the_prior_and_the_decoder(prior):
+    model, (frames, actions) = model_of(prior, noise=0.0), walks()
+    learning = [*model.prior.parameters(), *model.vae.decoder.parameters()]
+    plain, with_it = (torch.autograd.grad(loss_of(model, foresight=weight)[0], learning) for weight in (0.0, 2.0))
+    memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+    shown = model.imagine(memory, here, actions[:, TAU:]).frames
+    error2 = (shown - frames[:, TAU:]).square().sum((2, 3, 4)).mean()
+    for before, after, alone in zip(plain, with_it, torch.autograd.grad(2 * error2, learning), strict=True):
+        torch.testing.assert_close(after - before, alone, rtol=1e-6, atol=1e-8)
+    assert any(gradient.any() for gradient in torch.autograd.grad(loss_of(model, foresight=1.0)[0], learning))
+
+
+# ---- landmarks
+
+
+@pytest.mark.parametrize("form", ["paper", "bayes"])
+def test_with_landmarks_the_bound_pays_for_corrected_poses(form):
+    model, (frames, actions) = model_of("mixture", "walled", form=form), walks()
+    loss, logs = loss_of(model, recognition=0.0)
+    assert logs["pose_kl"] > 0
+    bound = logs["log_likelihood"] - logs["kl"] - logs["pose_kl"]
+    torch.testing.assert_close(logs["elbo"], bound, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(loss.detach(), -bound, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(model.explain(frames, actions, TAU, seeded(3)).pose_kl.mean(), logs["pose_kl"])
+
+
+def test_the_price_of_corrected_poses_trains_what_corrects_them():
+    model = model_of("mixture", "walled", form="paper")
+    networks = list(model.landmarks.paper.parameters())
+    with_it = torch.autograd.grad(loss_of(model, recognition=0.0)[0], networks)
+    walk = model.infer(*walks(), seeded(3))
+    alone = torch.autograd.grad(walk.pose_kl[:, TAU:].mean(), networks)
+    assert any(gradient.abs().max() > 0 for gradient in alone)
+    learn = model.landmarks.learn
+
+    def for_nothing(*given):
+        learned = learn(*given)
+        return replace(learned, divergence=learned.divergence.detach())
+
+    model.landmarks.learn = for_nothing
+    without = torch.autograd.grad(loss_of(model, recognition=0.0)[0], networks)
+    for one, other, part in zip(with_it, without, alone, strict=True):
+        torch.testing.assert_close(one - other, part, rtol=1e-6, atol=1e-10)
+
+
+@pytest.mark.parametrize("term", ["regret", "recognition"])
+def test_terms_of_landmarks_count_by_their_weights(term):
+    model = model_of("mixture", "walled", form="bayes")
+    others = {"regret": 0.0, "recognition": 0.0}
+    once, thrice = (loss_of(model, **{**others, term: weight}) for weight in (1.0, 3.0))
+    assert once[1][term] > 0
+    torch.testing.assert_close((thrice[0] - once[0]).detach(), 2 * once[1][term], rtol=1e-9, atol=1e-9)
+
+
+def test_with_landmarks_true_displacements_weigh_the_regret_and_not_the_square():
+    model = model_of("mixture", "walled", form="bayes")
+    true_step = steps_of(model) + 0.5
+    once, thrice = (loss_of(model, true_step=true_step, recognition=0.0, displacement=weight) for weight in (1.0, 3.0))
+    torch.testing.assert_close((thrice[0] - once[0]).detach(), 2 * once[1]["regret"], rtol=1e-9, atol=1e-9)
+
+
+# ---- distances between beliefs
+
+
+def test_by_the_kl_distance_memory_is_read_at_the_marginal_not_at_a_sample_of_it():
+    """A sampled mean with the marginal's covariance would count the same uncertainty twice."""
+    torch.manual_seed(0)
+    settings = WorldModelConfig(
+        vae=FrameVAEConfig(width=16, code_size=4),
+        motion=MotionConfig(kind="free", noise=0.5),
+        recall=RecallConfig(neighbours=4, distance="kl"),
+    )
+    model, (frames, actions) = WorldModel(settings, FRAME, action_size=3).double(), walks()
+    reads = []
+    read = model.read
+    model.read = lambda memory, query, reading=None: reads.append(query) or read(memory, query, reading)
+    for seed in (3, 4):
+        model.explain(frames, actions, TAU, seeded(seed))
+    here = Belief(model.motion.start(2))
+    marginal = model.motion.believe(here, actions)[:, TAU:]
+    for query in reads:
+        torch.testing.assert_close(query.mean, marginal.mean)
+        torch.testing.assert_close(query.covariance, marginal.covariance)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""The memory that training reads: a frame is encoded only if it is retrieved."""
+
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int, Int64
+from torch import Tensor
+
+from gtmsm.model.frame_vae import FrameVAE
+from gtmsm.model.memory import Distance, Neighbours, nearest
+from gtmsm.model.recall import Prior
+from gtmsm.tensors import Belief, Gaussian, gather
+
+
+class FrameMemory:
+    """A memory of frames at known places, which encodes what a read retrieves, and nothing else.
+
+    Poses do not depend on frames, so a search needs no codes; of 256 memorised frames 50 are typically retrieved. The
+    frames to explain are encoded in the same call (`asked_code`). A captured CUDA graph needs fixed shapes: it gives a
+    `capacity`, and steps whose retrieved frames exceed it are marked as not `complete`. Readable once.
+    """
+
+    def __init__(
+        self,
+        place: Belief,
+        frames: Float[Tensor, "batch time channel height width"],
+        asked: Int64[Tensor, "batch asked"],
+        vae: FrameVAE,
+        prior: Prior,
+        capacity: int | None,
+    ) -> None:
+        """`place` of the memorised steps, the first of `frames`; `asked` are the steps to explain."""
+        self.place, self._frames, self._asked = place, frames, asked
+        self._vae, self._prior, self._capacity = vae, prior, capacity
+        self.asked_code: Gaussian
+        """q(z|x) of the frames to explain; known once the memory was read."""
+        self.complete: Bool[Tensor, "batch asked"] | None = None
+        self.needed: Int[Tensor, ""] | None = None
+
+    def __len__(self) -> int:
+        """How many entries each memory of the batch holds."""
+        return self.place.mean.shape[1]
+
+    @property
+    def batch(self) -> int:
+        """How many memories these are."""
+        return len(self.place.mean)
+
+    def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
+        """The k entries nearest to each query."""
+        return nearest(self.place, query, k, distance)
+
+    def place_at(self, index: Int[Tensor, "batch *which"]) -> Float[Tensor, "batch *which P"]:
+        """Where the entries `index` are."""
+        return gather(self.place.mean, index)
+
+    def retrieve(
+        self, index: Int[Tensor, "batch time K"]
+    ) -> tuple[Gaussian, Int[Tensor, "batch time K"], Float[Tensor, "rows tokens width"] | None]:
+        """Codes of the entries `index` in one flat bank, their rows in it, and what the prior made of each row."""
+        batch, steps = self._frames.shape[:2]
+        first = steps * torch.arange(batch, device=index.device)[:, None]
+        if index.shape[-1] == len(self):  # all are wanted
+            entry = (first + torch.arange(len(self), device=index.device)).flatten()
+            row = index + len(self) * torch.arange(batch, device=index.device).view(-1, 1, 1)
+        else:
+            found = distinct(index, len(self), steps, self._capacity)
+            entry, row, self.needed = found.entry, found.row, found.needed
+            self.complete = None if self._capacity is None else found.complete
+        asked = (first + self._asked).flatten()
+        code = self._vae.encode(self._frames.flatten(0, 1), torch.cat([asked, entry]))
+        (mean, bank_mean), (log_var, bank_log_var) = (
+            part.split([len(asked), len(entry)]) for part in (code.mean, code.log_var)
+        )
+        self.asked_code = Gaussian(mean, log_var).unflatten(0, (batch, -1))
+        bank = Gaussian(bank_mean, bank_log_var)
+        return bank, row, self._prior.digest(bank)
+
+
+class Distinct(NamedTuple):
+    """The entries of a batch of memories that are retrieved at all."""
+
+    entry: Int64[Tensor, "capacity"]
+    """Entry i of memory b as number b pitch + i, ascending; 0 where capacity is left over."""
+    row: Int64[Tensor, "batch time K"]
+    """Where in that list each retrieved entry is; 0 where it exceeds the capacity."""
+    complete: Bool[Tensor, "batch time"]
+    """Whether the list holds all that a query retrieves."""
+    needed: Int64[Tensor, ""]
+    """How many there are, whether the list holds them or not."""
+
+
+@torch.no_grad()
+def distinct(index: Int64[Tensor, "batch time K"], n: int, pitch: int, capacity: int | None) -> Distinct:
+    """Every retrieved entry of memories of n entries once; without a `capacity` the device is waited for."""
+    clip = torch.arange(len(index), device=index.device)
+    number = index + n * clip.view(-1, 1, 1)
+    used = torch.zeros(len(index) * n, dtype=torch.int64, device=index.device).index_fill_(0, number.flatten(), 1)
+    count = used.cumsum(0)
+    needed = count[-1]
+    size = int(needed) if capacity is None else capacity
+    every = (torch.arange(n, device=index.device) + pitch * clip[:, None]).flatten()
+    # Entry number c is written to place c - 1; what is unused or exceeds the capacity goes to a last place, cut off.
+    place = torch.where(used.bool(), count - 1, size).clamp_(max=size)
+    entry = torch.zeros(size + 1, dtype=torch.int64, device=index.device).scatter_(0, place, every)[:size]
+    row = place[number]
+    complete = row.amax(-1) < size
+    return Distinct(entry, torch.where(row < size, row, 0), complete, needed)

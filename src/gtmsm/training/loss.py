@@ -1,0 +1,183 @@
+"""What an update minimises: the negative bound of a clip, and the terms beside it."""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gtmsm.config import config, require
+from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.recall import RecallConfig
+
+
+@config
+class ObjectiveConfig:
+    """What training maximises beside the bound."""
+
+    displacement: float = 0.0
+    """Weight, in nats per squared unit and step, of the regression of d_t on the true displacements (section 4.2.2):
+    targets only, the model never sees them. 0: none."""
+    displacement_after: int = 0
+    """Steps that the regression leaves out at the beginning of a clip: a window cut from the middle of a walk begins
+    with an unknown velocity, and learning from it would bias how an agent at rest sets out."""
+    foresight: float = 0.0
+    """Weight, in nats per squared error summed over a frame, of decoding the prior's mean: what imagination will show
+    (not in the paper). 0: none."""
+    poses_from_bound: bool = True
+    """Whether the bound trains the motion as well; otherwise only prospecting and the displacements do."""
+    regret: float = 0.0
+    """The regression with landmarks and without true displacements: weight, in nats per unit and step, of the distance
+    between planned steps and those that the model has recognised."""
+    recognition: float = 1.0
+    """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
+    with landmarks only. Poses follow from the true displacements where these are learned from, else they are the
+    model's own."""
+    recognition_only: bool = False
+    """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
+    targets: int = 0
+    """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be maximised."""
+        require(
+            not self.recognition_only or self.displacement > 0,
+            "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
+        )
+        for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
+            require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
+
+
+class Loss(nn.Module):
+    """The loss of a model on clips, whose first tau steps are memorised."""
+
+    def __init__(self, model: WorldModel, objective: ObjectiveConfig) -> None:
+        super().__init__()
+        self.model, self.objective = model, objective
+
+    @property
+    def names(self) -> list[str]:
+        """What `forward` logs."""
+        objective, with_landmarks = self.objective, self.model.landmarks is not None
+        if objective.recognition_only:
+            return ["recognition"]
+        extra = {
+            "foresight": objective.foresight > 0,
+            "displacement": objective.displacement > 0,
+            "pose_kl": with_landmarks,
+            "regret": with_landmarks,
+            "recognition": with_landmarks and objective.recognition > 0,
+            "left_out": True,
+        }
+        return ["elbo", "log_likelihood", "kl", *(name for name, there in extra.items() if there)]
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch time channel height width"],
+        a: Float[Tensor, "batch time A"],
+        true_step: Float[Tensor, "batch time D"],
+        tau: int,
+        reading: RecallConfig,
+        generator: torch.Generator,
+        capacity: int | None = None,
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
+        """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
+
+        `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
+        their share is logged. None: as many as are retrieved.
+        """
+        model, objective = self.model, self.objective
+        if objective.recognition_only:
+            loss = self._recognition_of(x, true_step)
+            return loss, {"recognition": loss.detach()}, None
+        walk = model.infer(x, a, generator)
+        known = walk if objective.poses_from_bound else walk.detached()
+        asked = draw_steps(len(x), tau, x.shape[1], objective.targets, generator)
+        foreseen = model.foresee(x, a, known, tau, asked, reading, generator, capacity)
+        seen, codes = at_steps(x, asked, tau), [foreseen.z]
+        if objective.foresight:
+            codes.append(foreseen.forecast.peak())
+        logits, *peak = model.vae.logits(torch.cat(codes)).split(len(x))
+        elbo = Elbo(
+            model.vae.log_likelihood(seen, logits),
+            foreseen.forecast.divergence(foreseen.code, foreseen.z),
+            None if known.pose_kl is None else at_steps(known.pose_kl, asked, tau),
+        )
+        mean = _Mean(foreseen)
+        logs = {name: mean(each) for name, each in elbo.parts().items()} | {"left_out": mean.left_out}
+        loss = mean(-elbo.bound)
+        logs["elbo"] = -loss
+        if objective.foresight:
+            error2 = mean(model.vae.error2(seen, *peak))
+            loss = loss + objective.foresight * error2
+            logs["foresight"] = error2 / x[0, 0].numel()
+        for name, weight, value in self._of_the_motion(walk, a, true_step):
+            logs[name] = value
+            loss = loss + weight * value
+        return loss, {name: value.detach() for name, value in logs.items()}, foreseen.needed
+
+    def _of_the_motion(
+        self, walk: Walk, a: Float[Tensor, "batch time A"], true_step: Float[Tensor, "batch time D"]
+    ) -> list[tuple[str, float, Float[Tensor, ""]]]:
+        """Name, weight and value of the terms that train the motion and landmarks."""
+        motion, objective, terms = self.model.motion, self.objective, []
+        after = slice(objective.displacement_after, None)
+        if objective.displacement:
+            step = motion.displacement(walk.mean) if walk.step is None else walk.step
+            error2 = (step - true_step)[:, after].square().sum(-1).mean()
+            # Steps that slip or are blocked would bias a mean: with landmarks, the regret below is minimised instead.
+            terms.append(("displacement", objective.displacement if walk.learned is None else 0.0, error2))
+        if walk.learned is None:
+            return terms
+        made = true_step if objective.displacement else motion.displacement(walk.mean.detach())
+        regret = motion.regret(walk.learned.before.detach(), a, made)[:, after].mean()
+        terms.append(("regret", objective.displacement or objective.regret, regret))
+        if objective.recognition:
+            terms.append(("recognition", objective.recognition, self._recognition(walk, true_step)))
+        return terms
+
+    def _recognition(self, walk: Walk, true_step: Float[Tensor, "batch time D"]) -> Float[Tensor, ""]:
+        """How badly places are recognised, by the path that true displacements make, or the model's own."""
+        model = self.model
+        assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
+        own = walk.mean[..., : model.motion.noisy].detach()
+        path = model.motion.retrace(true_step) if self.objective.displacement else own
+        landmarks = model.require_landmarks("recognise places")
+        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.said)
+
+    def _recognition_of(
+        self, x: Float[Tensor, "batch time channel height width"], true_step: Float[Tensor, "batch time D"]
+    ) -> Float[Tensor, ""]:
+        """The loss of recognising places, with all else fixed."""
+        model, landmarks = self.model, self.model.require_landmarks("recognise places")
+        with torch.no_grad():
+            code = model.vae.encode(x)
+            with torch.autocast(x.device.type, enabled=False):
+                lookup = landmarks.look_back(code, code, 0)
+        return landmarks.recognition_loss(code, lookup, model.motion.retrace(true_step))
+
+
+class _Mean:
+    """The mean over the steps that are complete; 0 where none is."""
+
+    def __init__(self, foreseen: Foreseen) -> None:
+        self.weight: Tensor | None = None
+        self.left_out = foreseen.z.new_zeros(())
+        if foreseen.complete is not None:
+            complete = foreseen.complete.flatten().to(foreseen.z.dtype)
+            share = complete.mean()
+            self.left_out = 1 - share
+            self.weight = complete / (len(complete) * share).clamp_min(1)
+
+    def __call__(self, each: Float[Tensor, "batch asked"]) -> Float[Tensor, ""]:
+        """A step that is left out may hold anything but NaN: its codes are those of another frame."""
+        return each.mean() if self.weight is None else each.flatten() @ self.weight
+
+
+def draw_steps(
+    batch: int, first: int, end: int, count: int, generator: torch.Generator
+) -> Int[Tensor, "batch count"] | None:
+    """`count` different steps from `first` to `end` for each clip, at random; None: all of them, in order."""
+    if not count or count >= end - first:
+        return None
+    lots = torch.rand(batch, end - first, device=generator.device, generator=generator)
+    return first + lots.topk(count, dim=1).indices

@@ -1,0 +1,103 @@
+"""Adam in groups: rates, clipping, what is held, and updates that are not finite."""
+
+import pytest
+import torch
+from torch import nn
+
+from gtmsm.training.optimiser import Optimiser, Schedule
+
+SCHEDULE = Schedule(1e-2, 1e-2, 1, 0)
+
+
+def two_groups(schedule=SCHEDULE, clip_norm=10.0):
+    first, second = (nn.Parameter(torch.tensor(value)) for value in ([1.0, -2.0], [0.5]))
+    return first, second, Optimiser({"first": [first], "second": [second]}, schedule, clip_norm)
+
+
+def step(optimiser, loss, *gradients):
+    """One update with these gradients."""
+    for (parameter, *_), gradient in zip(optimiser.groups.values(), gradients, strict=True):
+        parameter.grad = torch.tensor(gradient)
+    return float(optimiser.step(torch.tensor(loss)))
+
+
+def test_updates_are_those_of_pytorchs_adam():
+    first, second, optimiser = two_groups()
+    plain = [nn.Parameter(first.detach().clone()), nn.Parameter(second.detach().clone())]
+    adam = torch.optim.Adam(plain, lr=1e-2)
+    for gradients in (([0.3, -0.1], [0.2]), ([0.1, 0.4], [-0.5])):
+        step(optimiser, 1.0, *gradients)
+        for parameter, gradient in zip(plain, gradients, strict=True):
+            parameter.grad = torch.tensor(gradient)
+        adam.step()
+    torch.testing.assert_close([first, second], plain)
+
+
+def test_groups_that_are_clipped_together_share_a_norm_and_others_do_not():
+    moved = {}
+    for together in (("all", "all"), ("one", "other")):
+        _, second, optimiser = two_groups(clip_norm=1.0)
+        optimiser.pace({"first": 1.0, "second": 1.0}, dict(zip(("first", "second"), together, strict=True)))
+        assert step(optimiser, 0.0, [30.0, 40.0], [0.5]) == pytest.approx((2500 + 0.25) ** 0.5)
+        moved[together[0]] = optimiser.state(second)["exp_avg"].item()
+    assert moved["one"] == pytest.approx(0.1 * 0.5)
+    assert moved["all"] == pytest.approx(0.1 * 0.5 / 50, rel=1e-3)
+
+
+def test_what_is_held_neither_moves_nor_counts_nor_gathers_momentum():
+    first, second, optimiser = two_groups(clip_norm=1.0)
+    optimiser.pace({"first": 1.0, "second": 0.0}, {"first": "all", "second": "all"})
+    assert step(optimiser, 0.0, [0.3, 0.4], [1e6]) == pytest.approx(0.5)
+    assert second.item() == 0.5
+    assert not optimiser.state(second)
+    assert optimiser.state(first)["exp_avg"].tolist() == pytest.approx([0.03, 0.04])
+
+
+@pytest.mark.parametrize("broken", ["loss", "gradient"])
+@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+def test_an_update_that_is_not_finite_changes_nothing_and_is_remembered(broken, number):
+    first, second, optimiser = two_groups()
+    step(optimiser, 1.0, [0.3, -0.1], [0.2])
+    before = [first.detach().clone(), second.detach().clone()]
+    moments = optimiser.state(first)["exp_avg"].clone()
+    step(optimiser, number if broken == "loss" else 1.0, [number if broken == "gradient" else 0.1, 0.2], [0.1])
+    assert int(optimiser.count) == int(optimiser.first_bad) == 2
+    torch.testing.assert_close([first.detach(), second.detach()], before, rtol=0, atol=0)
+    torch.testing.assert_close(optimiser.state(first)["exp_avg"], moments, rtol=0, atol=0)
+    step(optimiser, 1.0, [0.3, -0.1], [0.2])
+    assert int(optimiser.first_bad) == 2 and first[0] != before[0][0]
+
+
+@pytest.mark.parametrize(("count", "rate"), [(0, 1e-3), (50, 5.5e-4), (100, 1e-4), (500, 1e-4)])
+def test_the_rate_falls_linearly_and_stays(count, rate):
+    assert float(Schedule(1e-3, 1e-4, 100, 0).rate(torch.tensor(count))) == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(("count", "share"), [(0, 0.0), (5, 0.5), (10, 1.0), (20, 1.0)])
+def test_the_rate_may_rise_first(count, share):
+    assert float(Schedule(1e-3, 1e-3, 100, 10).rate(torch.tensor(count))) == pytest.approx(share * 1e-3)
+
+
+def test_each_group_learns_at_its_own_rate():
+    _, _, optimiser = two_groups()
+    optimiser.pace({"first": 1.0, "second": 3.0}, {"first": "all", "second": "all"})
+    assert optimiser.rates == pytest.approx({"first": 1e-2, "second": 3e-2})
+
+
+def test_what_is_restored_goes_on_as_if_nothing_had_happened():
+    first, _, optimiser = two_groups()
+    step(optimiser, 1.0, [0.3, -0.1], [0.2])
+    other, _, again = two_groups()
+    other.data.copy_(first.data)
+    again.count.copy_(optimiser.count)
+    again.restore(other, {name: value.clone() for name, value in optimiser.state(first).items()})
+    for each in (optimiser, again):
+        step(each, 1.0, [-0.2, 0.4], [0.2])
+    torch.testing.assert_close(first, other, rtol=0, atol=0)
+
+
+def test_moments_of_version_0_1_have_the_count_of_the_run():
+    parameter, _, optimiser = two_groups()
+    optimiser.count.fill_(7)
+    optimiser.restore(parameter, {"exp_avg": torch.zeros(2), "exp_avg_sq": torch.ones(2)})
+    assert optimiser.state(parameter)["step"].item() == 7

@@ -9,6 +9,7 @@ from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
+from gtmsm.kernels.rays.attend import attend
 from gtmsm.model import ray_attention
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -181,6 +182,7 @@ def test_reading_in_portions_is_reading_at_once(monkeypatch, at_once):
 @pytest.mark.parametrize("neighbours", [3, 0])
 def test_training_reads_what_memorising_wrote(choice, neighbours):
     model, (frames, actions) = model_of(choice, neighbours), walks()
+    model.motion.noise = 0.0
     memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
     assert memory.digest.shape == (2, TAU, 6, 64)
     prior = model.imagine(memory, here, actions[:, TAU:]).prior
@@ -268,7 +270,7 @@ def test_kernels_make_the_same_forecast_and_gradients(triton_device):
     made = []
     for implementation in ("cuda", "readable"):
         with forced(implementation):
-            one = asked(model_of())
+            one = asked(model_of(), entries=2, k=2)
             code = Gaussian(*(part.float().to(triton_device) for part in (one.bank.mean, one.bank.log_var)))
             near = Neighbours(*(part.to(triton_device) for part in (one.neighbours.index, one.neighbours.distance2)))
             relative = one.relative.float().to(triton_device)
@@ -295,6 +297,17 @@ def test_gradients_of_slices_come_back_side_by_side(written):
     made = [Tripled.apply(part, wanted if here else None) for (part, wanted), here in zip(slices, written, strict=True)]
     (torch.cat(made, -1) * weight).sum().backward()
     torch.testing.assert_close(x.grad, 3 * weight, rtol=0, atol=0)
+
+
+def test_attention_writes_gradients_of_slices_where_they_are_wanted(triton_device):
+    x, query = (drawn(2, 5, size).float().to(triton_device).requires_grad_() for size in (64, 16))
+    with forced("cuda"):
+        slices = ray_attention._slices(x, 2)
+        found = sum(attend(query, part, 16, wanted).square().sum() for part, wanted in slices)
+        (gradient,) = torch.autograd.grad(found, x)
+    assert gradient.data_ptr() == slices[0][1].data_ptr()
+    plain = sum(attend.readable(query, part, 16).square().sum() for part in x.chunk(2, -1))
+    torch.testing.assert_close(gradient, torch.autograd.grad(plain, x)[0])
 
 
 def test_slices_without_gradients_want_none():

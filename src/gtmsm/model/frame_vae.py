@@ -94,7 +94,7 @@ class FrameVAE(nn.Module):
         logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
         """Squared errors of the frames that `logits` stand for, summed over each."""
-        return (x - torch.sigmoid(logits)).square().sum((-3, -2, -1))
+        return F.mse_loss(torch.sigmoid(logits), x, reduction="none").sum((-3, -2, -1))
 
     def logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""

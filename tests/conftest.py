@@ -2,7 +2,8 @@
 
 import importlib.util
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
@@ -50,6 +51,14 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
     """Colours that change slowly and never repeat: no two places look alike."""
     coarse = torch.rand(n, 3, 5, 5, generator=torch.Generator().manual_seed(seed))
     return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where the parent process ignores it, as `nohup make test &` does."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_one_line(refused, monkeypatch: pytest.Mon
     assert refused("compare") == "[Errno 5] Input/output error: 'disk'"
 
 
-def test_an_interrupted_verb_ends_with_130(gtmsm, monkeypatch: pytest.MonkeyPatch):
+def test_an_interrupted_verb_ends_with_130(gtmsm, ctrl_c: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli, "_compare", lambda words: signal.raise_signal(signal.SIGINT))
     assert gtmsm("compare") == (130, "", "gtmsm: interrupted\n")
 

@@ -112,6 +112,17 @@ def test_targets_of_a_clip_are_different_steps_of_its_future(monkeypatch):
     assert set(torch.stack(asked).flatten().tolist()) == set(range(TAU, TAU + FUTURE))
 
 
+def test_means_over_complete_steps_are_not_rounded_under_autocast():
+    model, (frames, actions) = model_of("mixture", "walled").float(), (part.float() for part in walks())
+    loss = Loss(model, ObjectiveConfig())
+    given = frames, actions, torch.zeros(2, TAU + FUTURE, 2), TAU, model.settings.recall
+    with torch.autocast("cpu", torch.bfloat16):
+        plain, _, needed = loss(*given, seeded())
+        bounded, logs, _ = loss(*given, seeded(), int(needed))
+    assert logs["left_out"] == 0
+    torch.testing.assert_close(bounded, plain, rtol=1e-6, atol=0)
+
+
 # ---- the regression of displacements
 
 ROUNDING = 1e-28

@@ -232,7 +232,7 @@ def test_a_crash_after_prospecting_does_not_report_the_search_twice(tmp_path: Pa
     assert left_in(tmp_path) == left_in(uninterrupted)
 
 
-def test_a_second_interruption_is_not_swallowed(tmp_path: Path):
+def test_a_second_interruption_is_not_swallowed(tmp_path: Path, ctrl_c: None):
     def impatient(calls: int, n: int, clip: Clip) -> Clip:
         signal.raise_signal(signal.SIGINT)
         signal.raise_signal(signal.SIGINT)

@@ -77,8 +77,9 @@ class Fast:
 class Operator(Generic[P, R]):
     """A readable function, and what PyTorch's dispatcher replaces it by."""
 
-    def __init__(self, readable: Callable[P, R], modules: dict[str, str]) -> None:
+    def __init__(self, readable: Callable[P, R], modules: dict[str, str], mutates: Sequence[str] = ()) -> None:
         self.readable = readable
+        self._mutates = mutates
         self.name = readable.__name__
         self.enabled = True
         """Set to False to run the readable function everywhere: what does the fast one save?"""
@@ -125,9 +126,17 @@ class Operator(Generic[P, R]):
 
     def _register(self, signature: inspect.Signature) -> tuple[Any, Any]:
         """Define `gtmsm::name` and `gtmsm::name_backward`, each with all that PyTorch may ask of it."""
-        schema = ", ".join(f"{_torch_type(p.annotation)} {name}" for name, p in signature.parameters.items())
+        schema = ", ".join(
+            f"{_torch_type(p.annotation, name in self._mutates and name)} {name}"
+            for name, p in signature.parameters.items()
+        )
         name, back = self.name, f"{self.name}_backward"
         LIBRARY.define(f"{name}({schema}) -> Tensor[]")
+        if self._mutates:
+            LIBRARY.impl(name, self._fake_outputs, "Meta")
+            for device in ("cpu", "cuda"):
+                LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
+            return getattr(torch.ops.gtmsm, name).default, None
         LIBRARY.define(f"{back}(Tensor?[] gradients, Tensor[] made, bool[] needed, {schema}) -> Tensor[]")
         LIBRARY.impl(name, self._readable_outputs, "CompositeExplicitAutograd")
         LIBRARY.impl(back, self._readable_gradients, "CompositeExplicitAutograd")
@@ -216,9 +225,12 @@ def _fake_gradients(
     return [torch.empty_like(x) for x in _chosen(args, needed)]
 
 
-def operator(**modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:
-    """Make a readable function an operator; `modules` name its fast implementations by device."""
-    return lambda readable: Operator(readable, modules)
+def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:
+    """Make a readable function an operator; `modules` name its fast implementations by device.
+
+    One that writes to some of its arguments names them in `mutates`; it has no gradients.
+    """
+    return lambda readable: Operator(readable, modules, mutates)
 
 
 def _chosen(args: Sequence[Any], needed: Sequence[bool]) -> list[Tensor]:
@@ -240,8 +252,8 @@ def _count_outputs(annotation: Any) -> int:
     return len(get_args(annotation)) or 1
 
 
-def _torch_type(annotation: Any) -> str:
-    """An annotation in the language of operator schemas; shapes are left out."""
+def _torch_type(annotation: Any, alias: str | bool = False) -> str:
+    """An annotation in the language of operator schemas, without shapes; an `alias` marks what is written to."""
     options = [option for option in get_args(annotation) if option is not type(None)]
     optional = "?" if len(options) < len(get_args(annotation)) else ""
     if options:
@@ -249,5 +261,5 @@ def _torch_type(annotation: Any) -> str:
     if isinstance(getattr(annotation, "array_type", annotation), type) and issubclass(
         getattr(annotation, "array_type", annotation), Tensor
     ):
-        return f"Tensor{optional}"
+        return f"Tensor{f'({alias}!)' if alias else ''}{optional}"
     return {bool: "bool", int: "int", float: "float", str: "str", torch.dtype: "ScalarType"}[annotation] + optional

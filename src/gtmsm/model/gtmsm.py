@@ -251,6 +251,16 @@ class WorldModel(nn.Module):
             query = self.motion.believe(here, actions)
         return Dream(poses, partial(self.read, memory, query), self.vae.decode, generator)
 
+    def forward(
+        self,
+        frames: Float[Tensor, "batch time channel height width"],
+        actions: Float[Tensor, "batch time A"],
+        plan: Float[Tensor, "batch later A"],
+    ) -> Float[Tensor, "batch later channel height width"]:
+        """The frames that `plan` would show after a walk: memorise, then imagine. What `torch.compile` compiles."""
+        memory, here = self.memorise(frames, actions)
+        return self.imagine(memory, here, plan).frames
+
     def read(self, memory: Memory | FrameMemory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
         """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer.
 

@@ -49,8 +49,10 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     model.load_weights(_below("model", tensors), path)
     updater.count.copy_(tensors["count"])
     for name, parameter in model.named_parameters():
-        if state := _below(f"optimiser.{name}", tensors):
-            updater.optimiser.restore(parameter, state)
+        saved = _below(f"optimiser.{name}", tensors)
+        for key, value in updater.optimiser.state(parameter).items():
+            # Checkpoints of version 0.1 have one count for all groups.
+            value.copy_(saved.get(key, tensors["count"]) if key == "step" else saved[key])
     for name, total in _below("sums", tensors).items():
         updater.sums[name].copy_(total)
     updater.generator.set_state(_generator(path, tensors["generator"], updater))

@@ -103,9 +103,10 @@ class Loss(nn.Module):
             None if known.pose_kl is None else at_steps(known.pose_kl, asked, tau),
         )
         mean = _Mean(foreseen)
-        logs = {name: mean(each) for name, each in elbo.parts().items()} | {"left_out": mean.left_out}
-        loss = mean(-elbo.bound)
-        logs["elbo"] = -loss
+        parts = elbo.parts()
+        logs = dict(zip(parts, mean(torch.stack(list(parts.values()))), strict=True))
+        loss = sum((value for name, value in logs.items() if name != "log_likelihood"), -logs["log_likelihood"])
+        logs |= {"elbo": -loss, "left_out": mean.left_out}
         if objective.foresight:
             error2 = mean(model.vae.error2(seen, *peak))
             loss = loss + objective.foresight * error2
@@ -164,13 +165,16 @@ class _Mean:
         self.left_out = foreseen.z.new_zeros(())
         if foreseen.complete is not None:
             complete = foreseen.complete.flatten().to(foreseen.z.dtype)
-            share = complete.mean()
-            self.left_out = 1 - share
-            self.weight = complete / (len(complete) * share).clamp_min(1)
+            count = complete.sum()
+            self.left_out = 1 - count / len(complete)
+            self.weight = complete / count.clamp_min(1)
 
-    def __call__(self, each: Float[Tensor, "batch asked"]) -> Float[Tensor, ""]:
-        """A step that is left out may hold anything but NaN: its codes are those of another frame."""
-        return each.mean() if self.weight is None else each.flatten() @ self.weight
+    def __call__(self, each: Float[Tensor, "*terms batch asked"]) -> Float[Tensor, "*terms"]:
+        """Steps that are left out read codes of other frames: finite numbers, which count 0 times."""
+        if self.weight is None:
+            return each.mean((-2, -1))
+        with torch.autocast(each.device.type, enabled=False):  # it would round this product to bfloat16
+            return each.flatten(-2) @ self.weight
 
 
 def draw_steps(

@@ -1,4 +1,4 @@
-"""PyTorch's Adam, as App. A uses it, for groups of parameters that learn at rates of their own."""
+"""Adam, as App. A uses it, for groups of parameters that learn at rates of their own."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -6,7 +6,8 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.utils import clip_grads_with_norm_, get_total_norm
+
+from gtmsm.kernels.adam import BLOCK, adam_step
 
 
 class Schedule(NamedTuple):
@@ -26,55 +27,69 @@ class Schedule(NamedTuple):
 
 
 class Optimiser:
-    """Adam for named groups of parameters; all of its state is on the device, so that an update can be captured.
+    """Adam for named groups of parameters, which become views of one vector: a step is a few calls for any model.
 
-    A group is held while its rate is 0: its gradients neither count in the clipping norm nor enter Adam's moments. An
-    update whose loss or gradient is not finite is counted in `first_bad` and changes nothing else.
+    A group is held while its rate is 0: its gradients neither count in the clipping norm nor enter its moments. An
+    update whose loss or gradient is not finite is remembered in `first_bad`, and changes nothing else. All state is on
+    the device, so that an update can be captured.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
         self.groups = {name: list(parameters) for name, parameters in groups.items() if parameters}
         self.schedule, self.clip_norm = schedule, clip_norm
-        device = next(iter(self.groups.values()))[0].device
+        some = next(iter(self.groups.values()))[0]
+        device, sizes = some.device, [sum(p.numel() for p in group) for group in self.groups.values()]
+        self._padding = [some.new_zeros(-size % BLOCK, requires_grad=False) for size in sizes]
+        total = sum(sizes) + sum(map(len, self._padding))
+        self._weight, self._first, self._second = (some.new_zeros(total, requires_grad=False) for _ in range(3))
+        blocks = torch.tensor([-(-size // BLOCK) for size in sizes])
+        self._group = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(blocks).to(device)
+        self._counts = torch.zeros(len(sizes), dtype=torch.int64, device=device)
+        """Updates that each group has seen; held ones see none."""
         self.count, self.first_bad = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
         """Updates done, and the number of the first that was not finite; 0 while there is none."""
-        self._rates = torch.zeros(len(self.groups), device=device)
-        self._adam = torch.optim.Adam(
-            [{"params": group, "lr": rate} for group, rate in zip(self.groups.values(), self._rates, strict=True)],
-            betas=(0.9, 0.999),
-            eps=1e-8,
-            fused=True,
-            capturable=device.type == "cuda",
-        )
+        self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
+        begin = 0
+        for number, (group, padding) in enumerate(zip(self.groups.values(), self._padding, strict=True)):
+            for parameter in group:
+                self._move(parameter, begin, number)
+                begin += parameter.numel()
+            begin += len(padding)
         self.pace(dict.fromkeys(self.groups, 1.0), dict.fromkeys(self.groups, "all"))
+
+    def _move(self, parameter: nn.Parameter, begin: int, group: int) -> None:
+        """Make a parameter a view of the vector, with the layout it has."""
+        weight, first, second = (
+            part.as_strided(parameter.shape, parameter.stride(), begin)
+            for part in (self._weight, self._first, self._second)
+        )
+        weight.copy_(parameter.data)
+        parameter.data = weight
+        self._moments[parameter] = {"exp_avg": first, "exp_avg_sq": second, "step": self._counts[group]}
 
     def pace(self, faster: Mapping[str, float], together: Mapping[str, str]) -> None:
         """How much faster than the schedule each group learns, and which groups' gradients are clipped together."""
-        self._faster = self._rates.new_tensor([faster[name] for name in self.groups])
-        self._held = [p for name, group in self.groups.items() if not faster[name] for p in group]
-        self._clipped: dict[str, list[nn.Parameter]] = {}
-        for name, group in self.groups.items():
-            if faster[name]:
-                self._clipped.setdefault(together[name], []).extend(group)
+        clips = list(dict.fromkeys(together[name] for name in self.groups))
+        number = [clips.index(together[name]) if faster[name] else -1 for name in self.groups]
+        self._faster = self._weight.new_tensor([faster[name] for name in self.groups])
+        self._clip = torch.tensor(number, dtype=torch.int32, device=self._weight.device)
 
     def step(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
         """One update from the gradients of all parameters, which are then dropped; returns their norm."""
-        for parameter in self._held:
+        parts = []
+        for group, padding in zip(self.groups.values(), self._padding, strict=True):
+            parts += [_as_vector(parameter) for parameter in group]
+            parts.append(padding)
+        for parameter in self._moments:
             parameter.grad = None
-        norms = []
-        for parameters in self._clipped.values():
-            norm = get_total_norm([p.grad for p in parameters if p.grad is not None])
-            clip_grads_with_norm_(parameters, self.clip_norm, norm.to(self._rates))
-            norms.append(norm.to(self._rates))
-        total = torch.stack(norms).norm()
-        bad = ~(loss.detach() + total).isfinite()
-        torch.mul(self._faster, self.schedule.rate(self.count).to(self._faster), out=self._rates)
-        self._adam.found_inf = bad.to(torch.float32)  # type: ignore[attr-defined]  # as GradScaler tells it to skip
-        self._adam.step()
-        self._adam.zero_grad()
+        rates = self._faster * self.schedule.rate(self.count)
+        norm = adam_step(
+            self._weight, self._first, self._second, self._counts, torch.cat(parts), self._group,
+            rates.to(self._faster), self._clip, self.clip_norm, loss.detach(),
+        )  # fmt: skip
         self.count += 1
-        torch.where(bad & (self.first_bad == 0), self.count, self.first_bad, out=self.first_bad)
-        return total
+        torch.where((self.first_bad == 0) & ~norm.isfinite(), self.count, self.first_bad, out=self.first_bad)
+        return norm
 
     @property
     def rates(self) -> dict[str, float]:
@@ -83,14 +98,15 @@ class Optimiser:
         return {name: rate * float(faster) for name, faster in zip(self.groups, self._faster, strict=True)}
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Adam's moments of a parameter and how often it was updated; empty before its first update."""
-        return self._adam.state[parameter]  # type: ignore[no-any-return]
+        """Adam's moments of a parameter, and how many updates it has seen; write into them to restore them."""
+        return self._moments[parameter]
 
-    def restore(self, parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
-        """Put back what `state` returned; the moments of version 0.1 come without a count of their own."""
-        step = state.get("step", self.count).to(device=parameter.device, dtype=torch.float32)
-        moments = {
-            name: torch.empty_like(parameter, requires_grad=False).copy_(state[name])
-            for name in ("exp_avg", "exp_avg_sq")
-        }
-        self._adam.state[parameter] = {"step": step.clone(), **moments}
+
+def _as_vector(parameter: nn.Parameter) -> Float[Tensor, "size"]:
+    """A parameter's gradient in the order in which the parameter lies in memory; zeros where it has none."""
+    grad = parameter.grad
+    if grad is None:
+        return torch.zeros_like(parameter.data).as_strided((parameter.numel(),), (1,))
+    if grad.stride() != parameter.stride():
+        grad = torch.empty_like(parameter.data).copy_(grad)
+    return grad.as_strided((parameter.numel(),), (1,))

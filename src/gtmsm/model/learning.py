@@ -186,9 +186,9 @@ def _recognition(
     """How badly places are recognised, by the path that true displacements make, or the model's own."""
     landmarks = model.require_landmarks("recognise places")
     assert inferred.codes is not None and inferred.lookup is not None and inferred.learned is not None
-    own = inferred.mean[..., : model.motion.noisy].detach()
+    own = inferred.mean[..., : model.motion.pose_size].detach()
     path = model.motion.retrace(true_step) if objective.displacement else own
-    return landmarks.recognition_loss(inferred.codes, inferred.lookup, path, inferred.learned.said)
+    return landmarks.recognition_loss(inferred.codes, inferred.lookup, path, inferred.learned.match)
 
 
 def _foresee(

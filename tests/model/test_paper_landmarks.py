@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from gtmsm.kernels.scans.blend_scan import blend_scan
+from gtmsm.model.paper_landmarks import blend_scan
+from gtmsm.pose import space_of
 
 
 def drawn(*shape, seed=0):
@@ -30,7 +31,8 @@ def constant(variance):
 
 def test_two_landmarks_pull_the_plan_by_their_weights():
     past = number(3.0, 0.0, 0.0, 2.0).view(1, 2, 2), number(0.1, 0.2).view(1, 2, 1)
-    state, marginal, own = blend_scan(
+    (state, marginal), own = blend_scan(
+        space_of(2),
         steps_of(number(1.0, 0.0).view(1, 1, 2)),
         as_seen,
         constant(0.03),
@@ -49,7 +51,8 @@ def test_two_landmarks_pull_the_plan_by_their_weights():
 def test_a_step_of_this_walk_is_a_landmark_for_those_after_it():
     """Three steps of 1; the third sees what the first saw, and half believes it."""
     nothing = torch.zeros(1, 0, 1, dtype=torch.float64)
-    state, marginal, _ = blend_scan(
+    (state, marginal), _ = blend_scan(
+        space_of(1),
         steps_of(torch.ones(1, 3, 1, dtype=torch.float64)),
         as_seen,
         constant(0.1),
@@ -65,7 +68,8 @@ def test_a_step_of_this_walk_is_a_landmark_for_those_after_it():
 
 def test_without_weight_a_walk_goes_as_planned():
     displacement, start = drawn(3, 7, 2), drawn(3, 2, seed=1)
-    state, marginal, _ = blend_scan(
+    (state, marginal), _ = blend_scan(
+        space_of(2),
         steps_of(displacement),
         as_seen,
         constant(0.2),
@@ -82,7 +86,8 @@ def test_without_weight_a_walk_goes_as_planned():
 
 def test_a_heading_is_pulled_the_shorter_way_round_and_momentum_is_kept():
     past = number(0.0, 0.0, math.pi - 0.1).view(1, 1, 3), number(0.0).view(1, 1, 1)
-    state, _, _ = blend_scan(
+    (state, _), _ = blend_scan(
+        space_of(3),
         lambda s, t: s,
         as_seen,
         constant(0.1),
@@ -103,7 +108,8 @@ def test_gradients_agree_with_finite_differences(past, size):
     index[:, 2:, 1] = past + torch.arange(time - 2)  # of this very walk
 
     def scan(start, displacement, variance, beta, poses, variances, scale):
-        return blend_scan(
+        walk, own = blend_scan(
+            space_of(size),
             steps_of(displacement),
             as_seen,
             lambda known, t: (scale * (1 + known.sum(-1))).exp(),
@@ -113,6 +119,7 @@ def test_gradients_agree_with_finite_differences(past, size):
             beta.sigmoid(),
             (poses, variances.exp()),
         )
+        return *walk, own
 
     parts = [drawn(batch, size), drawn(batch, time, size, seed=1), drawn(batch, 1, seed=2)]
     parts += [drawn(batch, time, K, seed=3), drawn(batch, past, size, seed=4), drawn(batch, past, 1, seed=5)]

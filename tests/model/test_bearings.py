@@ -61,7 +61,7 @@ def walled() -> Walled:
     return motion
 
 
-def test_whoever_runs_into_two_walls_knows_where(walled: Walled):
+def test_an_agent_that_ran_into_two_walls_knows_where_it_is(walled: Walled):
     down, right = torch.eye(4)[1], torch.eye(4)[3]
     actions = torch.stack([down] * 6 + [right] * 6)[None]
     made = torch.tensor([1.0] * 2 + [0.0] * 4 + [1.0] * 3 + [0.0] * 3)  # two cells from one wall, three from the other
@@ -72,7 +72,7 @@ def test_whoever_runs_into_two_walls_knows_where(walled: Walled):
     assert variance < 1
 
 
-def test_whoever_has_touched_no_wall_does_not(walled: Walled):
+def test_an_agent_that_touched_no_wall_does_not(walled: Walled):
     actions = torch.eye(4)[[1, 0]][None]
     steps = actions @ walled.M.T
     before = torch.cat([torch.zeros(1, 1, 2), steps[:, :1]], dim=1)

@@ -60,7 +60,7 @@ class LandmarkConfig:
         require(self.closure >= 0, f"closure is {self.closure}; give a number of steps, or 0 for never")
         require(
             not self.closure or self.form != "paper",
-            f"closure is {self.closure}, but the paper's form has no opinions to close loops with; use form bayes",
+            f"closure is {self.closure}, but the paper's form cannot close loops; use form bayes",
         )
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")

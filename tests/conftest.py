@@ -20,7 +20,7 @@ if not torch.cuda.is_available():
 
 # Shapes in signatures are checked in every room but those that greet people: they refuse in words of their own. And
 # not in Triton's kernels: it compiles the source of a function, which the hook has rewritten ("tl is not defined").
-CHECKED = ("kernels", "worlds", "data", "evaluation", "film", "find", "model", "tensors")
+CHECKED = ("kernels", "worlds", "data", "evaluation", "film", "find", "model", "pose", "tensors")
 GREETING = {"gtmsm.model.gtmsm", "gtmsm.model.checks", "gtmsm.model.dream", "gtmsm.model.long_memory.memory"}
 
 

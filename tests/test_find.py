@@ -18,10 +18,10 @@ from gtmsm.find.align import fit_poses, off_by
 from gtmsm.find.words import headline, pose_in_words, told, worth_telling
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
-from gtmsm.model.whereabouts import Whereabouts
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalkConfig
@@ -246,10 +246,10 @@ def test_poses_are_told_with_signs_and_in_degrees():
     assert pose_in_words([-1.26, 0.5, 3 * np.pi / 2]) == "x -1.3, y +0.5, heading -90°"
 
 
-def answer(weights: list[float], unknown: float) -> Whereabouts:
+def answer(weights: list[float], unknown: float) -> PoseMixture:
     n = len(weights)
     pose = torch.stack([torch.arange(float(n)), -torch.arange(float(n))], 1)[None]
-    return Whereabouts(
+    return PoseMixture(
         torch.tensor([weights]), pose, torch.full((1, n, 1), 0.01), torch.arange(n)[None], torch.tensor([unknown])
     )
 

@@ -1,4 +1,4 @@
-"""Values the whole house passes around, and the vocabulary of shapes.
+"""Gaussians, beliefs and the vocabulary of shapes.
 
 Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
 of a pose, Z of a code, A of an action, K the number of neighbours.
@@ -56,7 +56,7 @@ class Gaussian:
         return Gaussian(gather(self.mean, index), gather(self.log_var, index))
 
     def then(self, later: "Gaussian") -> "Gaussian":
-        """Entries after entries, for every member of a batch."""
+        """The entries of both, one after the other, for every member of a batch."""
         return Gaussian(torch.cat([self.mean, later.mean], 1), torch.cat([self.log_var, later.log_var], 1))
 
     def flatten(self) -> "Gaussian":
@@ -70,11 +70,11 @@ class Gaussian:
 
 @dataclass(frozen=True)
 class Belief:
-    """Where the agent may be: a Gaussian with a full covariance, since walls couple the axes."""
+    """A Gaussian over states with a full covariance, since walls couple the axes."""
 
     mean: Float[Tensor, "*batch S"]
     covariance: Float[Tensor, "*batch S S"] | None = None
-    """None where nobody asked how sure the belief is: training reads memory by its means alone."""
+    """None where only the mean is needed: training reads memory by its means alone."""
 
     def __getitem__(self, index: object) -> "Belief":
         """The same index into mean and covariance."""
@@ -94,39 +94,6 @@ def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *
     return rows.view(*index.shape, *entries.shape[2:])
 
 
-def felt(before: Float[Tensor, "*batch D"], after: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-    """The step between two poses as the agent feels it: in its own frame where it has a heading (x, y, heading)."""
-    step = after - before
-    if step.shape[-1] != 3:
-        return step
-    x, y, turn = step.unbind(-1)
-    c, s = before[..., 2].cos(), before[..., 2].sin()
-    return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)
-
-
-def stepped(before: Float[Tensor, "*#batch D"], step: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
-    """The pose after a step that was felt so: `felt`, undone."""
-    if step.shape[-1] != 3:
-        return before + step
-    ahead, left, turn = step.unbind(-1)
-    c, s = before[..., 2].cos(), before[..., 2].sin()
-    return before + torch.stack([c * ahead - s * left, s * ahead + c * left, turn], dim=-1)
-
-
-def coordinates(size: int) -> list[slice]:
-    """Which coordinates of a pose of this size belong together: the position and, of (x, y, heading), the heading."""
-    return [slice(0, 2), slice(2, 3)] if size == 3 else [slice(0, size)]
-
-
-def apart(before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
-    """How far two poses are apart on the map, the shorter way round where they have a heading (x, y, heading)."""
-    step = after - before
-    if step.shape[-1] != 3:
-        return step
-    turn = step[..., 2:]
-    return torch.cat([step[..., :2], torch.atan2(turn.sin(), turn.cos())], dim=-1)
-
-
-def as_place(pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
-    """(x, y, cos, sin): headings of 30 and 390 degrees are the same (App. A.2)."""
-    return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)
+def applied(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
+    """M a in full float32: matrix products may round to TF32, and turns add up over hundreds of steps."""
+    return (a[..., None, :] * M).sum(-1)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gtmsm.model.bearings import find_start
 from gtmsm.model.motion import MotionConfig, Walled
-from gtmsm.tensors import stepped
+from gtmsm.pose import Plane, PlaneWithHeading
 
 START = torch.tensor([[2.0, -3.0], [0.5, 4.0]])
 
@@ -24,7 +24,7 @@ def a_path(steps: int = 20) -> Tensor:
 def test_sights_that_are_right_tell_the_start():
     path = a_path()
     sighted = (path + START[:, None])[:, :, None].expand(-1, -1, 3, -1)
-    found, agreed = find_start(path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
+    found, agreed = find_start(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
     torch.testing.assert_close(found, START)
     torch.testing.assert_close(agreed, torch.full((2,), 60.0))
 
@@ -33,7 +33,7 @@ def test_a_third_of_wrong_sights_does_not_matter():
     path = a_path()
     sighted = (path + START[:, None])[:, :, None].repeat(1, 1, 3, 1)
     sighted[:, :, 0] = 8 * torch.rand(2, 20, 2, generator=seeded(1)) - 4
-    found, agreed = find_start(path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
+    found, agreed = find_start(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
     assert (agreed >= 39).all() and (agreed < 50).all()
     torch.testing.assert_close(found, START, atol=0.1, rtol=0)
 
@@ -41,8 +41,10 @@ def test_a_third_of_wrong_sights_does_not_matter():
 def test_the_start_of_an_agent_with_a_heading():
     start = torch.tensor([[1.0, -2.0, 0.7]])
     path = torch.tensor([[[0.5, 0.0, 0.3], [1.0, 0.2, 0.9], [1.2, 1.0, 2.0]]])
-    sighted = stepped(start[:, None].expand(1, 3, 3), path)[:, :, None] + torch.tensor([0.0, 0.0, 2 * math.pi])
-    found, _ = find_start(path, sighted, torch.ones(1, 3, 1), torch.tensor([0.2, 0.2, 0.1]))
+    sighted = PlaneWithHeading().step(start[:, None].expand(1, 3, 3), path)[:, :, None] + torch.tensor(
+        [0.0, 0.0, 2 * math.pi]
+    )
+    found, _ = find_start(PlaneWithHeading(), path, sighted, torch.ones(1, 3, 1), torch.tensor([0.2, 0.2, 0.1]))
     torch.testing.assert_close(found[:, :2], start[:, :2], atol=1e-5, rtol=0)
     assert torch.cos(found[:, 2] - start[:, 2]) > 1 - 1e-6
 
@@ -59,7 +61,7 @@ def walled() -> Walled:
     return motion
 
 
-def test_whoever_runs_into_two_walls_knows_where(walled: Walled):
+def test_an_agent_that_ran_into_two_walls_knows_where_it_is(walled: Walled):
     down, right = torch.eye(4)[1], torch.eye(4)[3]
     actions = torch.stack([down] * 6 + [right] * 6)[None]
     made = torch.tensor([1.0] * 2 + [0.0] * 4 + [1.0] * 3 + [0.0] * 3)  # two cells from one wall, three from the other
@@ -70,7 +72,7 @@ def test_whoever_runs_into_two_walls_knows_where(walled: Walled):
     assert variance < 1
 
 
-def test_whoever_has_touched_no_wall_does_not(walled: Walled):
+def test_an_agent_that_touched_no_wall_does_not(walled: Walled):
     actions = torch.eye(4)[[1, 0]][None]
     steps = actions @ walled.M.T
     before = torch.cat([torch.zeros(1, 1, 2), steps[:, :1]], dim=1)

@@ -7,13 +7,14 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.scans.landmark_scan import Surprise, fuse
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
+from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig, Lookup
+from gtmsm.pose import Plane
 from gtmsm.tensors import Belief, Gaussian, gather
 
 CODE, ACTIONS, STEPS = 4, 5, 14
@@ -149,7 +150,9 @@ def test_two_landmarks_move_bayes_plan_by_how_likely_and_how_sure_they_are():
     sighted = number(2.0, 0.0, -2.0, 0.0).view(1, 2, 2)  # as far from the plan
     log_odds = number(100.0 + math.log(3.0), 100.0).view(1, 2)
     noise, known = number(0.5, 0.5).view(1, 2, 1), torch.zeros(1, 2, 1, dtype=torch.float64)
-    fused = fuse(number(0.0, 0.0).view(1, 2), number(0.0).view(1, 1), sighted, known, log_odds, noise, surprise)
+    fused = fuse(
+        Plane(2), number(0.0, 0.0).view(1, 2), number(0.0).view(1, 1), sighted, known, log_odds, noise, surprise
+    )
     assert fused.beta.flatten().tolist() == pytest.approx([0.75 / 2, 0.25 / 2])
     assert fused.pose.flatten().tolist() == pytest.approx([0.75 - 0.25, 0.0])
     # half the noise is left, and it may be the other one: the means are 1 and -1, in one of two dimensions
@@ -179,14 +182,19 @@ def test_where_no_step_surprises_the_divergence_is_that_of_two_gaussians(kind):
     pose, variance, planned, unsure = beliefs(kind == "turning")
     plan = gaussian(planned, unsure + variance.new_tensor(landmarks.surprise.planned[: variance.shape[-1]]))
     expected = kl_divergence(gaussian(pose, variance), plan)
-    torch.testing.assert_close(landmarks.divergence(pose, variance, planned, unsure), expected, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(
+        step_divergence(landmarks.space, pose, variance, planned, unsure, landmarks.surprise),
+        expected,
+        rtol=1e-9,
+        atol=1e-9,
+    )
 
 
 @pytest.mark.parametrize("kind", ["walled", "turning"])
 def test_the_divergence_from_two_ways_to_go_lies_between_the_true_one_and_that_of_either_way(kind):
     landmarks, _ = landmarks_of(kind=kind, surprise=0.3, steady=0.2, steady_turn=0.2, stray=0.6, stray_turn=0.5)
     pose, variance, planned, unsure = beliefs(kind == "turning")
-    claimed = landmarks.divergence(pose, variance, planned, unsure)
+    claimed = step_divergence(landmarks.space, pose, variance, planned, unsure, landmarks.surprise)
     belief, groups = gaussian(pose, variance), variance.shape[-1]
     fresh = [variance.new_tensor(each[:groups]) for each in (landmarks.surprise.planned, landmarks.surprise.stray)]
     ways = [gaussian(planned, unsure + each) for each in fresh]
@@ -228,6 +236,30 @@ def test_the_papers_divergence_is_that_of_what_is_inferred_from_what_was_planned
     assert torch.equal(learned.before, before)
     torch.testing.assert_close(learned.divergence, kl_divergence(inferred, planned), rtol=1e-9, atol=1e-10)
     assert learned.divergence.min() > 0
+
+
+@pytest.mark.parametrize("wall", [True, False])
+def test_the_divergence_is_from_a_plan_that_knows_the_walls(wall):
+    """Inferred poses go through walls where nothing is recognised; the plan stays before a wall that is closed."""
+    landmarks, motion = landmarks_of(**NEVER, surprise=1e-300, steady=0.5)
+    with torch.no_grad():
+        motion.v.zero_(), motion.c.fill_(-50.0 if wall else 50.0)
+    a, code = drawn(2, 6, ACTIONS), codes()
+    learned = landmarks.learn(motion, motion.start(2), a, code, landmarks.look_back(code, code, 0))
+    d = a @ motion.M.T
+    torch.testing.assert_close(learned.track.state, d.cumsum(1), rtol=1e-10, atol=1e-12)
+    variance = 0.5**2 * torch.arange(1, 7, dtype=torch.float64)
+    torch.testing.assert_close(learned.track.variance[..., 0], variance.expand(2, 6), rtol=1e-10, atol=1e-12)
+    expected = 0.5 * d.square().sum(-1) / variance if wall else torch.zeros(2, 6, dtype=torch.float64)
+    torch.testing.assert_close(learned.divergence, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_sighted_poses_are_as_likely_as_the_belief_says():
+    """Log-densities without constants: a position 5 off under a variance of 4 and a heading 1 off under one of 0.5."""
+    landmarks, _ = landmarks_of(kind="turning")
+    state, pose = torch.tensor([[1.0, 1.0, 3.0]]), torch.tensor([[[4.0, 5.0, 4.0 - 2 * math.pi]]])
+    found = landmarks.log_prob(pose, torch.tensor([[[3.0, 0.1]]]), state, torch.tensor([[1.0, 0.4]]))
+    assert found.item() == pytest.approx(-0.5 * (2 * math.log(4.0) + 25 / 4 + math.log(0.5) + 1 / 0.5))
 
 
 def test_the_bound_pays_for_poses_that_were_inferred():
@@ -402,7 +434,7 @@ def test_variances_and_covariances_of_a_belief_say_the_same(form, kind, groups):
     assert memory.variance.shape == (2, STEPS, groups)
     size = model.motion.state_size
     assert (belief.mean.shape, belief.covariance.shape) == ((2, STEPS, size), (2, STEPS, size, size))
-    assert not belief.covariance[..., model.motion.noisy :, :].any()
+    assert not belief.covariance[..., model.motion.pose_size :, :].any()
     torch.testing.assert_close(model.landmarks.as_variance(belief), memory.variance)
     torch.testing.assert_close(model.landmarks.as_variance(here), memory.variance[:, -1])
     assert not model.landmarks.as_variance(Belief(belief.mean)).any()

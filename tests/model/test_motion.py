@@ -187,8 +187,8 @@ def test_an_earlier_action_moves_every_later_pose_and_no_earlier_one():
     motion, a = motion_of("walled"), actions_of(1, 6).requires_grad_()
     poses = motion.unroll(motion.start(1), a)
     for t in range(6):
-        (felt,) = torch.autograd.grad(poses[0, t].sum(), a, retain_graph=True)
-        assert (felt[0].abs().sum(-1) > 0).tolist() == [i <= t for i in range(6)]
+        (gradient,) = torch.autograd.grad(poses[0, t].sum(), a, retain_graph=True)
+        assert (gradient[0].abs().sum(-1) > 0).tolist() == [i <= t for i in range(6)]
 
 
 @pytest.mark.parametrize("kind", ["free", "walled"])
@@ -279,7 +279,7 @@ def number(*values):
 
 
 @pytest.mark.parametrize(("kind", "rest"), [("gliding", []), ("drifting", [0.2])])
-def test_whoever_got_less_far_than_planned_is_slower_too(kind, rest):
+def test_an_agent_that_got_less_far_than_planned_is_slower_too(kind, rest):
     """Ahead is up on the map: planned to (0, 0.3) at a speed of 0.3, and seen at (0, 0.25)."""
     up = math.pi / 2
     planned = number(0.0, 0.3, up, 0.3, 0.0, *rest)
@@ -289,7 +289,7 @@ def test_whoever_got_less_far_than_planned_is_slower_too(kind, rest):
 
 
 @pytest.mark.parametrize("kind", ["gliding", "drifting"])
-def test_whoever_is_somewhere_else_altogether_keeps_its_speed(kind):
+def test_a_correction_larger_than_a_step_leaves_the_speed(kind):
     motion = motion_of(kind)
     planned = 0.3 * torch.ones(2, motion.state_size, dtype=torch.float64)
     settled = motion.settle(planned, number(5.0, -5.0, 1.0).expand(2, 3))

@@ -5,9 +5,9 @@ import math
 import pytest
 import torch
 
-from gtmsm.kernels.scans.landmark_scan import Sights, Surprise
+from gtmsm.model.landmark_filter import Sights, Surprise
 from gtmsm.model.pose_graph import _relax, close_loops
-from gtmsm.tensors import stepped
+from gtmsm.pose import space_of
 
 FLAT = Surprise(0.1, (0.05**2,), (1.0,))
 TURNING = Surprise(0.1, (0.05**2, 0.02**2), (1.0, 0.2**2))
@@ -22,10 +22,10 @@ def tensor(values):
 
 
 def walked(start, plan):
-    """Poses after each of the steps, as they were felt."""
+    """Poses after each of the displacements."""
     poses, pose = [], start
     for t in range(plan.shape[1]):
-        pose = stepped(pose, plan[:, t])
+        pose = space_of(plan.shape[-1]).step(pose, plan[:, t])
         poses.append(pose)
     return torch.stack(poses, 1)
 
@@ -40,6 +40,11 @@ def sights_of(steps, size, seen, past=0, noise=1e-3, log_odds=SURE):
         assert entry < past + t
         index[0, t, 0], odds[0, t, 0], offset[0, t, 0] = entry, log_odds, tensor(from_there)
     return Sights(index, odds, offset, torch.full((1, steps, 1, groups), noise, dtype=torch.float64))
+
+
+def close_in(pose, *rest):
+    """`close_loops` in the space of these poses."""
+    return close_loops(space_of(pose.shape[-1]), pose, *rest)
 
 
 def nothing(size):
@@ -81,7 +86,7 @@ def test_a_closed_loop_spreads_the_error_over_all_steps_alike():
     plan = tensor([[1.1, 0.0]]).expand(10, 2)[None]
     start = torch.zeros(1, 2, dtype=torch.float64)
     seen = sights_of(10, 2, {9: (0, (10.0, 0.0))}, past=1, noise=1e-5)
-    pose = close_loops(walked(start, plan), start, plan, seen, start[:, None], FLAT)[0]
+    pose = close_in(walked(start, plan), start, plan, seen, start[:, None], FLAT)[0]
     steps = pose.diff(dim=0, prepend=start)
     torch.testing.assert_close(steps, steps[:1].expand_as(steps), rtol=0, atol=1e-9)
     torch.testing.assert_close(pose[9], tensor([10.0, 0.0]), rtol=0, atol=1e-3)
@@ -95,7 +100,7 @@ def test_an_error_that_one_step_made_is_left_to_the_few_around_it():
     true[:, 10:, 0] -= 1
     seen = {t: (0, tuple(true[0, t].tolist())) for t in (8, 9, 10, 11, 12, 19)}
     sights = sights_of(20, 2, seen, past=1)
-    pose = close_loops(walked(start, plan), start, plan, sights, start[:, None], FLAT)
+    pose = close_in(walked(start, plan), start, plan, sights, start[:, None], FLAT)
     torch.testing.assert_close(pose, true, rtol=0, atol=0.05)
 
 
@@ -108,14 +113,14 @@ def test_perfect_steps_and_true_sights_stay_put(size):
     past = pose[:, [3]] + 0.0
     seen = {5: (0, (0.0,) * size)}
     sights = sights_of(12, size, seen, past=1)
-    sights.offset[0, 5, 0] = felt_from(past[0, 0], pose[0, 5])
+    sights.offset[0, 5, 0] = displaced(past[0, 0], pose[0, 5])
     sights.index[0, 9, 0], sights.log_odds[0, 9, 0] = 3, SURE
-    sights.offset[0, 9, 0] = felt_from(pose[0, 2], pose[0, 9])
-    closed = close_loops(pose, start, plan, sights, past, TURNING if size == 3 else FLAT)
+    sights.offset[0, 9, 0] = displaced(pose[0, 2], pose[0, 9])
+    closed = close_in(pose, start, plan, sights, past, TURNING if size == 3 else FLAT)
     torch.testing.assert_close(closed, pose, rtol=0, atol=1e-9)
 
 
-def felt_from(before, after):
+def displaced(before, after):
     """The step between two poses in the frame of the first."""
     if len(before) == 2:
         return after - before
@@ -129,7 +134,7 @@ def test_an_absurd_sight_is_ignored(size):
     start = torch.zeros(1, size, dtype=torch.float64)
     pose = walked(start, plan)
     seen = sights_of(10, size, {9: (0, (40.0, -30.0, 0.0)[:size])}, past=1, log_odds=3.0)
-    closed = close_loops(pose, start, plan, seen, start[:, None], TURNING if size == 3 else FLAT)
+    closed = close_in(pose, start, plan, seen, start[:, None], TURNING if size == 3 else FLAT)
     torch.testing.assert_close(closed, pose, rtol=0, atol=1e-6)
 
 
@@ -137,7 +142,7 @@ def test_where_nothing_is_seen_every_step_stays_as_it_was_planned():
     plan = tensor([[0.3, 0.1, 0.4]]).expand(7, 3)[None]
     start = tensor([[1.0, 2.0, 3.0]])
     pose = walked(start, plan)
-    closed = close_loops(pose, start, plan, sights_of(7, 3, {}), nothing(3), TURNING)
+    closed = close_in(pose, start, plan, sights_of(7, 3, {}), nothing(3), TURNING)
     torch.testing.assert_close(closed, pose, rtol=0, atol=1e-9)
 
 
@@ -146,7 +151,7 @@ def test_what_was_on_the_map_before_stays_and_the_walk_comes_to_it():
     start, past = torch.zeros(1, 2, dtype=torch.float64), tensor([[[5.0, 0.4]]])
     kept = past.clone()
     seen = sights_of(5, 2, {4: (0, (0.0, 0.0))}, past=1, noise=1e-5)
-    pose = close_loops(walked(start, plan), start, plan, seen, past, FLAT)
+    pose = close_in(walked(start, plan), start, plan, seen, past, FLAT)
     assert torch.equal(past, kept)
     torch.testing.assert_close(pose[0, 4], past[0, 0], rtol=0, atol=1e-2)
 
@@ -156,7 +161,7 @@ def test_recognising_an_own_step_moves_both():
     plan = tensor([[2.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])[None]
     start, past = torch.zeros(1, 2, dtype=torch.float64), tensor([[[3.0, 0.0]]])
     seen = sights_of(3, 2, {0: (0, (0.0, 0.0)), 2: (1, (0.0, 0.0))}, past=1, noise=1e-6)
-    pose = close_loops(walked(start, plan), start, plan, seen, past, FLAT)
+    pose = close_in(walked(start, plan), start, plan, seen, past, FLAT)
     torch.testing.assert_close(pose, tensor([[[3.0, 0.0], [4.0, 0.0], [3.0, 0.0]]]), rtol=0, atol=1e-2)
 
 
@@ -168,7 +173,7 @@ def test_a_square_walked_with_a_biased_turn_closes():
     start = torch.zeros(1, 3, dtype=torch.float64)
     true, reckoned = walked(start, true_plan), walked(start, biased)
     seen = {t: (t - 16, (0.0, 0.0, 2 * math.pi)) for t in range(16, 32)}
-    closed = close_loops(reckoned, start, biased, sights_of(32, 3, seen), nothing(3), STEADY)
+    closed = close_in(reckoned, start, biased, sights_of(32, 3, seen), nothing(3), STEADY)
     off, was_off = ((pose - true)[0, :, :2].norm(dim=-1) for pose in (closed, reckoned))
     torch.testing.assert_close(closed[:, 16:, :2], closed[:, :16, :2], rtol=0, atol=0.05)
     assert was_off.max() > 3
@@ -182,7 +187,7 @@ def test_walks_side_by_side_do_not_hear_of_each_other():
     one = sights_of(6, 2, {5: (0, (0.0, 0.3))}, past=0)
     sights = Sights(*(part.repeat(3, *[1] * (part.dim() - 1)) for part in one))
     pose = walked(start, plan)
-    together = close_loops(pose, start, plan, sights, nothing(2).expand(3, 0, 2), FLAT)
+    together = close_in(pose, start, plan, sights, nothing(2).expand(3, 0, 2), FLAT)
     for i in range(3):
-        alone = close_loops(pose[[i]], start[[i]], plan[[i]], one, nothing(2), FLAT)
+        alone = close_in(pose[[i]], start[[i]], plan[[i]], one, nothing(2), FLAT)
         torch.testing.assert_close(together[[i]], alone, rtol=0, atol=1e-9)

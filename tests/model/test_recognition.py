@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
+from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
+from gtmsm.pose import space_of
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
 CODE = 4
@@ -27,7 +28,7 @@ def codes(batch, n, seed=0):
 def comparison(heading=False, **settings):
     torch.manual_seed(0)
     chosen = LandmarkConfig(**{"form": "bayes", "width": 16, **settings})
-    return Comparison(chosen, CODE, heading, 3 if heading else 2).double()
+    return Comparison(chosen, CODE, space_of(3 if heading else 2)).double()
 
 
 # ---- looking up
@@ -122,7 +123,7 @@ def all_pairs(entries, query):
 
 
 @pytest.mark.parametrize("heading", [False, True])
-def test_an_opinion_has_odds_a_relative_pose_and_its_variances(heading):
+def test_a_match_has_odds_a_relative_pose_and_its_variances(heading):
     entries, query = codes(2, 5), codes(2, 3, seed=1)
     log_odds, offset, noise = comparison(heading)(entries, query, all_pairs(entries, query))
     assert log_odds.shape == (2, 3, 5)
@@ -172,7 +173,7 @@ def test_the_loss_is_a_density_of_relative_poses(heading):
     assert (-loss).exp().sum().item() * cell == pytest.approx(1, abs=1e-4)
 
 
-def test_an_opinion_that_is_surely_wrong_costs_what_telling_nothing_costs():
+def test_a_match_that_is_surely_wrong_has_the_density_of_views_that_do_not_match():
     compare = comparison(reach=3.0)
     relative = torch.zeros(1, 2, dtype=torch.float64)
     worst = relative.new_full((1,), -1e3), relative + 50, relative.new_ones(1, 1)
@@ -199,6 +200,51 @@ def test_gradients_of_what_the_network_says_agree_with_finite_differences():
     assert torch.autograd.gradcheck(loss, values, fast_mode=True)
 
 
+def softplus(x):
+    return math.log1p(math.exp(x))
+
+
+def test_the_loss_of_a_walk_is_that_of_its_pairs_of_strangers_and_of_confidence(monkeypatch):
+    """Three steps of 1 along a line; every match says one step further on, with log-odds 0.7 and a variance of 2."""
+    compare = comparison(reach=3.0, matches=2)
+    with torch.no_grad():
+        for layer in (compare.trust[0], compare.trust[2]):
+            layer.weight.zero_(), layer.bias.zero_()
+        compare.trust[2].bias.fill_(0.4)
+
+    def one_further(entries, query, lookup):
+        one = torch.ones(*lookup.index.shape, dtype=torch.float64)
+        return Match(0.7 * one, torch.stack([one, 0 * one], -1), 2 * one[..., None])
+
+    monkeypatch.setattr(compare, "forward", one_further)
+    walk = codes(2, 3)
+    found = look_up(walk, walk, 2, first=0)
+    path = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], dtype=torch.float64).expand(2, 3, 2)
+
+    def pair(length):
+        """-log of a mixture of N(1, 2) and N(0, 9) in two dimensions, at this relative position."""
+        match = 1 / (1 + math.exp(-0.7))
+        told = math.exp(-((length - 1) ** 2) / 4) / (2 * math.pi * 2)
+        anywhere = math.exp(-(length**2) / 18) / (2 * math.pi * 9)
+        return -math.log(match * told + (1 - match) * anywhere)
+
+    pairs = (pair(1) + pair(1) + pair(2)) / 3  # steps 2 and 1, 3 and 2, 3 and 1
+    strangers = softplus(0.7)
+    # of six steps, two have recognised the frame before: not the first one, and none that is compared with strangers
+    calibration = (2 * softplus(-0.4) + 4 * softplus(0.4)) / 6
+    assert compare.walk_loss(walk, found, path).item() == pytest.approx(pairs + strangers + calibration)
+    again = compare.walk_loss(walk, found, path, one_further(walk, walk, found))
+    assert again.item() == pytest.approx(pairs + strangers + calibration)
+
+
+def test_evidence_is_the_odds_that_a_match_is_right_and_within_tolerance():
+    compare = comparison(heading=True, tolerance=0.5, tolerance_turn=10.0)
+    evidence = compare.evidence(torch.tensor([0.3]), torch.tensor([[0.2, 0.05]]))
+    near = 1 - math.exp(-(0.5**2) / (2 * 0.2))
+    turned = math.erf(math.radians(10) / math.sqrt(2 * 0.05))
+    assert evidence.item() == pytest.approx(0.3 + math.log(near * turned))
+
+
 def test_a_miss_of_a_full_turn_is_no_miss():
     compare = comparison(heading=True)
     assert compare.right(torch.tensor([0.1, 0.1, 2 * math.pi])) and compare.right(torch.tensor([0.1, 0.1, -0.1]))
@@ -207,7 +253,7 @@ def test_a_miss_of_a_full_turn_is_no_miss():
 
 
 @pytest.mark.parametrize("heading", [False, True])
-def test_a_vague_opinion_is_worth_less_than_a_sharp_one(heading):
+def test_a_vague_match_is_worth_less_than_a_sharp_one(heading):
     compare = comparison(heading)
     odds = torch.zeros(3, dtype=torch.float64)
     noise = torch.tensor([0.01, 1.0, 100.0], dtype=torch.float64)[:, None].expand(3, 2 if heading else 1)
@@ -216,7 +262,7 @@ def test_a_vague_opinion_is_worth_less_than_a_sharp_one(heading):
     assert evidence[0] <= 0
 
 
-def test_how_sure_the_best_opinion_is_is_learned_apart():
+def test_confidence_teaches_its_own_network_alone():
     compare, entries, query = comparison(), codes(1, 3), codes(1, 2, seed=1)
     found = all_pairs(entries, query)
     log_odds, _, noise = compare(entries, query, found)
@@ -236,7 +282,7 @@ def test_a_lookup_that_found_too_little_can_be_compared():
     [
         ({"matches": 0}, "matches is 0; look up at least 1 entry"),
         ({"closure": -1}, "closure is -1; give a number of steps, or 0 for never"),
-        ({"closure": 8, "form": "paper"}, "closure is 8, but the paper's form has no opinions to close loops with"),
+        ({"closure": 8, "form": "paper"}, "closure is 8, but the paper's form cannot close loops"),
         ({"recent": 0}, "recent is 0; the last frame is always looked up"),
         ({"width": 7}, "width is 7; give at least 8"),
         ({"surprise": 0.0}, "surprise is 0.0; give a probability between 0 and 1"),

@@ -80,7 +80,7 @@ def test_two_paths_at_once_are_the_mean_path_and_a_sampled_one(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_steps_of_an_agent_with_a_heading_are_those_felt_along_its_mean_path(kind):
+def test_the_steps_of_an_agent_with_a_heading_are_the_displacements_of_its_mean_path(kind):
     motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)
     mean, _, step = motion.unroll_twice(a, motion.draw_noise(a, seeded(2)))
     torch.testing.assert_close(step, motion.displacement(mean), rtol=1e-10, atol=1e-12)
@@ -94,7 +94,7 @@ def test_the_steps_of_an_agent_with_a_heading_are_those_felt_along_its_mean_path
 
 
 @pytest.mark.parametrize("kind", ["free", "walled"])
-def test_without_a_heading_steps_have_to_be_felt(kind):
+def test_without_a_heading_no_displacements_are_returned(kind):
     motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)
     assert motion.unroll_twice(a, motion.draw_noise(a, seeded(2))).step is None
 
@@ -128,7 +128,7 @@ def test_gradients_of_a_step_and_of_a_walk_agree_with_finite_differences(kind):
 def test_displacements_of_a_walk_lead_from_pose_to_pose(kind):
     motion, a = motion_of(kind), drawn(2, 9, 3, seed=1)
     poses = motion.unroll(motion.start(2), a)
-    s, size = motion.start(2)[:, : motion.noisy], motion.noisy
+    s, size = motion.start(2)[:, : motion.pose_size], motion.pose_size
     for t, d in enumerate(motion.displacement(poses).unbind(1)):
         if size == 3:
             c, sine = s[:, 2].cos(), s[:, 2].sin()

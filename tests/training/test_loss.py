@@ -52,7 +52,7 @@ def walks(batch=2):
 def loss_of(model, seed=3, true_step=None, reading=None, **objective):
     frames, actions = walks()
     if true_step is None:
-        true_step = torch.zeros(2, TAU + FUTURE, model.motion.noisy, dtype=torch.float64)
+        true_step = torch.zeros(2, TAU + FUTURE, model.motion.pose_size, dtype=torch.float64)
     reading = reading or model.settings.recall
     loss, logs, _ = Loss(model, ObjectiveConfig(**objective))(frames, actions, true_step, TAU, reading, seeded(seed))
     return loss, logs

@@ -12,7 +12,8 @@ from gtmsm.errors import InputError
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Motion, MotionConfig, Scout
-from gtmsm.tensors import Gaussian, felt
+from gtmsm.pose import Plane, PlaneWithHeading
+from gtmsm.tensors import Gaussian
 from gtmsm.training.prospect import (
     ProspectConfig,
     cross_entropy_search,
@@ -214,7 +215,7 @@ def test_prospecting_in_chunks_finds_the_same():
 class Compass(Motion):
     """Every action is a step of length 1 in a direction of its own; staying is known to be staying."""
 
-    state_size = noisy = 2
+    state_size, space = 2, Plane(2)
 
     def __init__(self):
         super().__init__(MotionConfig())
@@ -295,7 +296,12 @@ def spinning(walker):
         start, actions = world.pose, walker(world, steps, generator)
         poses = world.travel(actions)
         before = torch.cat([start[:, None], poses[:, :-1]], 1)
-        return Clip(poses[..., 2:, None, None], one_hot(actions, len(ACTIONS)), poses, felt(before, poses))
+        return Clip(
+            poses[..., 2:, None, None],
+            one_hot(actions, len(ACTIONS)),
+            poses,
+            PlaneWithHeading().displacement(before, poses),
+        )
 
     return source
 

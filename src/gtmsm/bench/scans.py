@@ -8,9 +8,9 @@ from torch import Tensor
 from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.task import Goal, Task
 from gtmsm.bench.work import Work, bytes_of, fuse_flops, no_gradients, walled_step_flops
-from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.landmark_filter import Sights, Surprise, filter_positions
 from gtmsm.presets import PRESETS
 from gtmsm.worlds.image_walk import ACTIONS
 
@@ -63,30 +63,28 @@ def walled(sizes: Sizes, device: torch.device) -> Iterator[Task]:
 
 
 def landmarks(sizes: Sizes, device: torch.device) -> Iterator[Task]:
-    """The scan that recognises places on the way, with its gradients."""
+    """The scan that recognises places on the way; training filters without gradients."""
     batch, steps = sizes.scan
     start, displacement, _, gate = _a_walk(batch, steps, device)
     earlier = torch.arange(steps, device=device)[:, None] - 1 - torch.arange(SIGHTS, device=device)
     index = earlier.clamp_min(0).expand(batch, steps, SIGHTS).contiguous()
     generator = torch.Generator(device).manual_seed(1)
     drawn = torch.randn(batch, steps, SIGHTS, 4, device=device, generator=generator)
-    log_odds = torch.where(earlier >= 0, 1 + drawn[..., 0], -torch.inf).requires_grad_()
-    offset, spread = (0.3 * drawn[..., 1:3]).requires_grad_(), (0.1 * drawn[..., 3:].exp()).requires_grad_()
-    variance = torch.full((batch, 1), 0.1, device=device).requires_grad_()
+    log_odds = torch.where(earlier >= 0, 1 + drawn[..., 0], -torch.inf)
+    offset, spread = 0.3 * drawn[..., 1:3], 0.1 * drawn[..., 3:].exp()
+    variance = torch.full((batch, 1), 0.1, device=device)
     past = torch.zeros(batch, 0, 2, device=device), torch.zeros(batch, 0, 1, device=device)
     sights, surprise = Sights(index, log_odds, offset, spread), Surprise(0.1, (0.02,), (0.5,))
     inputs = [start, displacement, *gate, variance, log_odds, offset, spread]
 
-    def there_and_back() -> object:
-        poses, variances = landmark_scan(start, displacement, gate, variance, sights, past, surprise)
-        return torch.autograd.grad(poses.sum() + variances.sum(), inputs)
+    def forward() -> object:
+        return filter_positions(start, displacement, gate, variance, sights, past, surprise)
 
     each = walled_step_flops(*gate.W.shape) + fuse_flops(SIGHTS, 2)
-    least = Work(
-        THERE_AND_BACK * batch * steps * each, 2 * bytes_of(*inputs) + bytes_of(index) + 3 * bytes_of(displacement)
-    )
+    made = 1.5 * bytes_of(displacement)  # positions and variances
+    least = Work(batch * steps * each, bytes_of(*inputs, index) + int(made))
     size = f"{batch} × {steps} steps, {SIGHTS} sights"
-    yield Task("landmark scan + grad", size, there_and_back, batch * steps, "steps", least, graph=True)
+    yield Task("landmark scan", size, no_gradients(forward), batch * steps, "steps", least, graph=True)
 
 
 def _a_walk(batch: int, steps: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Gate]:

@@ -7,7 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.errors import InputError
-from gtmsm.tensors import stepped
+from gtmsm.pose import space_of
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Clip:
         """Where the agent really was before its first action."""
         first, step = self.true_pose[:, 0], self.true_step[:, 0]
         turned_back = torch.cat([first[:, :2], (first - step)[:, 2:]], dim=-1)
-        return torch.cat([stepped(turned_back, -step)[:, :2], turned_back[:, 2:]], dim=-1)
+        return torch.cat([space_of(first.shape[-1]).step(turned_back, -step)[:, :2], turned_back[:, 2:]], dim=-1)
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
         """The tau steps to memorise, and the rest, to predict."""

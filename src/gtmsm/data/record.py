@@ -7,7 +7,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
-from gtmsm.tensors import felt
+from gtmsm.pose import space_of
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
@@ -33,8 +33,8 @@ def as_clip(world: World, actions: Int64[Tensor, "n steps"], truth: bool = True)
 
 
 def steps_of(start: Float[Tensor, "n D"], poses: Float[Tensor, "n steps D"]) -> Float[Tensor, "n steps D"]:
-    """What the agents felt at every step of a walk."""
-    return felt(torch.cat([start[:, None], poses[:, :-1]], dim=1), poses)
+    """The displacement of every step of a walk, in the agent's own frame."""
+    return space_of(poses.shape[-1]).displacement(torch.cat([start[:, None], poses[:, :-1]], dim=1), poses)
 
 
 def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count"]:

@@ -15,7 +15,8 @@ from gtmsm.evaluation.calibration import reliability
 from gtmsm.evaluation.survey import Survey
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import felt, gather, stepped
+from gtmsm.pose import space_of
+from gtmsm.tensors import gather
 from gtmsm.worlds.slip import Slipping
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
@@ -102,7 +103,8 @@ class Trials:
         then, now = past.true_pose[:, None], again.true_pose[:, :, None]
         shape = n, time, past.steps, size
         own = self.in_world(self.model.motion.pose_at(memory.place.mean))
-        expected = stepped(own[:, None].expand(shape), felt(then.expand(shape), now.expand(shape)))
+        space = self.model.motion.space
+        expected = space.step(own[:, None], space.displacement(then, now))
         errors = self.survey.errors(believed[:, :, None].expand(shape).flatten(1, 2), expected.flatten(1, 2))
         near = self.survey.within(errors).unflatten(1, (time, past.steps))
         return (near & self.survey.same_place(past.true_pose, again.true_pose)).any(-1)
@@ -111,7 +113,7 @@ class Trials:
         self, world: World, walker: Walker, generator: torch.Generator, walks: int, pictures: int
     ) -> dict[str, Any]:
         """Single pictures of later steps, and of other places: is the first place right, and is it known to be?"""
-        model, survey, tau = self.model, self.survey, self.tau
+        model, survey, tau, space = self.model, self.survey, self.tau, self.model.motion.space
         assert model.landmarks is not None
         later = max(tau, pictures)
         clip = record(world, walker, walks, tau + later, generator)
@@ -126,7 +128,8 @@ class Trials:
             place, entry = self.in_world(found.pose[:, :1]), found.entry[:, :1]
             right.append(survey.within(survey.errors(place, true[:, now]))[:, 0])
             # A place may be recognised although the map is wrong there: how does it lie from what was recognised?
-            errors = survey.errors(felt(gather(own_map, entry), place), felt(gather(true, entry), true[:, now]))
+            known, truly = gather(own_map, entry), gather(true, entry)
+            errors = survey.errors(space.displacement(known, place), space.displacement(truly, true[:, now]))
             on_own_map.append(survey.within(errors)[:, 0])
             claimed.append(survey.as_claimed(errors, model.landmarks.settings)[:, 0])
             sure.append(found.known)
@@ -179,7 +182,7 @@ def _portions(total: int, at_once: int) -> Iterator[int]:
 
 def _from(start: Float[Tensor, "n D"], pose: Float[Tensor, "n time D"]) -> Float[Tensor, "n time D"]:
     """Poses as they lie from a start."""
-    return felt(start[:, None].expand_as(pose), pose)
+    return space_of(pose.shape[-1]).displacement(start[:, None], pose)
 
 
 def _joined(parts: list[dict[str, Tensor]]) -> dict[str, Float[Tensor, "walks time"]]:

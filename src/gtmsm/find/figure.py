@@ -15,7 +15,7 @@ from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_
 from gtmsm.files import replacing
 from gtmsm.find.ground import Ground
 from gtmsm.find.words import DOUBTFUL, worth_telling
-from gtmsm.model.whereabouts import Whereabouts
+from gtmsm.model.localisation import PoseMixture
 
 DARK = "#16191d"
 SIGMAS = 2.0
@@ -36,7 +36,7 @@ LONGEST = 36
 def draw_answer(
     path: Path,
     ground: Ground,
-    where: Whereabouts,
+    where: PoseMixture,
     headline: str,
     picture: UInt8[np.ndarray, "height width 3"],
     name: str,
@@ -100,7 +100,7 @@ def _draw_ground(axes: Axes, ground: Ground) -> None:
     axes.plot(*way[0], "o", ms=6, mfc="white", mec=DARK, mew=1.4, zorder=3)
 
 
-def _draw_places(axes: Axes, ground: Ground, where: Whereabouts, colour: str) -> None:
+def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) -> None:
     """All that are worth it, the most likely one on top, with their probabilities beside them."""
     shown = worth_telling(where)
     wide = ground.chart.picture.shape[1]
@@ -127,7 +127,7 @@ def _make_room(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> N
     axes.set(xlim=(min(left, west), max(right, east)), ylim=(max(bottom, south), min(top, north)))
 
 
-def _draw_place(axes: Axes, ground: Ground, where: Whereabouts, i: int, colour: str) -> None:
+def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: str) -> None:
     """An ellipse of two standard deviations, and which way the agent looked."""
     wide = ground.chart.picture.shape[1]
     pose = where.pose[0, i : i + 1].double().cpu().numpy()

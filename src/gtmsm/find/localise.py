@@ -56,7 +56,7 @@ def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torc
 def _read(path: Path, model: WorldModel) -> Recording:
     """A clip of the kind that the model knows."""
     recording = read_clip(path, model.frame_shape, model.action_size)
-    require_same_world(str(path), recording, model.motion.noisy)
+    require_same_world(str(path), recording, model.motion.pose_size)
     return recording
 
 

@@ -16,8 +16,8 @@ from gtmsm.data.store import Chart, Recording, require_clip_name, write_clip
 from gtmsm.evaluation.score import EvaluationConfig, examiner_for
 from gtmsm.files import replacing, require_folder
 from gtmsm.find.words import pose_in_words
+from gtmsm.pose import space_of
 from gtmsm.run import Run
-from gtmsm.tensors import felt
 from gtmsm.worlds.floor_map import SHARP
 from gtmsm.worlds.image_walk import ImageWalk, hatched
 from gtmsm.worlds.rooms import Rooms
@@ -93,7 +93,7 @@ def _seen_again(world: World, walker: Walker, clip: Clip, generator: torch.Gener
     for step in _spread(again if came_back else torch.arange(clip.steps), PICTURES):
         path = folder / f"seen-step-{step + 1:04d}.png"
         _write_picture(path, whole.x[0, step])
-        pose = felt(whole.true_start, whole.true_pose[:, step])[0]
+        pose = space_of(whole.true_pose.shape[-1]).displacement(whole.true_start, whole.true_pose[:, step])[0]
         lines.append(f"{path}: seen at {pose_in_words(pose.tolist())} from the start, {source}")
     return lines
 

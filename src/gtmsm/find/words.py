@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from gtmsm.model.whereabouts import Whereabouts
+from gtmsm.model.localisation import PoseMixture
 
 SHOWN = 3
 """Places told and drawn, at most ..."""
@@ -31,7 +31,7 @@ def units_in_words(has_heading: bool, metric: bool) -> str:
     return "cells down and to the right of the start"
 
 
-def told(where: Whereabouts, has_heading: bool, metric: bool) -> str:
+def told(where: PoseMixture, has_heading: bool, metric: bool) -> str:
     """The answer for one picture, a line for every place worth telling."""
     unknown = float(where.unknown[0])
     places = []
@@ -49,7 +49,7 @@ def told(where: Whereabouts, has_heading: bool, metric: bool) -> str:
     return "\n".join([f"seen {first}; unknown {unknown:.2f}", *(f"or {place}" for place in others)])
 
 
-def headline(where: Whereabouts, metric: bool) -> str:
+def headline(where: PoseMixture, metric: bool) -> str:
     """The answer in short."""
     unknown = f"unknown {where.unknown[0]:.2f}"
     if where.unknown[0] > DOUBTFUL:
@@ -59,7 +59,7 @@ def headline(where: Whereabouts, metric: bool) -> str:
     return f"seen at {pose_in_words(where.pose[0, 0].tolist())} from the start; {unknown}"
 
 
-def worth_telling(where: Whereabouts) -> list[int]:
+def worth_telling(where: PoseMixture) -> list[int]:
     """The most likely place, and a few others that are not negligible."""
     return [i for i, w in enumerate(where.weight[0, :SHOWN].tolist()) if i == 0 or w >= LEAST]
 

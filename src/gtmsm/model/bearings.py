@@ -1,42 +1,59 @@
-"""Where did a walk begin? Its first frames say so, where they show places that are known."""
+"""The unknown start of a walk, by what its first frames match in memory."""
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.tensors import apart, felt, stepped
+from gtmsm.model.motion import Motion
+from gtmsm.model.recognition import Comparison, look_up
+from gtmsm.pose import Space
+from gtmsm.tensors import Gaussian, gather
 
 LOOK = 8
-"""Steps of looking around before an agent makes up its mind where it set out from: with each more may go wrong."""
+"""The first steps of a walk, which vote for its start: over more of them, more steps go otherwise than planned."""
+
+
+def locate_start(
+    compare: Comparison,
+    motion: Motion,
+    actions: Float[Tensor, "batch time A"],
+    code: Gaussian,
+    past_pose: Float[Tensor, "batch n D"],
+    past_code: Gaussian,
+) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch 1"]]:
+    """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it."""
+    seen, settings, space = code[:, :LOOK], compare.settings, motion.space
+    lookup = look_up(past_code, seen, settings.matches)
+    match = compare(past_code, seen, lookup)
+    confidence = torch.sigmoid(compare.confidence(match.log_odds, match.noise, lookup.distance))
+    # The probability that all steps so far went as planned.
+    as_planned = (1 - settings.surprise) ** torch.arange(confidence.shape[1], device=confidence.device)
+    evidence = compare.evidence(match.log_odds, match.noise)
+    weight = (as_planned * confidence)[..., None] * torch.softmax(evidence, dim=-1)
+    path = motion.unroll(motion.start(len(actions)), actions[:, :LOOK])[..., : space.size]
+    sighted = space.step(gather(past_pose, lookup.index), match.offset)
+    found, agreed = find_start(space, path, sighted, weight, compare.tolerances(path))
+    return found, (agreed / as_planned.sum()).clamp(max=1)[:, None]
 
 
 def find_start(
+    space: Space,
     path: Float[Tensor, "batch time D"],
     sighted: Float[Tensor, "batch time K D"],
     weight: Float[Tensor, "batch time K"],
-    reach: Float[Tensor, "D"],
+    tolerance: Float[Tensor, "D"],
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch"]]:
-    """The start that most sights agree on, and the weight of those that do.
+    """The start that most sights agree on, and the weight of the votes for it.
 
-    Each of them votes for the start from which `path` leads to where it points. `path` is the walk as its actions have
-    it, from the origin. `reach` is how far two votes may be apart, in every coordinate, and still be for the same.
+    `path` is the planned walk from the origin. Each sight votes for the start from which `path` leads to the sighted
+    pose. Votes agree if they differ by about `tolerance`, in every coordinate.
     """
-    votes = _began(path[:, :, None], sighted).flatten(1, 2)
+    votes = space.start_of(path[:, :, None].expand_as(sighted), sighted).flatten(1, 2)
     weights = weight.flatten(1)
-    off = apart(votes[:, :, None], votes[:, None])
-    alike = (-0.5 * (off / reach).square().sum(-1)).exp()
+    off = space.difference(votes[:, :, None], votes[:, None])
+    alike = (-0.5 * (off / tolerance).square().sum(-1)).exp()
     best = (alike @ weights[..., None])[..., 0].argmax(1)
     row = torch.arange(len(best), device=best.device)
     near = alike[row, best] * weights
-    share = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
-    return votes[row, best] + (share * off[row, best]).sum(1), near.sum(1)
-
-
-def _began(path: Float[Tensor, "batch time 1 D"], place: Float[Tensor, "batch time K D"]) -> Tensor:
-    """The start from which `path` leads to `place`."""
-    path = path.expand_as(place)
-    if place.shape[-1] != 3:
-        return place - path
-    # Seen from the end of the path, the start lies where the origin does.
-    back = felt(path, torch.zeros_like(path))
-    return stepped(place, back)
+    fraction = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
+    return votes[row, best] + (fraction * off[row, best]).sum(1), near.sum(1)

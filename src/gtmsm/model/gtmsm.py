@@ -25,14 +25,14 @@ from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.frame_memory import FrameMemory
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
+from gtmsm.model.localisation import PoseMixture, merge_matches
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
-from gtmsm.model.whereabouts import Whereabouts, weigh_up
-from gtmsm.tensors import Belief, Gaussian, gather, stepped
+from gtmsm.tensors import Belief, Gaussian, gather
 
 
 @config
@@ -161,7 +161,7 @@ class WorldModel(nn.Module):
         memory: Memory,
         frames: Float[Tensor, "batch time channel height width"],
         actions: Float[Tensor, "batch time A"] | None = None,
-    ) -> Whereabouts:
+    ) -> PoseMixture:
         """Where was this picture, or the last of this short clip, seen? With a probability that it never was.
 
         A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
@@ -180,7 +180,7 @@ class WorldModel(nn.Module):
         score = landmarks.compare.evidence(log_odds, noise)[:, -1]
         entry = lookup.index[:, -1]
         past = self._known(memory, self.motion.start(len(frames)), memory.code.mean[:, 0, :0], code)
-        pose = stepped(gather(past.pose, entry), offset[:, -1])
+        pose = self.motion.space.step(gather(past.pose, entry), offset[:, -1])
         if frames.shape[1] > 1:
             here = self.anywhere(len(frames))
             track = landmarks.follow(
@@ -188,7 +188,7 @@ class WorldModel(nn.Module):
             )
             score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
         variance = noise[:, -1] + gather(past.variance, entry)
-        return weigh_up(landmarks.compare, score, pose, variance, entry, sure)
+        return merge_matches(landmarks.compare, score, pose, variance, entry, sure)
 
     def _follow(
         self,
@@ -214,7 +214,7 @@ class WorldModel(nn.Module):
     ) -> Known:
         """What landmarks may recognise in `memory`; nothing where there is none."""
         if memory is None or not len(memory):
-            return Known(start[:, None, : self.motion.noisy][:, :0], variance[:, None][:, :0], code[:, :0])
+            return Known(start[:, None, : self.motion.pose_size][:, :0], variance[:, None][:, :0], code[:, :0])
         if memory.variance is None:
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
         return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)

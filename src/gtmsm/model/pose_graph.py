@@ -1,7 +1,7 @@
-"""Loop closure: what is recognised now also says where everything since then must have been.
+"""Loop closure: a place recognised now also corrects the poses of the walk since it was last seen.
 
-Poses are the knots of a net. Threads tie each to the one before it (what the action should have done) and to what was
-recognised there. Relaxing the net spreads the error that a revisit brings to light over the steps that made it.
+A pose graph: nodes are poses, edges are planned steps and sights. Least squares over all edges spreads the error that a
+revisit shows over the steps that made it.
 """
 
 import math
@@ -10,15 +10,52 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.kernels.scans.landmark_scan import Sights, Surprise
-from gtmsm.tensors import LOG_TWO_PI, apart, coordinates, gather, stepped
+from gtmsm.model.landmark_filter import Sights, Surprise, Track
+from gtmsm.model.motion import Motion
+from gtmsm.pose import Space
+from gtmsm.tensors import LOG_TWO_PI, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
-"""How loose planned steps are, round after round, in units of what they miss by on average. A loose net first finds out
-which sights agree; a stiffer one then leaves the error to the few steps that made it (docs/notebook.md)."""
+"""Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
+stiffer ones then leave the error to the few steps that made it (docs/notebook.md)."""
+
+
+def filter_with_closure(
+    motion: Motion,
+    start: Float[Tensor, "batch S"],
+    variance: Float[Tensor, "batch G"],
+    actions: Float[Tensor, "batch time A"],
+    sights: Sights,
+    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+    surprise: Surprise,
+    every: int,
+    bonus: float,
+) -> Track:
+    """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
+
+    `bonus` is added to the log-odds of sights where loops are closed.
+    """
+    believed = sights._replace(log_odds=sights.log_odds + bonus)
+    size, s, v = motion.pose_size, start, variance
+    states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
+    for begin in range(0, actions.shape[1], every):
+        now = slice(begin, begin + every)
+        entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
+        seen = Sights(*(part[:, now] for part in sights))
+        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise)
+        before = torch.cat([s[:, None], state[:, :-1]], dim=1)
+        planned = motion.step(before, actions[:, now])[..., :size]
+        plans = torch.cat([plans, motion.space.displacement(before[..., :size], planned)], dim=1)
+        states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
+        so_far = Sights(*(part[:, : now.stop] for part in believed))
+        pose = close_loops(motion.space, states[..., :size], start[:, :size], plans, so_far, past[0], surprise)
+        states = torch.cat([pose, states[..., size:]], dim=-1)
+        s, v = states[:, -1], variances[:, -1]
+    return Track(states, variances)
 
 
 def close_loops(
+    space: Space,
     pose: Float[Tensor, "batch time D"],
     start: Float[Tensor, "batch D"],
     plan: Float[Tensor, "batch time D"],
@@ -26,23 +63,20 @@ def close_loops(
     past: Float[Tensor, "batch n D"],
     surprise: Surprise,
 ) -> Float[Tensor, "batch time D"]:
-    """The poses of a walk that agree best with its planned steps (as the agent feels them) and with all sights at once.
+    """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
-    What was on the map before stays where it is. A sight is believed, and a step taken for a surprise, as far as that
-    is likely where the net has come to lie.
+    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
     """
-    groups = coordinates(pose.shape[-1])
     for slack in SLACK:
-        every = torch.cat([past, pose], dim=1)
-        known = gather(every, sights.index)
+        known = gather(torch.cat([past, pose], dim=1), sights.index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
-        off_plan = apart(stepped(before, plan), pose)
-        off_sight = apart(stepped(known, sights.offset), pose[:, :, None])
-        trust = _trust(off_sight, sights, groups)
+        off_plan = space.difference(space.step(before, plan), pose)
+        off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
+        trust, far2 = _trust(space, off_sight, sights), space.squared_lengths(off_plan)
         relaxed = []
-        for g, group in enumerate(groups):
-            size, far2 = group.stop - group.start, off_plan[..., group].square().sum(-1)
-            stiff = _stiffness(far2, surprise.chance, slack * _mean(surprise, g), surprise.stray[g], size)
+        for g, group in enumerate(space.groups):
+            size, loose = group.stop - group.start, slack * surprise.mean(g)
+            stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
             relaxed.append(
                 _relax(
                     start[:, group],
@@ -58,25 +92,19 @@ def close_loops(
     return pose
 
 
-def _trust(off: Float[Tensor, "batch time K D"], sights: Sights, groups: list[slice]) -> Float[Tensor, "batch time K"]:
-    """The probability that a sight is right, given how far off it is."""
-    log_odds = sights.log_odds
-    for g, group in enumerate(groups):
+def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> Float[Tensor, "batch time K"]:
+    """The probability that a sight is right, given its residual."""
+    log_odds, far2 = sights.log_odds, space.squared_lengths(off)
+    for g, group in enumerate(space.groups):
         noise = sights.noise[..., g]
-        far2 = off[..., group].square().sum(-1)
-        log_odds = log_odds - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise.log()) + far2 / noise)
+        log_odds = log_odds - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise.log()) + far2[g] / noise)
     return torch.sigmoid(log_odds)
-
-
-def _mean(surprise: Surprise, g: int) -> float:
-    """The variance of any step, surprises included."""
-    return (1 - surprise.chance) * surprise.planned[g] + surprise.chance * surprise.stray[g]
 
 
 def _stiffness(
     off2: Float[Tensor, "batch time"], chance: float, loose: float, stray: float, size: int
 ) -> Float[Tensor, "batch time"]:
-    """The precision of a planned step: loose, or hardly any where it looks like a surprise."""
+    """The expected precision of a planned step, given its residual: it may have gone otherwise."""
     otherwise = stray + loose
     log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
     planned = torch.sigmoid(math.log((1 - chance) / chance) + 0.5 * log_ratio)
@@ -92,14 +120,14 @@ def _relax(
     sight: Float[Tensor, "batch time K S"],
     pull: Float[Tensor, "batch time K"],
 ) -> Float[Tensor, "batch time S"]:
-    """The x that make sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2 least.
+    """The minimum over x of sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2.
 
-    x_0 and what lies in the past are given.
+    x_0 and the entries of the past are given.
     """
     batch, steps, k = index.shape
     first = past.shape[1]
     now = torch.arange(steps, device=step.device)
-    # Knots of the walk first, then the fixed ones: the past, and the start.
+    # Nodes of the walk first, then the fixed ones: the past, and the start.
     fixed = torch.cat([past, start[:, None]], dim=1)
     end = torch.where(index < first, steps + index, index - first).flatten(1)
     before = torch.cat([now.new_full((1,), steps + first), now[:-1]]).expand(batch, -1)

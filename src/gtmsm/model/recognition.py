@@ -1,16 +1,17 @@
-"""Memory read backwards: which entries look like what is seen now, and where the agent then is."""
+"""Memory read backwards: entries whose codes match what is seen now, and the relative pose that each implies."""
 
 import math
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import config, require
-from gtmsm.tensors import LOG_TWO_PI, Gaussian, apart, coordinates, gather
+from gtmsm.pose import Space
+from gtmsm.tensors import LOG_TWO_PI, Gaussian, gather
 
 
 @config
@@ -25,8 +26,8 @@ class LandmarkConfig:
     width: int = 256
     """Hidden units of the network that compares two views; App. D's own networks have 32."""
     recent: int = 1
-    """Steps whose frames are not looked up since they were seen just now, the last one excepted: an agent that moves
-    little by little would find nothing else."""
+    """The last steps, whose frames are not looked up (the very last one excepted): to an agent that moves slowly they
+    are the nearest of all."""
     steady: float = 0.05
     """Standard deviation of a step that goes as planned, in units of the pose space ..."""
     steady_turn: float = 0.01
@@ -38,27 +39,28 @@ class LandmarkConfig:
     stray_turn: float = 0.2
     """The same of the heading, in radians."""
     closure: int = 0
-    """Steps after which loops are closed: what was recognised since then corrects all poses of the walk so far, too.
+    """Steps after which loops are closed: what was recognised since then also corrects all earlier poses of the walk.
     0: never, so that no pose depends on what was seen after it."""
     grain: float = 0.1
-    """Standard deviation of a place that is recognised exactly, in the same units: no sight is surer than that."""
+    """Least standard deviation of a relative pose, in the same units: that of two equal codes."""
     doubt: float = 6.0
-    """Nats that an opinion has to overcome before it is believed rather than the plan: K' opinions from one memory are
-    not independent, and a plan is right more often than not. To close a loop, two thirds of it do."""
+    """Nats subtracted from the log-odds of every match: K' matches from one memory are not independent, and a plan is
+    right more often than not. Closing a loop subtracts two thirds of it."""
     reach: float = 4.0
-    """How far apart two views of a walk usually are, in the same units: what an entry that tells nothing says."""
+    """Standard deviation of the distance between two views of a walk, in the same units: the density of the relative
+    pose of views that do not match."""
     tolerance: float = 0.5
-    """How near a place must be found to count as recognised, in the same units ..."""
+    """Largest error of a position that counts as recognised, in the same units ..."""
     tolerance_turn: float = 10.0
-    """... and, where the agent has a heading, degrees."""
+    """... and of a heading, in degrees."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be recognised with."""
+        """Refuse values that make no sense."""
         require(self.matches >= 1, f"matches is {self.matches}; look up at least 1 entry")
         require(self.closure >= 0, f"closure is {self.closure}; give a number of steps, or 0 for never")
         require(
             not self.closure or self.form != "paper",
-            f"closure is {self.closure}, but the paper's form has no opinions to close loops with; use form bayes",
+            f"closure is {self.closure}, but the paper's form cannot close loops; use form bayes",
         )
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
@@ -69,11 +71,12 @@ class LandmarkConfig:
 
 @dataclass(frozen=True)
 class Lookup:
-    """The entries whose codes are nearest to each query's: memory, read backwards."""
+    """The K' entries whose codes are nearest to each query's."""
 
     index: Int[Tensor, "batch time K"]
-    """Of the entries; where there are fewer than K yet, `there` is false and the index means nothing."""
+    """Of the entries; 0 where `there` is false."""
     there: Bool[Tensor, "batch time K"]
+    """False where there are fewer than K entries yet."""
     distance: Float[Tensor, "batch time K"]
     """Mean squared distance of the codes, in units of their own variances."""
 
@@ -82,7 +85,8 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
     """The `k` entries nearest to each query by code.
 
     With `first`, query t is entry first + t itself, sees only entries from `recent` steps before it, and the one just
-    before it is always among them. Search is without gradients, for all queries at once: codes do not wait for poses.
+    before it is always among them. The search is without gradients, and for all steps at once: codes do not depend on
+    poses.
     """
     with torch.no_grad():
         far = torch.cdist(query.mean, entries.mean, compute_mode="donot_use_mm_for_euclid_dist")
@@ -98,44 +102,50 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
     return Lookup(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
 
 
-Said: TypeAlias = tuple[Float[Tensor, "batch time K"], Float[Tensor, "batch time K D"], Float[Tensor, "batch time K G"]]
-"""Log-odds, offset and variance: what a comparison says."""
+class Match(NamedTuple):
+    """What the comparison of an entry and a query says, for every pair of a lookup."""
+
+    log_odds: Float[Tensor, "batch time K"]
+    """That both show the same place."""
+    offset: Float[Tensor, "batch time K D"]
+    """The displacement from the entry's pose to the query's, in the frame of the entry."""
+    noise: Float[Tensor, "batch time K G"]
+    """Its variance."""
 
 
 class Comparison(nn.Module):
-    """Two views, by their codes: are they of one place, from where was the second taken, and how sure is that?"""
+    """A network of two codes: do they show the same place, and from which relative pose?"""
 
-    def __init__(self, settings: LandmarkConfig, code_size: int, has_heading: bool, pose_size: int) -> None:
+    def __init__(self, settings: LandmarkConfig, code_size: int, space: Space) -> None:
         super().__init__()
-        self.settings, self.has_heading, self.pose_size = settings, has_heading, pose_size
-        self.position = pose_size - 1 if has_heading else pose_size
-        width, said = settings.width, 1 + pose_size + (2 if has_heading else 1)
-        # What can be said of a view alone is said once, not once for every view it is compared with.
+        self.settings, self.space = settings, space
+        width, outputs = settings.width, 1 + space.size + len(space.groups)
+        # Layers of one view alone are computed once per view, not once per pair.
         self.view = nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.alike = nn.Linear(1, width, bias=False)
         self.net = nn.Sequential(
-            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, said)
+            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs)
         )
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
 
-    def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Said:
-        """Log-odds that entry k and the query show one place, the query's pose from the entry's, and its variance."""
+    def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
+        """Compare each query with the entries that were looked up for it; codes get no gradient."""
         distance = lookup.distance.detach()[..., None]
         there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
         here = self.second(self.view(query.mean.detach()))[:, :, None]
-        said = self.net(there + here + self.alike((distance + 1e-4).log())).to(distance)
-        log_odds, offset, log_noise = said.split([1, self.pose_size, said.shape[-1] - 1 - self.pose_size], dim=-1)
-        # The same code is the same place, whatever the network has learned; it can tend to all the others.
+        made = self.net(there + here + self.alike((distance + 1e-4).log())).to(distance)
+        log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
+        # Equal codes show the same place, whatever the network has learned.
         other = distance / (distance + 0.1)
         noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-5.0, 3.0)).exp()
-        return log_odds[..., 0], offset * other, noise
+        return Match(log_odds[..., 0], offset * other, noise)
 
     @property
     def indifference(self) -> float:
-        """Minus the log-density of a relative pose where an entry tells nothing, at its peak."""
-        turn = LOG_TWO_PI if self.has_heading else 0.0
-        return 0.5 * self.position * (LOG_TWO_PI + 2 * math.log(self.settings.reach)) + turn
+        """Minus the log-density, at its peak, of the relative pose of views that do not match."""
+        position = 0.5 * self.space.positions * (LOG_TWO_PI + 2 * math.log(self.settings.reach))
+        return position + self.space.angles * LOG_TWO_PI
 
     def loss(
         self,
@@ -144,26 +154,53 @@ class Comparison(nn.Module):
         noise: Float[Tensor, "*n G"],
         relative: Float[Tensor, "*n D"],
     ) -> Float[Tensor, "*n"]:
-        """-log p(relative pose | both codes): what the network says where it is right, else anything within reach."""
-        miss = apart(offset, relative)
+        """-log p(relative pose | both codes): a mixture of what the match says and of a density as wide as `reach`."""
+        far2 = self.space.squared_lengths(self.space.difference(offset, relative))
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
-        for g, group in enumerate(coordinates(self.pose_size)):
-            spread = miss[..., group].square().sum(-1) / noise[..., g]
+        for g, group in enumerate(self.space.groups):
+            spread = far2[g] / noise[..., g]
             shown = shown - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise[..., g].log()) + spread)
-        anywhere = anywhere - 0.5 * relative[..., : self.position].square().sum(-1) / self.settings.reach**2
+        anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
         return -torch.logaddexp(shown, anywhere)
 
+    def walk_loss(
+        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"], match: Match | None = None
+    ) -> Float[Tensor, ""]:
+        """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
+
+        Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of
+        the walk itself, if it has been computed already.
+        """
+        log_odds, offset, noise = match or self(code, code, lookup)
+        relative = self.space.displacement(gather(path, lookup.index), path[:, :, None])
+        there = lookup.there.to(relative)
+        pairs = (self.loss(log_odds, offset, noise, relative) * there).sum() / there.sum().clamp_min(1)
+        other = Gaussian(code.mean.roll(1, 0), code.log_var.roll(1, 0))
+        strange = look_up(other, code, self.settings.matches)
+        strange_odds, _, strange_noise = self(other, code, strange)
+        odds = log_odds.masked_fill(~lookup.there, -30.0)
+        best = self.evidence(odds, noise).argmax(-1, keepdim=True)
+        error = (relative - offset).gather(2, best[..., None].expand(-1, -1, 1, relative.shape[-1]))[:, :, 0]
+        right = self.right(error) & lookup.there.any(-1)
+        confidence = [
+            self.confidence(odds, noise, lookup.distance),
+            self.confidence(strange_odds, strange_noise, strange.distance),
+        ]
+        truth = torch.cat([right, torch.zeros_like(right)], dim=1).to(confidence[0])
+        calibration = binary_cross_entropy_with_logits(torch.cat(confidence, dim=1), truth)
+        return pairs - logsigmoid(-strange_odds).mean() + calibration
+
     def evidence(self, log_odds: Float[Tensor, "*n K"], noise: Float[Tensor, "*n K G"]) -> Float[Tensor, "*n K"]:
-        """Log-odds of an opinion being right *and* near enough to count: a vague one is worth little."""
+        """Log-odds of a match plus the log-probability that its relative pose is within tolerance."""
         near = -torch.expm1(-0.5 * self.settings.tolerance**2 / noise[..., 0])
-        if self.has_heading:
-            near = near * torch.erf(math.radians(self.settings.tolerance_turn) / (2 * noise[..., 1]).sqrt())
+        for g in range(1, len(self.space.groups)):  # the heading, if there is one
+            near = near * torch.erf(math.radians(self.settings.tolerance_turn) / (2 * noise[..., g]).sqrt())
         return log_odds + near.clamp_min(1e-6).log()
 
     def confidence(
         self, log_odds: Float[Tensor, "*n K"], noise: Float[Tensor, "*n K G"], distance: Float[Tensor, "*n K"]
     ) -> Float[Tensor, "*n"]:
-        """Log-odds that the best of K opinions is right, learned apart from them so that it can be believed."""
+        """Log-odds that the best of K matches is right, by a small network trained for calibration alone."""
         evidence = self.evidence(log_odds, noise)
         best = evidence.argmax(-1, keepdim=True)
         chosen = [value.gather(-1, best)[..., 0] for value in (evidence, noise[..., 0].log(), (distance + 1e-4).log())]
@@ -172,13 +209,13 @@ class Comparison(nn.Module):
         return sure
 
     def tolerances(self, like: Tensor) -> Float[Tensor, "D"]:
-        """How near is near enough, in every coordinate of a pose."""
-        near = [self.settings.tolerance] * self.position
-        return like.new_tensor(near + [math.radians(self.settings.tolerance_turn)] * self.has_heading)
+        """The largest error that counts as recognised, in every coordinate of a pose."""
+        turn = math.radians(self.settings.tolerance_turn)
+        return like.new_tensor([self.settings.tolerance] * self.space.positions + [turn] * self.space.angles)
 
-    def right(self, miss: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
-        """Whether an error in pose is within what counts as recognised."""
-        near = miss[..., : self.position].norm(dim=-1) <= self.settings.tolerance
-        if not self.has_heading:
-            return near
-        return near & (apart(torch.zeros_like(miss), miss)[..., 2].abs() <= math.radians(self.settings.tolerance_turn))
+    def right(self, error: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
+        """Whether an error in pose is small enough to count as recognised."""
+        wrapped = self.space.difference(torch.zeros_like(error), error)
+        position, turn = wrapped[..., : self.space.positions], wrapped[..., self.space.positions :]
+        turned = turn.abs() <= math.radians(self.settings.tolerance_turn)
+        return (position.norm(dim=-1) <= self.settings.tolerance) & turned.all(-1)

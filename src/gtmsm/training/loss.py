@@ -140,10 +140,10 @@ class Loss(nn.Module):
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
         model = self.model
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
-        own = walk.mean[..., : model.motion.noisy].detach()
+        own = walk.mean[..., : model.motion.pose_size].detach()
         path = model.motion.retrace(true_step) if self.objective.displacement else own
         landmarks = model.require_landmarks("recognise places")
-        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.said)
+        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match)
 
     def _recognition_of(
         self, x: Float[Tensor, "batch time channel height width"], true_step: Float[Tensor, "batch time D"]

@@ -16,7 +16,7 @@ from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
-from gtmsm.tensors import felt
+from gtmsm.pose import PlaneWithHeading
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
@@ -109,7 +109,9 @@ def a_walk(n: int = 4, steps: int = 40) -> tuple[WorldModel, Rooms, Clip]:
         start = world.pose
         poses = model.motion.unroll(start, a)
     before = torch.cat([start[:, None], poses[:, :-1]], 1)
-    clip = Clip(torch.rand(n, steps, 3, 32, 32, generator=seeded(7)), a, poses, felt(before, poses))
+    clip = Clip(
+        torch.rand(n, steps, 3, 32, 32, generator=seeded(7)), a, poses, PlaneWithHeading().displacement(before, poses)
+    )
     return model, world, clip
 
 

@@ -3,9 +3,19 @@
 import pytest
 import torch
 
-from gtmsm.kernels.scans.prefix import prefix_scan, prefix_scan_by_steps
+from gtmsm.kernels.scans.prefix import prefix_scan
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 101)
+
+
+def prefix_scan_by_steps(combine, elements):
+    """Combine one step of time (axis 1) after the other."""
+    so_far = [part[:, :1] for part in elements]
+    steps = [so_far]
+    for t in range(1, elements[0].shape[1]):
+        so_far = list(combine(so_far, [part[:, t : t + 1] for part in elements]))
+        steps.append(so_far)
+    return [torch.cat(parts, dim=1) for parts in zip(*steps, strict=True)]
 
 
 def affine_then(earlier, later):

@@ -11,9 +11,10 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.tensors import as_place, felt, stepped
+from gtmsm.pose import PlaneWithHeading
 from gtmsm.worlds.rooms import Rooms
 
+SPACE = PlaneWithHeading()
 NEAR = 0.25
 """Units within which a pose counts as revisited ..."""
 NEAR_TURN = math.radians(8)
@@ -58,7 +59,7 @@ class RoomsExaminer:
 
     def true_places(self, clip: Clip) -> Float[Tensor, "batch time 4"]:
         """x, y, cos and sin, in the start's frame."""
-        return as_place(_from_start(clip))
+        return SPACE.place(_from_start(clip))
 
     def known_places(
         self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
@@ -67,7 +68,7 @@ class RoomsExaminer:
         matrix, sign = self._fitted(clip, walk)
         pose = _from_start(clip)
         xy = pose[..., :2] @ torch.linalg.pinv(matrix).to(pose)
-        return as_place(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
+        return SPACE.place(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
 
     def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
         """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
@@ -126,7 +127,7 @@ class RoomsExaminer:
             "truth": clip.x[some, self.tau :].cpu().numpy(),
             "imagined": imagined[some].cpu().numpy(),
             "true_pose": clip.true_pose[some].cpu().numpy(),
-            "inferred_pose": stepped(clip.true_start[:, None], believed)[some].cpu().numpy(),
+            "inferred_pose": SPACE.step(clip.true_start[:, None], believed)[some].cpu().numpy(),
             "seen": self.revisited(clip)[some].cpu().numpy(),
             "maps": tuple(self.world.map(place) for place in self.world.where[some].tolist()),
         }
@@ -192,7 +193,7 @@ class RoomsExaminer:
         before = torch.cat([spots, torch.zeros_like(spots[:, :1])], dim=-1)
         self.world.place(torch.zeros(count, dtype=torch.long), before)
         self.world.step(actions)
-        return learned.numpy(), felt(before, self.world.pose).cpu().numpy()
+        return learned.numpy(), SPACE.displacement(before, self.world.pose).cpu().numpy()
 
 
 def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -202,4 +203,4 @@ def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
 
 def _from_start(clip: Clip) -> Float[Tensor, "batch time 3"]:
     """True poses as they lie from each walk's start."""
-    return felt(clip.true_start[:, None].expand_as(clip.true_pose), clip.true_pose)
+    return SPACE.displacement(clip.true_start[:, None], clip.true_pose)

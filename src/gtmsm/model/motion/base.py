@@ -1,4 +1,4 @@
-"""What every motion offers. A motion itself says only what is physically new."""
+"""What every motion offers. A motion itself defines only its transition."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -10,9 +10,10 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan_by_steps
 from gtmsm.kernels.scans.prefix import prefix_scan
-from gtmsm.tensors import Belief, felt, gather
+from gtmsm.model.landmark_filter import Sights, Surprise, Track, filter_by_steps
+from gtmsm.pose import Space
+from gtmsm.tensors import Belief, gather
 
 
 @config
@@ -21,18 +22,18 @@ class MotionConfig:
 
     kind: Literal["free", "walled", "turning", "drifting", "gliding"] = "walled"
     """free: s + M a; walled: the displacement is gated by a network sigma_d (eq. nonlin_tr, section 4.1); turning: the
-    agent has a heading, and moves along it (eq. lab_trans); drifting: and has momentum (section 4.2.2); gliding: and
-    its momentum survives a turn, with a small network for what friction and acceleration do (not in the paper)."""
+    agent has a heading, and moves along it (eq. lab_trans); drifting: and has momentum (section 4.2.2); gliding:
+    momentum in the world's frame, with a small network for friction and acceleration (not in the paper)."""
     state_size: int = 2
     """Dimensions of the pose s of free and walled motions (section 4.1); the others know theirs."""
     noise: float = 1e-3
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64
-    """ReLU units of sigma_d, the network that knows the walls, or of a gliding motion's network."""
+    """ReLU units of sigma_d, the network of the walls, or of a gliding motion's network."""
     fence: float = 3.0
     """Distance from the start beyond which sigma_d is closed before it has learned anything. Walls that are too near
-    are pushed out by what is seen; a world believed to be open is hard to close (docs/notebook.md). 0: no fence, for
-    agents that notice by themselves when a step has failed: by true displacements, or by landmarks."""
+    are moved out by gradients; an open world is hard to close (docs/notebook.md). 0: no fence, for agents that learn
+    which steps failed from true displacements or from landmarks."""
     open_bias: float = 3.0
     """Logit of sigma_d inside that fence."""
 
@@ -53,43 +54,47 @@ class MotionConfig:
 
 @dataclass(frozen=True)
 class Scout:
-    """What prospecting searches with: a motion free of what only gradients can find."""
+    """What prospecting searches with: a motion without the parameters that only gradients can find."""
 
     motion: "Motion"
     names: Sequence[str]
     """Of its parameters to search for."""
     angles: bool = False
-    """Whether they are angles per action: a score is then many-peaked in each of them alone, so every one is scanned
-    over a full turn instead of drawn around the best so far."""
+    """Whether they are angles per action: a score then has many peaks in each of them alone, so each is scanned over a
+    full turn instead of drawn around the best so far."""
     spread: Sequence[float] | None = None
-    """How far from 0 each of those parameters may be expected, where their scale means something; None: it is free, and
-    so is the sign of all of them together."""
+    """Standard deviation of each of those parameters before the search, where their scale has a meaning; None: scale
+    and sign are free."""
 
 
 class Paths(NamedTuple):
-    """Two walks by the same actions."""
+    """The mean path and a sampled path by the same actions."""
 
     mean: Float[Tensor, "batch time S"]
     sample: Float[Tensor, "batch time S"]
     step: Float[Tensor, "batch time D"] | None = None
-    """d_t of every step of the mean path, in the agent's own frame, where it is known for nothing."""
+    """d_t of every step of the mean path in the agent's own frame, where the motion has computed it already."""
 
 
 class Motion(nn.Module, ABC):
     """A transition density N(step(s, a), r^2 I), and the marginals it implies."""
 
     walls: ClassVar[tuple[str, ...]] = ()
-    """Names of the parameters that know the walls: they learn at a rate of their own."""
+    """Names of the parameters of the walls: they have their own learning rate."""
     state_size: int
-    """Dimensions of s."""
-    noisy: int
-    """How many of them, counted from the first, are the pose, which transitions add noise to; the rest are velocities,
-    which follow from the actions alone."""
+    """Dimensions of s: those of the pose first, then velocities, which have no noise of their own."""
+    space: Space
+    """What poses lie in."""
 
     def __init__(self, settings: MotionConfig) -> None:
         super().__init__()
         self.settings = settings
         self.noise = settings.noise
+
+    @property
+    def pose_size(self) -> int:
+        """Dimensions of the pose, to which transitions add noise."""
+        return self.space.size
 
     @abstractmethod
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
@@ -126,14 +131,18 @@ class Motion(nn.Module, ABC):
         return self.place(self.unroll(start, a))
 
     def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch P"]:
-        """The coordinates in which poses are near or far: Euclidean, whatever the pose is made of."""
-        return s
+        """Coordinates in which Euclidean distance tells how near two states are."""
+        return self.space.place(s[..., : self.pose_size])
+
+    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
+        """The pose of a place."""
+        return self.space.pose_at(place)
 
     def relative(
         self, place: Float[Tensor, "*batch P"], query: Float[Tensor, "*#batch P"]
     ) -> Float[Tensor, "*batch P"]:
-        """A place as it lies from `query`: what a prior needs to know of where a view was taken."""
-        return place - query
+        """A place in the frame of `query`: what a prior knows of where a view was taken."""
+        return self.space.relative(place, query)
 
     def relative_at(
         self,
@@ -141,8 +150,8 @@ class Motion(nn.Module, ABC):
         query: Float[Tensor, "batch m P"],
         index: Int64[Tensor, "batch m K"],
     ) -> Float[Tensor, "batch m K P"]:
-        """`relative` of those places that each query has found."""
-        return self.relative(gather(place, index), query[:, :, None])
+        """`relative` of the K places that each query has retrieved."""
+        return self.space.relative(gather(place, index), query[:, :, None])
 
     def start(self, batch: int) -> Float[Tensor, "batch S"]:
         """s_0: where every walk begins, the origin."""
@@ -151,13 +160,15 @@ class Motion(nn.Module, ABC):
 
     def draw_noise(self, a: Float[Tensor, "batch time A"], generator: torch.Generator) -> Float[Tensor, "batch time S"]:
         """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
-        drawn = a.new_empty(*a.shape[:2], self.noisy).normal_(0.0, self.noise, generator=generator)
-        velocities = self.state_size - self.noisy
+        drawn = a.new_empty(*a.shape[:2], self.pose_size).normal_(0.0, self.noise, generator=generator)
+        velocities = self.state_size - self.pose_size
         return nn.functional.pad(drawn, (0, velocities)) if velocities else drawn
 
     def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
         """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""
-        return poses - torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
+        size = self.pose_size
+        before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
+        return self.space.displacement(before[..., :size], poses[..., :size])
 
     def regret(
         self,
@@ -165,24 +176,21 @@ class Motion(nn.Module, ABC):
         a: Float[Tensor, "batch time A"],
         steps: Float[Tensor, "batch time D"],
     ) -> Float[Tensor, "batch time"]:
-        """How far the planned steps from `before` were from those made, where some went otherwise (App. D).
+        """Distance between the planned steps from `before` and the steps made, some of which failed (App. D).
 
-        Distances, not their squares: the least of their sum is what most steps do, not a mean that none does.
+        Not squared: the minimum of a sum of distances is what most steps do, not a mean that no step does.
         """
-        planned = felt(before[..., : self.noisy], self.go(before, a)[..., : self.noisy])
+        size = self.pose_size
+        planned = self.space.displacement(before[..., :size], self.go(before, a)[..., :size])
         return ((planned - steps).square().sum(-1) + 1e-6).sqrt()
 
     def retrace(self, steps: Float[Tensor, "batch time D"]) -> Float[Tensor, "batch time D"]:
-        """Poses after each of these steps, as they were felt, from the start on."""
-        return steps.cumsum(1)
+        """Poses after each of these displacements in the agent's own frame, from the start on."""
+        return self.space.path(self.start(len(steps))[:, : self.pose_size], steps)
 
     def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch S"]:
-        """The state s, once its pose is known to be another."""
-        return torch.cat([pose, s[..., self.noisy :]], dim=-1)
-
-    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
-        """The pose of a place."""
-        return place
+        """The state s with its pose corrected."""
+        return torch.cat([pose, s[..., self.pose_size :]], dim=-1)
 
     def filter(
         self,
@@ -193,13 +201,15 @@ class Motion(nn.Module, ABC):
         past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
         surprise: Surprise,
         walls: bool = True,
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time G"]]:
+    ) -> Track:
         """States after every action, each corrected by what was recognised there (App. D), and variances of poses.
 
-        Without `walls` the plan does not know of any.
+        Without `walls` the plan ignores them.
         """
         go = self.step if walls else self.go
-        return landmark_scan_by_steps(lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise)
+        return filter_by_steps(
+            self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise
+        )
 
     def among_walls(
         self,
@@ -208,27 +218,26 @@ class Motion(nn.Module, ABC):
         steps: Float[Tensor, "batch time D"],
         surprise: float,
     ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch G"]]:
-        """How far to move a walk so that its steps fit the walls that are known, and the variance of that.
+        """The shift of a walk at which the steps that it made fit the walls best, and the variance of that shift.
 
-        A motion that knows no walls leaves it where it is: any place is as good as any other.
+        0 for a motion without walls, to which all places are alike.
         """
-        return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : 2 if self.settings.has_heading else 1])
+        return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : len(self.space.groups)])
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """Where a step leads if nothing is in the way."""
+        """`step` without walls."""
         return self.step(s, a)
 
     def believe(self, here: Belief, a: Float[Tensor, "batch time A"]) -> Belief:
         """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.
 
-        `here` without a covariance is known exactly. Exact where the motion is linear. Covariances follow
-        P_t = J_t P_{t-1} J_t' + r^2 I, whose steps compose associatively, so all of them come from one prefix scan.
+        `here` without a covariance is known exactly. P_t = J_t P_{t-1} J_t' + r^2 I by one prefix scan.
         """
         mean = self.unroll(here.mean, a)
         before = torch.cat([here.mean[:, None], mean[:, :-1]], dim=1)
         jacobian = torch.func.vmap(torch.func.vmap(torch.func.jacrev(self.step)))(before, a)
-        shaken = torch.arange(self.state_size, device=mean.device) < self.noisy
-        fresh = torch.diag(self.noise**2 * shaken.to(mean.dtype))
+        is_pose = torch.arange(self.state_size, device=mean.device) < self.pose_size
+        fresh = torch.diag(self.noise**2 * is_pose.to(mean.dtype))
         carry, added = prefix_scan(_then, [jacobian, fresh.expand_as(jacobian)])
         if here.covariance is None:
             return Belief(mean, added)

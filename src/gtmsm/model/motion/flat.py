@@ -1,4 +1,4 @@
-"""Motions whose actions act in the frame of the map itself: section 4.1."""
+"""Motions whose actions act in the frame of the map: section 4.1."""
 
 import math
 
@@ -7,16 +7,17 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from gtmsm.kernels.layers.small_map import small_map
-from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
-from gtmsm.kernels.scans.walled_scan import Gate, walled_scan, walled_scan_twice
-from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
+from gtmsm.model.landmark_filter import Sights, Surprise, Track, filter_positions
+from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+from gtmsm.pose import Plane
+from gtmsm.tensors import applied
 
 FURTHEST = 8.0
-"""Units from the start up to which an agent without a fence looks out for walls from the beginning."""
+"""Distance from the start up to which the units of sigma_d lie at first where there is no fence."""
 
 DECIDED = 6.0
-"""Logit at which sigma_d is as open or closed as it needs to be: a quarter of a per cent of a step."""
+"""Logit beyond which sigma_d is not trained to be more open or closed: a quarter of a per cent of a step."""
 
 
 class Free(Motion):
@@ -24,12 +25,13 @@ class Free(Motion):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings)
-        self.state_size = self.noisy = settings.state_size
+        self.state_size = settings.state_size
+        self.space = Plane(self.state_size)
         self.M = nn.Parameter(0.3 * torch.randn(settings.state_size, action_size))
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a."""
-        return s + small_map(a, self.M)
+        return s + applied(self.M, a)
 
     def unroll(
         self,
@@ -38,8 +40,7 @@ class Free(Motion):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """A running sum of displacements."""
-        moved = small_map(a, self.M)
-        return start[:, None] + (moved if noise is None else moved + noise).cumsum(1)
+        return self.space.path(start, applied(self.M, a), noise)
 
     def filter(
         self,
@@ -50,18 +51,18 @@ class Free(Motion):
         past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
         surprise: Surprise,
         walls: bool = True,
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time G"]]:
+    ) -> Track:
         """The landmark scan."""
-        d = small_map(a, self.M)
-        return landmark_scan(start, d, self.gate if walls else None, variance, sights, past, surprise)
+        d = applied(self.M, a)
+        return filter_positions(start, d, self.gate if walls else None, variance, sights, past, surprise)
 
     @property
     def gate(self) -> Gate | None:
-        """Nothing is in the way."""
+        """No walls."""
         return None
 
     def scout(self) -> Scout:
-        """Search for M, unhindered."""
+        """Search for M without walls."""
         free = Free(self.settings, self.M.shape[1]).to(self.M)
         free.load_state_dict({"M": self.M.detach()})
         return Scout(free, ("M",))
@@ -74,8 +75,8 @@ class Walled(Free):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings, action_size)
-        # Every unit is a plane that faces its own way: all at the fence's distance, they close the world off; at any
-        # distance and without weight, they are there for whatever walls may be found.
+        # Every unit is a half-plane with a direction of its own. With a fence all lie at its distance and close the
+        # world off; without one they lie at any distance and have no weight yet.
         facing = nn.functional.normalize(torch.randn(settings.hidden, settings.state_size), dim=-1)
         distance = settings.fence if settings.fence else FURTHEST * torch.rand(settings.hidden)
         self.W = nn.Parameter(0.7 * facing)
@@ -94,9 +95,9 @@ class Walled(Free):
         a: Float[Tensor, "batch time A"],
         steps: Float[Tensor, "batch time D"],
     ) -> Float[Tensor, "batch time"]:
-        """And how badly sigma_d foresaw which steps would be made: a hinge, which settles for what most steps do.
+        """Plus a hinge loss of sigma_d as a classifier of which steps are made.
 
-        A squashed sigma_d that is wrong hardly learns from distances any more; a hinge never tires.
+        Distances hardly teach a sigma_d that is saturated and wrong; the gradient of a hinge does not vanish there.
         """
         d, made, moves = self._attempts(a, steps)
         foreseen = torch.relu(DECIDED - made * self.gate.logit(before + d)) / DECIDED
@@ -109,11 +110,11 @@ class Walled(Free):
         steps: Float[Tensor, "batch time D"],
         surprise: float,
     ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch 1"]]:
-        """The mean over all places to begin at, each as likely as sigma_d says that just these steps are made there."""
+        """Mean and variance over starts on a grid, weighed by the likelihood under sigma_d of the steps made."""
         d, made, moves = self._attempts(a, steps)
         axis = torch.arange(-FURTHEST, FURTHEST + 0.5, 0.5, device=d.device, dtype=d.dtype)
         places = torch.cartesian_prod(*[axis] * self.state_size).view(-1, self.state_size)
-        # However sure sigma_d is, something else may be in the way.
+        # However sure sigma_d is, a step may fail for another reason.
         most = math.log((1 - surprise) / surprise)
         log_likelihood = torch.stack(
             [
@@ -130,8 +131,8 @@ class Walled(Free):
     def _attempts(
         self, a: Float[Tensor, "batch time A"], steps: Float[Tensor, "batch time D"]
     ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
-        """The steps that actions try, whether they were made (1) or not (-1), and which tried to move at all."""
-        d = (small_map(a, self.M)).detach()
+        """The planned displacements, whether each was made (1) or not (-1), and which of them are not 0."""
+        d = applied(self.M, a).detach()
         length2 = d.square().sum(-1)
         made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0).to(d)
         return d, made, length2 > 0.1 * length2.max()
@@ -142,7 +143,7 @@ class Walled(Free):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a sigma_d(s + M a)."""
-        d = small_map(a, self.M)
+        d = applied(self.M, a)
         return s + d * self.gate(s + d)[..., None]
 
     def unroll(
@@ -152,10 +153,5 @@ class Walled(Free):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """The walled scan."""
-        d = small_map(a, self.M)
+        d = applied(self.M, a)
         return walled_scan(start, d, noise, self.gate)
-
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
-        """Both paths try the same steps."""
-        mean, sample = walled_scan_twice(self.start(len(a)), small_map(a, self.M), noise, self.gate)
-        return Paths(mean, sample)

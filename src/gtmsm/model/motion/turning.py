@@ -4,31 +4,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.layers.small_map import small_map
-from gtmsm.kernels.scans.compose import compose
-from gtmsm.kernels.scans.drift_scan import drift_scan
 from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
-from gtmsm.kernels.search.relative import relative, seen_from
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
-from gtmsm.tensors import as_place, felt, stepped
+from gtmsm.pose import PlaneWithHeading
+from gtmsm.tensors import applied
 
 LEAP = 0.2
-"""Units: a pose corrected by more than this was wrong for longer than one step, and that tells nothing of its speed."""
+"""Distance: a larger correction of a pose was not made by the last step alone, so it does not change the speed."""
 
 
 class Turning(Motion):
     """s_t = s_{t-1} + R(s_{t-1}^(3)) M a_t + noise, with s = (x, y, heading): eq. (lab_trans)."""
 
     state_size = 3
-    noisy = 3
+    space = PlaneWithHeading()
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings)
-        # M, its rows for moving and for turning apart: the one has a free scale, the other is in radians. An agent
-        # stands still until it is shown otherwise.
+        # M in two parameters: the scale of moves is free, turns are in radians. At first an agent does not move.
         self.move = nn.Parameter(torch.zeros(2, action_size))
         self.turn = nn.Parameter(0.03 * torch.randn(action_size))
 
@@ -39,7 +35,7 @@ class Turning(Motion):
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) M a."""
-        return stepped(s, small_map(a, self.M))
+        return self.space.step(s, applied(self.M, a))
 
     def unroll(
         self,
@@ -48,54 +44,29 @@ class Turning(Motion):
         noise: Float[Tensor, "batch time S"] | None = None,
     ) -> Float[Tensor, "batch time S"]:
         """Running sums: of turns, then of moves along the headings they lead to."""
-        return compose(start, small_map(a, self.M), noise)
+        return self.space.path(start, applied(self.M, a), noise)
 
     def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
-        """Both paths try the same steps."""
-        start, d = self.start(len(a)), small_map(a, self.M)
-        return Paths(compose(start, d, None), compose(start, d, noise), d)
+        """Both paths have the same displacements."""
+        d = applied(self.M, a)
+        mean, sample = self._two_paths(d, noise)
+        return Paths(mean, sample, d)
 
-    def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 3"]:
-        """In the agent's own frame."""
-        before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
-        return felt(before[..., :3], poses[..., :3])
-
-    def retrace(self, steps: Float[Tensor, "batch time 3"]) -> Float[Tensor, "batch time 3"]:
-        """Along the headings that they lead to."""
-        return compose(self.start(len(steps))[:, :3], steps, None)
-
-    def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 4"]:
-        """(x, y, cos, sin)."""
-        return as_place(s[..., :3])
-
-    def pose_at(self, place: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
-        """x, y, heading."""
-        return torch.cat([place[..., :2], torch.atan2(place[..., 3:], place[..., 2:3])], dim=-1)
-
-    def relative(
-        self, place: Float[Tensor, "*batch 4"], query: Float[Tensor, "*#batch 4"]
-    ) -> Float[Tensor, "*batch 4"]:
-        """Where it lies ahead and to the left of an agent at `query`, and cos and sin of how far it is turned."""
-        return seen_from(place, query)
-
-    def relative_at(
-        self,
-        place: Float[Tensor, "batch n 4"],
-        query: Float[Tensor, "batch m 4"],
-        index: Int64[Tensor, "batch m K"],
-    ) -> Float[Tensor, "batch m K 4"]:
-        """The same of those places that each query has found, all at once."""
-        return relative(place, query, index)
+    def _two_paths(
+        self, d: Float[Tensor, "batch time 3"], noise: Float[Tensor, "batch time 3"]
+    ) -> Float[Tensor, "2 batch time 3"]:
+        """Poses without noise and with it, from the start on, by the same operations."""
+        return self.space.path(self.start(len(d))[:, :3], d, torch.stack([torch.zeros_like(noise), noise]))
 
     def scout(self) -> Scout:
-        """Search for the turn of every action; how far it moves comes after."""
+        """Search for the turn of every action; moves are learned later."""
         scout = Turning(self.settings, len(self.turn)).to(self.turn)
         scout.move.data.copy_(self.move.detach())
         return Scout(scout, ("turn",), angles=True)
 
 
 class _WithMomentum(Turning, ABC):
-    """The state is (x, y, heading, momentum): where the agent goes depends on how it moves."""
+    """The state is (x, y, heading, momentum)."""
 
     @abstractmethod
     def _carry(
@@ -111,28 +82,27 @@ class _WithMomentum(Turning, ABC):
     ) -> Float[Tensor, "batch time S"]:
         """A scan for displacements, then running sums."""
         d, momentum = self._carry(start[:, 3:], a)
-        shaken = None if noise is None else noise[..., :3]
-        return torch.cat([compose(start[:, :3], d, shaken), momentum], dim=-1)
+        poses = self.space.path(start[:, :3], d, None if noise is None else noise[..., :3])
+        return torch.cat([poses, momentum], dim=-1)
 
     def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
         """Noise moves the agent but not its momentum: one scan serves both paths."""
-        start = self.start(len(a))
-        d, momentum = self._carry(start[:, 3:], a)
-        mean, sample = (compose(start[:, :3], d, shaken) for shaken in (None, noise[..., :3]))
-        return Paths(torch.cat([mean, momentum], dim=-1), torch.cat([sample, momentum], dim=-1), d)
+        d, momentum = self._carry(self.start(len(a))[:, 3:], a)
+        mean, sample = torch.cat([self._two_paths(d, noise[..., :3]), momentum.expand(2, *momentum.shape)], dim=-1)
+        return Paths(mean, sample, d)
 
     def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch S"]:
-        """Whoever got less far than planned is slower, too, unless it is somewhere else altogether."""
-        short = felt(s[..., :3], pose)[..., :2]
+        """An agent that got less far than planned is also slower, unless the correction is larger than one step."""
+        short = self.space.displacement(s[..., :3], pose)[..., :2]
         believed = (-short.square().sum(-1, keepdim=True) / (2 * LEAP**2)).exp()
         slowed = s[..., 3:5] + believed * short
         return torch.cat([pose, slowed, s[..., 5:]], dim=-1)
 
     def scout(self) -> Scout:
-        """Search for what every action does, as if there were no momentum.
+        """Search for the move and turn of every action, without momentum.
 
-        An agent that walks turns by some tenths of a radian and moves by some tenths of a unit a step: with headings
-        in the distance, neither scale is free.
+        Distances between places mix positions and headings, so neither scale is free: agents turn by some tenths of a
+        radian and move by some tenths of a unit a step.
         """
         actions = len(self.turn)
         scout = Turning(self.settings, actions).to(self.turn)
@@ -157,11 +127,11 @@ class Drifting(_WithMomentum):
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
         limit = self.log_limit.exp()
-        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + small_map(a, self.M))
-        return torch.cat([stepped(s[..., :3], d), d], dim=-1)
+        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + applied(self.M, a))
+        return torch.cat([self.space.step(s[..., :3], d), d], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """What the scout does at once, here passes a tanh, which must leave room for the fastest, and adds up."""
+        """Invert the tanh, with a limit of twice the largest step, and divide by how much momentum accumulates."""
         steps = torch.cat([found["move"], found["turn"][None]])
         limit = 2 * steps.abs().amax(1).clamp_min(1e-3)
         push = torch.atanh(steps / limit[:, None]) * (1 - torch.sigmoid(self.friction.detach()))[:, None]
@@ -172,16 +142,20 @@ class Drifting(_WithMomentum):
     def _carry(
         self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
-        """The drift scan."""
-        limit = self.log_limit.exp()
-        d = limit * drift_scan(momentum / limit, small_map(a, self.M), torch.sigmoid(self.friction))
+        """v_t = tanh(sigma(c_f) v_{t-1} + M a_t) with v = d / c_s, step by step."""
+        limit, keep, push = self.log_limit.exp(), torch.sigmoid(self.friction), applied(self.M, a)
+        v, velocities = momentum / limit, []
+        for u in push.unbind(1):
+            v = torch.tanh(torch.addcmul(u, keep, v))
+            velocities.append(v)
+        d = limit * torch.stack(velocities, dim=1) if velocities else torch.zeros_like(push)
         return d, d
 
 
 class Gliding(_WithMomentum):
-    """Momentum as engines have it: it survives a turn, and what friction and keys do to it is a small network.
+    """Momentum in the world's frame, as game engines have it, with a small network for friction and keys.
 
-    Momentum is the velocity as the agent feels it, ahead and to its left. Not in the paper, whose momentum turns with
+    Momentum is the velocity in the agent's frame, ahead and to its left. Not in the paper, whose momentum turns with
     the agent: see docs/deviations.md.
     """
 
@@ -198,25 +172,25 @@ class Gliding(_WithMomentum):
         self.V = nn.Parameter(torch.zeros(4, hidden))
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + R(s^(3)) d(v, a); v is what is left of the velocity after the step, seen from the new heading."""
-        u, turn = small_map(a, self.move), small_map(a, self.turn[None])[..., 0]
+        """s + R(s^(3)) d(v, a); v becomes the velocity after the step, in the frame of the new heading."""
+        u, turn = applied(self.move, a), (a * self.turn).sum(-1)
         d, v = self._network().step(s[..., 3:], u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
-        return torch.cat([stepped(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
+        return torch.cat([self.space.step(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """What the scout moves at once, here adds up over several steps."""
+        """Divide moves by how much momentum accumulates."""
         self.turn.data.copy_(found["turn"])
         self.move.data.copy_(found["move"] * (1 - torch.sigmoid(self.keep.detach()))[:, None])
 
     def _network(self) -> GlideNetwork:
-        # Small corrections in large numbers: a step of the optimiser must not make the motion run away.
+        # Weights are scaled down, so that a step of the optimiser changes the motion little.
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
     def _carry(
         self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """The glide scan."""
-        turn = small_map(a, self.turn[None])[..., 0]
+        turn = (a * self.turn).sum(-1)
         pre = a @ self.W_a.T + self.b
-        d, v = glide_scan(momentum, small_map(a, self.move), turn.cos(), turn.sin(), pre, self._network())
+        d, v = glide_scan(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v

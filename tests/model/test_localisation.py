@@ -1,4 +1,4 @@
-"""Where was this seen? Opinions are weighed up, and may all be wrong."""
+"""Where was this seen? Matches are merged, and may all be wrong."""
 
 import math
 
@@ -8,11 +8,12 @@ import torch
 from gtmsm.errors import InputError
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.localisation import merge_matches
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import Comparison, LandmarkConfig
-from gtmsm.model.whereabouts import weigh_up
+from gtmsm.pose import space_of
 from gtmsm.tensors import Gaussian
 
 MATCHES = 4
@@ -23,17 +24,17 @@ def seeded(seed=0):
 
 
 def comparison(heading=False):
-    return Comparison(LandmarkConfig(form="bayes", width=8), 4, heading, 3 if heading else 2)
+    return Comparison(LandmarkConfig(form="bayes", width=8), 4, space_of(3 if heading else 2))
 
 
 def weighed(odds, poses, known=0.0, heading=False):
     odds, poses = torch.tensor([odds]), torch.tensor([poses])
     variance = torch.arange(1.0, 1.0 + odds.shape[1])[None, :, None].expand(-1, -1, 2 if heading else 1)
     entry = 10 + torch.arange(odds.shape[1])[None]
-    return weigh_up(comparison(heading), odds, poses, variance, entry, torch.tensor([known]))
+    return merge_matches(comparison(heading), odds, poses, variance, entry, torch.tensor([known]))
 
 
-# ---- weighing up
+# ---- merging
 
 
 @pytest.mark.parametrize("known", [-30.0, -1.0, 0.0, 2.0, 30.0])
@@ -41,14 +42,14 @@ def test_what_is_likely_and_what_is_unknown_add_up_to_one(known):
     generator = seeded()
     odds, pose = torch.randn(5, 7, generator=generator), 0.6 * torch.randn(5, 7, 2, generator=generator)
     entry = torch.arange(7).expand(5, 7)
-    told = weigh_up(comparison(), odds, pose, torch.ones(5, 7, 1), entry, torch.full((5,), known))
+    told = merge_matches(comparison(), odds, pose, torch.ones(5, 7, 1), entry, torch.full((5,), known))
     torch.testing.assert_close(told.weight.sum(1) + told.unknown, torch.ones(5), rtol=0, atol=1e-6)
     torch.testing.assert_close(told.known, torch.full((5,), known).sigmoid(), rtol=0, atol=1e-6)
     assert (told.weight >= 0).all()
     assert (told.weight.diff(dim=1) <= 0).all()
 
 
-def test_opinions_on_one_place_are_merged():
+def test_matches_of_one_place_are_merged():
     told = weighed([0.0, 0.0, 0.5], [[3.0, 3.0], [3.1, 3.0], [0.0, 0.0]])
     share = torch.softmax(torch.tensor([0.0, 0.0, 0.5]), 0)
     assert told.weight[0].tolist() == pytest.approx([0.5 * (share[0] + share[1]).item(), 0.5 * share[2].item(), 0.0])
@@ -56,7 +57,7 @@ def test_opinions_on_one_place_are_merged():
     assert told.pose[0, 1].tolist() == [0.0, 0.0]
 
 
-def test_a_merged_place_speaks_with_its_likeliest_opinion():
+def test_a_merged_place_has_the_pose_of_its_likeliest_match():
     told = weighed([0.0, 1.0, 0.2], [[3.0, 3.0], [3.2, 3.0], [9.0, 9.0]])
     assert told.pose[0, 0].tolist() == pytest.approx([3.2, 3.0])
     assert (told.entry[0, 0].item(), told.variance[0, 0].item()) == (11, 2.0)
@@ -67,7 +68,7 @@ def test_headings_that_differ_by_a_full_turn_are_one_place_and_others_are_not():
     assert told.weight[0].tolist() == pytest.approx([0.5 * 2 / 3, 0.5 / 3, 0.0])
 
 
-def test_one_opinion_is_all_there_is():
+def test_a_single_match_has_all_the_weight():
     told = weighed([-5.0], [[1.0, 2.0]], known=1.0)
     assert told.weight[0].tolist() == pytest.approx([1 / (1 + math.exp(-1.0))])
 

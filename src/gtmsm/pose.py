@@ -1,0 +1,212 @@
+"""The spaces that poses lie in: a plane of any number of dimensions, and a plane with a heading.
+
+A space knows how two poses differ, what a step in the agent's own frame does to a pose, and in which coordinates poses
+are near or far. D is the size of a pose, P that of a place, and G the number of groups of coordinates.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+class Space(ABC):
+    """What every space of poses offers."""
+
+    size: int
+    """D, the coordinates of a pose: those of the position first, then angles."""
+    angles: int = 0
+    """How many of them are angles."""
+
+    @property
+    def positions(self) -> int:
+        """How many coordinates the position has."""
+        return self.size - self.angles
+
+    @property
+    def groups(self) -> tuple[slice, ...]:
+        """Coordinates of one unit, which share a variance: the position and, where there is one, the heading."""
+        return (slice(0, self.size),)
+
+    @abstractmethod
+    def difference(
+        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """after - before in coordinates of the map; angles lie in [-pi, pi]."""
+
+    @abstractmethod
+    def displacement(
+        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """The step from one pose to another in the frame of the first; angles are not wrapped."""
+
+    @abstractmethod
+    def step(
+        self, before: Float[Tensor, "*#batch D"], displacement: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """The pose after a displacement in the frame of `before`: the inverse of `displacement`."""
+
+    @abstractmethod
+    def path(
+        self,
+        start: Float[Tensor, "*#batch D"],
+        displacement: Float[Tensor, "*#batch time D"],
+        noise: Float[Tensor, "*#batch time D"] | None = None,
+    ) -> Float[Tensor, "*batch time D"]:
+        """Poses after each of many displacements; noise is added in coordinates of the map."""
+
+    @abstractmethod
+    def place(self, pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch P"]:
+        """Coordinates in which Euclidean distance tells how near two poses are."""
+
+    @abstractmethod
+    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
+        """The pose of a place: the inverse of `place`, up to full turns."""
+
+    @abstractmethod
+    def relative(
+        self, place: Float[Tensor, "*#batch P"], query: Float[Tensor, "*#batch P"]
+    ) -> Float[Tensor, "*batch P"]:
+        """A place in the frame of another one."""
+
+    @abstractmethod
+    def start_of(self, path: Float[Tensor, "*#batch D"], end: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
+        """The start from which a walk ends at `end`, if from the origin it ends at `path`."""
+
+    def squared_lengths(self, difference: Float[Tensor, "*batch D"]) -> list[Float[Tensor, "*batch"]]:
+        """The squared length of every group of coordinates."""
+        return [difference[..., group].square().sum(-1) for group in self.groups]
+
+
+@dataclass(frozen=True)
+class Plane(Space):
+    """Positions of `size` coordinates: poses are vectors, and places are poses."""
+
+    size: int
+
+    def difference(
+        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """after - before."""
+        return after - before
+
+    def displacement(
+        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """after - before."""
+        return after - before
+
+    def step(
+        self, before: Float[Tensor, "*#batch D"], displacement: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """A sum."""
+        return before + displacement
+
+    def path(
+        self,
+        start: Float[Tensor, "*#batch D"],
+        displacement: Float[Tensor, "*#batch time D"],
+        noise: Float[Tensor, "*#batch time D"] | None = None,
+    ) -> Float[Tensor, "*batch time D"]:
+        """A running sum."""
+        moved = displacement if noise is None else displacement + noise
+        return start[..., None, :] + moved.cumsum(-2)
+
+    def place(self, pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """The pose itself."""
+        return pose
+
+    def pose_at(self, place: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+        """The place itself."""
+        return place
+
+    def relative(
+        self, place: Float[Tensor, "*#batch D"], query: Float[Tensor, "*#batch D"]
+    ) -> Float[Tensor, "*batch D"]:
+        """A difference."""
+        return place - query
+
+    def start_of(self, path: Float[Tensor, "*#batch D"], end: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
+        """A difference."""
+        return end - path
+
+
+class PlaneWithHeading(Space):
+    """Poses (x, y, heading in radians) and places (x, y, cos, sin), where headings of 30 and 390 degrees are equal."""
+
+    size = 3
+    angles = 1
+
+    @property
+    def groups(self) -> tuple[slice, ...]:
+        """The position; the heading."""
+        return slice(0, 2), slice(2, 3)
+
+    def difference(
+        self, before: Float[Tensor, "*#batch 3"], after: Float[Tensor, "*#batch 3"]
+    ) -> Float[Tensor, "*batch 3"]:
+        """after - before, the heading by the shorter way round."""
+        step = after - before
+        turn = step[..., 2:]
+        return torch.cat([step[..., :2], torch.atan2(turn.sin(), turn.cos())], dim=-1)
+
+    def displacement(
+        self, before: Float[Tensor, "*#batch 3"], after: Float[Tensor, "*#batch 3"]
+    ) -> Float[Tensor, "*batch 3"]:
+        """Ahead, to the left, and the turn."""
+        x, y, turn = (after - before).unbind(-1)
+        c, s = before[..., 2].cos(), before[..., 2].sin()
+        return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)
+
+    def step(
+        self, before: Float[Tensor, "*#batch 3"], displacement: Float[Tensor, "*#batch 3"]
+    ) -> Float[Tensor, "*batch 3"]:
+        """Along the heading that the agent has before the step."""
+        ahead, left, turn = displacement.unbind(-1)
+        c, s = before[..., 2].cos(), before[..., 2].sin()
+        moved = torch.broadcast_tensors(c * ahead - s * left, s * ahead + c * left, turn)
+        return before + torch.stack(moved, dim=-1)
+
+    def path(
+        self,
+        start: Float[Tensor, "*#batch 3"],
+        displacement: Float[Tensor, "*#batch time 3"],
+        noise: Float[Tensor, "*#batch time 3"] | None = None,
+    ) -> Float[Tensor, "*batch time 3"]:
+        """Running sums: of turns, then of moves along the headings that they lead to."""
+        ahead, left, turn = displacement.unbind(-1)
+        first = start[..., None, 2]
+        heading = first + (turn if noise is None else turn + noise[..., 2]).cumsum(-1)
+        before = torch.cat([first.expand(*heading.shape[:-1], 1), heading], dim=-1)[..., :-1]
+        c, s = before.cos(), before.sin()
+        moved = torch.stack([c * ahead - s * left, s * ahead + c * left], dim=-1)
+        xy = start[..., None, :2] + (moved if noise is None else moved + noise[..., :2]).cumsum(-2)
+        return torch.cat([xy, heading[..., None]], dim=-1)
+
+    def place(self, pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
+        """(x, y, cos, sin), App. A.2."""
+        return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)
+
+    def pose_at(self, place: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
+        """Its heading lies in [-pi, pi]."""
+        return torch.cat([place[..., :2], torch.atan2(place[..., 3:], place[..., 2:3])], dim=-1)
+
+    def relative(
+        self, place: Float[Tensor, "*#batch 4"], query: Float[Tensor, "*#batch 4"]
+    ) -> Float[Tensor, "*batch 4"]:
+        """How far ahead and to the left of `query`, and cos and sin of the turn: both pairs rotated at once."""
+        away = place - torch.nn.functional.pad(query[..., :2], (0, 2))
+        x, y = away.unflatten(-1, (2, 2)).unbind(-1)
+        c, s = query[..., 2:3], query[..., 3:]
+        return torch.stack([c * x + s * y, c * y - s * x], dim=-1).flatten(-2)
+
+    def start_of(self, path: Float[Tensor, "*#batch 3"], end: Float[Tensor, "*#batch 3"]) -> Float[Tensor, "*batch 3"]:
+        """Seen from the end of a walk, its start lies where the origin lies from the end of `path`."""
+        return self.step(end, self.displacement(path, torch.zeros_like(path)))
+
+
+def space_of(size: int) -> Space:
+    """The space of recorded poses, of which only the size is known: 3 numbers are x, y and a heading."""
+    return PlaneWithHeading() if size == PlaneWithHeading.size else Plane(size)

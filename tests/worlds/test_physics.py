@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.raycast import BOX, COLUMN, NOTHING, Scene
+from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, NOTHING
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
+from gtmsm.worlds.scene import Scene
 
 CPU = torch.device("cpu")
 FORWARD, BACKWARD, STRAFE_LEFT, STRAFE_RIGHT, TURN_LEFT, TURN_RIGHT, VEER_LEFT, VEER_RIGHT = range(8)

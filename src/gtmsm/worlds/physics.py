@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
-from gtmsm.kernels.walks.raycast import BOX, NOTHING, Scene
+from gtmsm.kernels.walks.camera_rays import BOX, NOTHING
+from gtmsm.worlds.scene import Scene
 
 ACTIONS = (
     "forward",

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.walks.raycast import Scene
 from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, furnish
 from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells
 from gtmsm.worlds.floorplan.single_rooms import draw_single_rooms
 from gtmsm.worlds.lab import import_labmaze
+from gtmsm.worlds.scene import Scene
 from gtmsm.worlds.textures import Textures
 
 Plan = Literal["room", "rooms", "maze"]

@@ -88,6 +88,15 @@ def test_travelling_with_closed_eyes_leads_to_the_same_poses():
     assert torch.equal(world_of().travel(actions), world_of().walk(actions).poses)
 
 
+def test_a_copy_on_another_device_has_its_agents_where_they_are():
+    world, actions = world_of(), random_actions(6, 9)
+    world.travel(actions)
+    copy = world.to("cpu")
+    assert copy is not world
+    assert torch.equal(copy.travel(actions), world.travel(actions))
+    assert world.to("meta").pose.device.type == "meta"
+
+
 def test_the_same_seed_gives_the_same_agents():
     first, second, other = world_of(seed=3), world_of(seed=3), world_of(seed=4)
     assert torch.equal(first.pose, second.pose) and torch.equal(first.where, second.where)

@@ -127,15 +127,14 @@ class ImageWalk:
         """
         require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
         device, images, cells = self.device, len(self.images), self.config.cells
+        cell = self._centre.expand(n, 2)
         if generator is None:
-            image = torch.arange(n, device=device) % images
-        else:
-            image = drawn(images, (n,), generator, device)
-        if generator is None or self.config.start == "centre":
-            cell = self._centre.expand(n, 2)
-        else:
+            self._put(torch.arange(n, device=device) % images, cell, None)
+            return
+        image = drawn(images, (n,), generator, device)
+        if self.config.start == "random":
             cell = drawn(cells, (n, 2), generator, device)
-        self._put(image, cell, None if generator is None else self.draw_obstacles(cell, generator))
+        self._put(image, cell, self.draw_obstacles(cell, generator))
 
     def draw_obstacles(
         self, cell: Int64[Tensor, "n 2"], generator: torch.Generator

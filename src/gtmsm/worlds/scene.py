@@ -45,8 +45,9 @@ class Scene:
 
     def to(self, device: torch.device | str) -> "Scene":
         """The same on another device."""
-        parts: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return Scene(**{name: part.to(device) if isinstance(part, Tensor) else part for name, part in parts.items()})
+        names = (name for name in self.__dataclass_fields__ if name != "tile")
+        moved: dict[str, Any] = {name: getattr(self, name).to(device) for name in names}
+        return Scene(tile=self.tile, **moved)
 
     @cached_property
     def pyramid(self) -> Int32[Tensor, "textures texels"]:

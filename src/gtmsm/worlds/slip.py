@@ -48,7 +48,7 @@ Inner = TypeVar("Inner", bound=Slippery)
 
 
 class Slipping:
-    """A world whose actions go wrong at random, by the generator of the last `reset`; without a generator they never do.
+    """A world whose actions go wrong at random, by the generator of the last `reset`; without one they never do.
 
     With a CPU's generator a walk slips exactly as its steps would one by one; with a GPU's only as often.
     """

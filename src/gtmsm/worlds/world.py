@@ -22,9 +22,7 @@ class Walk:
         return self.where.float()
 
 
-def drawn(
-    high: int, shape: tuple[int, ...], generator: torch.Generator, device: torch.device
-) -> Int[Tensor, "*shape"]:
+def drawn(high: int, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Int[Tensor, "*shape"]:
     """Numbers from 0 to high - 1, drawn where the generator is: a CPU's gives the same numbers on any device."""
     return torch.randint(high, shape, generator=generator, device=generator.device).to(device)
 

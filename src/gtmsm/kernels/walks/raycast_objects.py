@@ -29,13 +29,13 @@ class _Solids(NamedTuple):
     kind: Int64[Tensor, "m"]
     x: Float[Tensor, "m"]
     y: Float[Tensor, "m"]
-    radius: Float[Tensor, "m"]
-    height: Float[Tensor, "m"]
-    turn: Float[Tensor, "m"]
     dx: Float[Tensor, "m"]
     dy: Float[Tensor, "m"]
     length2: Float[Tensor, "m"]
     """dx^2 + dy^2."""
+    radius: Float[Tensor, "m"]
+    height: Float[Tensor, "m"]
+    turn: Float[Tensor, "m"]
 
 
 Hits = tuple[Float[Tensor, "m row"], Float[Tensor, "m row"]]
@@ -69,13 +69,11 @@ def draw_objects(
         frame, thing, column = crossed.nonzero(as_tuple=True)
         if not len(frame):
             continue
-        t, cosine = intersect(
-            fan,
-            _Solids(
-                kind[frame, thing], x[frame, thing], y[frame, thing], *objects[frame, thing, 2:].unbind(1),
-                eyes.dx[frame, column], eyes.dy[frame, column], length2[column],
-            ),
+        solid = _Solids(
+            kind[frame, thing], x[frame, thing], y[frame, thing], eyes.dx[frame, column], eyes.dy[frame, column],
+            length2[column], *objects[frame, thing, 2:].unbind(1),
         )  # fmt: skip
+        t, cosine = intersect(fan, solid)
         at = (frame * rays + column)[:, None] * rays + torch.arange(rays, device=x.device)
         flat.scatter_reduce_(0, at.view(-1), t.view(-1), "amin")
         ahead = (t == flat[at]).nonzero(as_tuple=True)

@@ -78,7 +78,7 @@ def test_the_stopping_distance_has_a_closed_form(speed):
     start = Body.at_rest(torch.zeros(1, 3))
     body = Body(start.position, torch.tensor([[speed, 0.0]]), start.heading, start.touched)
     for _ in range(12):
-        body = physics.step_in_the_open(body, torch.tensor([IDLE]))
+        body = physics.step(body, torch.tensor([IDLE]))
     assert body.velocity.norm() == 0
     expected = physics.stopping_distance(torch.tensor([speed], dtype=torch.float64))
     assert body.position[0, 0].item() == pytest.approx(expected.item(), abs=1e-5)

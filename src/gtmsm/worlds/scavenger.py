@@ -202,7 +202,7 @@ class _Scavenging:
 
         Turning on the spot is braking. So an agent that only takes actions which pass here can always turn safely.
         """
-        then = self.world.physics.step_in_the_open(self.body, action)
+        then = self.world.physics.step(self.body, action)
         speed = then.velocity.norm(dim=1, keepdim=True)
         glide = then.velocity / speed.clamp(min=1e-6) * self.world.physics.stopping_distance(speed)
         points = then.position[:, None] + self._glide * glide[:, None]

@@ -56,7 +56,7 @@ class Slipping:
     def __init__(self, world: Slippery, config: SlipConfig) -> None:
         """Let the agents of `world` slip."""
         if not isinstance(world, Slippery):
-            raise InputError(f"nobody can slip in a {type(world).__name__}; give an ImageWalk or Rooms")
+            raise InputError(f"actions cannot slip in a {type(world).__name__}; give an ImageWalk or Rooms")
         self.world, self.config = world, config
         self.action_names, self.action_keys = world.action_names, world.action_keys
         self.frame_shape = world.frame_shape

@@ -1,8 +1,8 @@
-"""What is seen on long walks over images on a CPU, against one gather among all windows, in the same run."""
+"""Crops along long walks on a CPU, against one gather among all windows, in the same run."""
 
 import torch
 
-from gtmsm.kernels.walks.crops import crops, crops_by_windows
+from gtmsm.kernels.walks.crops import crops
 
 WALKS, STEPS, CELLS, SIDE, STRIDE = 32, 288, 9, 8, 3  # those of an update of `image-walk-small`
 AT_LEAST = 2
@@ -12,9 +12,9 @@ def test_crops_of_long_walks_are_several_times_faster(compare):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (4_000, 3, 32, 32), generator=generator, dtype=torch.uint8)
     image = torch.randint(len(images), (WALKS,), generator=generator)
-    given = images, image, torch.randint(CELLS, (WALKS, STEPS, 2), generator=generator), SIDE, STRIDE
-    assert torch.equal(crops(*given), crops_by_windows(*given))
+    given = images, image, torch.randint(CELLS, (WALKS, STEPS, 2), generator=generator), SIDE, STRIDE, 0
+    assert torch.equal(crops(*given), crops.readable(*given))
     compare(
         f"crops of {WALKS} walks of {STEPS} steps", "among all windows",
-        lambda: crops_by_windows(*given), lambda: crops(*given), AT_LEAST, tries=10,
+        lambda: crops.readable(*given), lambda: crops(*given), AT_LEAST, tries=10,
     )  # fmt: skip

@@ -42,14 +42,14 @@ def in_milliseconds(function):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="measures a GPU")
-def test_on_a_gpu_a_search_of_many_keys_is_several_times_faster_and_needs_no_room(benchmark, capsys):
+def test_on_a_gpu_a_search_of_many_keys_is_several_times_faster_and_needs_little_memory(benchmark, capsys):
     k, (keys, queries) = 4, walk(32, 100_000, 150, 4, "cuda")
     nearest_k(keys, queries, k)  # compiles
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     found = nearest_k(keys, queries, k)
-    room = torch.cuda.max_memory_allocated() - before
-    assert room <= MOST_BYTES
+    taken = torch.cuda.max_memory_allocated() - before
+    assert taken <= MOST_BYTES
     matrix = by_matrix(keys, queries, k, exactly=True)
     torch.testing.assert_close(distance2(keys, queries, found), distance2(keys, queries, matrix), rtol=1e-6, atol=0)
 
@@ -61,12 +61,12 @@ def test_on_a_gpu_a_search_of_many_keys_is_several_times_faster_and_needs_no_roo
     if benchmark.disabled:
         return
     slow, fast = (in_milliseconds(lambda s=search: s(keys, queries, k)) for search in (by_matrix, nearest_k))
-    benchmark.extra_info.update(matrix_milliseconds=slow, milliseconds=fast, ratio=slow / fast, room=room)
+    benchmark.extra_info.update(matrix_milliseconds=slow, milliseconds=fast, ratio=slow / fast, taken=taken)
     with capsys.disabled():
         print(
             f"\n{k} nearest of 100,000 keys to 150 queries in 32 memories of 4 axes: matrix and selection "
             f"{slow:.1f} ms, gtmsm {fast:.2f} ms, {slow / fast:.0f} times faster (at least {AT_LEAST} asked for), "
-            f"{room / 2**20:.1f} MiB of room"
+            f"{taken / 2**20:.1f} MiB of memory"
         )
     assert slow / fast >= AT_LEAST
 

@@ -4,8 +4,10 @@ import math
 import time
 
 import torch
+from ray_by_ray import ray_by_ray
 
-from gtmsm.kernels.walks.raycast import BOX, COLUMN, CONE, SPHERE, Camera, Scene, by_rays, raycast
+from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, CONE, SPHERE
+from gtmsm.worlds.scene import Camera, Scene, draw_frames
 from gtmsm.worlds.textures import load_textures
 
 FRAMES, BY_RAYS = 512, 4
@@ -39,14 +41,14 @@ def a_room_and_poses():
 def test_a_frame_is_many_times_faster_than_ray_by_ray(benchmark, capsys):
     scene, place, poses = a_room_and_poses()
     few = slice(BY_RAYS)
-    fast, (plain, _) = (cast(scene, CAMERA, place[few], poses[few]) for cast in (raycast, by_rays))
+    fast, (plain, _) = (cast(scene, CAMERA, place[few], poses[few]) for cast in (draw_frames, ray_by_ray))
     assert ((fast.int() - plain.int()).abs() <= 2).float().mean() > 0.995
 
-    benchmark.pedantic(raycast, (scene, CAMERA, place, poses), rounds=20, warmup_rounds=2)
+    benchmark.pedantic(draw_frames, (scene, CAMERA, place, poses), rounds=20, warmup_rounds=2)
     if benchmark.disabled:
         return
     began = time.perf_counter()
-    by_rays(scene, CAMERA, place[few], poses[few])
+    ray_by_ray(scene, CAMERA, place[few], poses[few])
     slow = BY_RAYS / (time.perf_counter() - began)
     fast_rate = FRAMES / benchmark.stats.stats.median
     benchmark.extra_info.update(frames_per_second_by_rays=slow, frames_per_second=fast_rate, ratio=fast_rate / slow)

@@ -1,8 +1,8 @@
-"""How long training takes to find its way: `python benchmarks/time_to_retrieve.py --images celeba32.npz`.
+"""How long training takes to 100% retrieval: `python benchmarks/time_to_retrieve.py --images celeba32.npz`.
 
-Trains a preset from scratch until every predicted step of 16 held-out walks that is at a memorised place retrieves what
-was seen there, and says after how many updates and seconds. Nothing is counted but training: first a few updates of
-every stage and a tiny search run in the same process, so that all is compiled, and the clock stands while it looks.
+Trains a preset from scratch until every predicted step of 16 held-out walks at a memorised place retrieves what was
+seen there, and says after how many updates and seconds. Only training is counted: a few updates of every stage and a
+tiny search run before, so that everything is compiled, and the clock stops during the looks at held-out walks.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class Training:
 
 
 def rehearse(setting: Setting, fabric: Fabric) -> None:
-    """A little of everything, with a model that is thrown away: whatever must be compiled is, from here on."""
+    """Run a little of everything with another model, so that all kernels are compiled."""
     training = Training(setting, fabric)
     watch = setting.watch()
     for stage in training.stages:

@@ -375,26 +375,26 @@ def _compare(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """Time what matters on this device, each beside the floor that its memory and arithmetic set."""
+    """Time what matters on this device, beside the floor that its arithmetic sets."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAMES]")] = ()
-    """What to time; default: all. Updates: image-walk, walk, walk-strong. Then: rollouts, imagine, decoder, nearest,
-    long-memory, walled-scan, landmark-scan, raycast."""
+    """What to time: updates of presets, and rollouts, imagine, nearest, long-memory, raycast; default: updates of
+    image-walk, walk and walk-strong, and all others."""
     device: Device = "auto"
     """Where to compute; on a CPU there is less of everything, and the table says how much."""
     json: Path | None = None
     """A file to write the numbers to, and those of the device; default: none."""
     goals: bool = False
-    """Also say which of the speeds meant to be reached on one H200 are reached here."""
+    """Also say which goals for one H200 are reached here."""
     profile: bool = False
     """Also say where the time of updates goes, kernel by kernel."""
     large: bool = False
-    """Also ask a memory of ten million entries."""
+    """Also time a memory of ten million entries."""
 
 
 def _bench(words: list[str]) -> int:
     flags = parse(BenchFlags, words, "gtmsm bench", BenchFlags())
-    from gtmsm.bench import bench, goals_table, profile_table, sizes_for, speeds_table
+    from gtmsm.bench import bench, profile_table, sizes_for, speeds_table
     from gtmsm.files import require_folder
     from gtmsm.training.engine import choose_device
 
@@ -404,7 +404,7 @@ def _bench(words: list[str]) -> int:
     console = Console()
 
     def keep(so_far: "Report") -> None:
-        """Whoever is interrupted has what was measured until then."""
+        """Write what was measured so far, in case of an interruption."""
         if flags.json is not None:
             so_far.write(flags.json)
         if not console.is_terminal:
@@ -414,11 +414,9 @@ def _bench(words: list[str]) -> int:
     with console.status("") as status:
         sizes = sizes_for(device, flags.large)
         report = bench(flags.names, device, sizes, flags.profile, lambda doing: status.update(f"timing {doing}"), keep)
-    console.print(speeds_table(report, console.width))
+    console.print(speeds_table(report, flags.goals))
     for name, shares in report.profiles.items():
         console.print("", profile_table(name, shares), sep="\n")
-    if flags.goals and any(row.goal for row in report.rows):
-        console.print("", goals_table(report.rows), sep="\n")
     if flags.json is not None:
         report.write(flags.json)
     return 0

@@ -9,8 +9,9 @@ from gtmsm.data.record import as_clip, record
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.slip import SlipConfig, slipping
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker
+from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker, SpinWalkerConfig
 
 
 @pytest.fixture
@@ -101,10 +102,48 @@ def test_true_steps_in_rooms_are_those_that_the_agent_feels(rooms):
     torch.testing.assert_close(clip.true_start, start, rtol=0, atol=1e-5)
 
 
-def test_walking_ahead_is_felt_as_ahead_wherever_one_looks(rooms):
+def test_walking_ahead_is_a_step_ahead_wherever_one_looks(rooms):
     spot = rooms.plans.spots[0, 0]
     for heading in (0.0, 1.0, 2.0, -2.5):
         rooms.place(torch.tensor([0]), torch.cat([spot, torch.tensor([heading])])[None])
         step = as_clip(rooms, torch.tensor([[0]])).true_step[0, 0]
         assert step[0] > 0.01
         torch.testing.assert_close(step[1:], torch.zeros(2), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("obstacles", [0, 2])
+@pytest.mark.parametrize("slip", [0.0, 0.3])
+def test_random_numbers_of_a_walk_on_an_image_are_drawn_where_the_generator_is(obstacles, slip):
+    def recorded_on(device):
+        generator = torch.Generator().manual_seed(1)
+        images = torch.zeros(5, 3, 32, 32, dtype=torch.uint8, device=device)
+        world = ImageWalk(images, ImageWalkConfig(start="random", obstacles=obstacles))
+        clip = record(slipping(world, SlipConfig(probability=slip)), PoissonWalker(), 3, 20, generator)
+        return clip, generator.get_state()
+
+    (here, after), (elsewhere, after_elsewhere) = recorded_on("cpu"), recorded_on("meta")
+    assert elsewhere.x.device.type == elsewhere.a.device.type == "meta"
+    assert (elsewhere.x.shape, elsewhere.a.shape) == (here.x.shape, here.a.shape)
+    assert torch.equal(after, after_elsewhere)
+
+
+@pytest.mark.parametrize("walker", [PoissonWalker(actions=8), SpinWalker(), SpinWalker(SpinWalkerConfig(pauses=True))])
+def test_random_numbers_of_a_walk_in_rooms_are_drawn_where_the_generator_is(walker, rooms):
+    def walked_on(device):
+        generator = torch.Generator().manual_seed(1)
+        world = Rooms(rooms.plans.to(device), RoomsConfig())
+        world.reset(3, generator)
+        return world.travel(walker(world, 5, generator)), generator.get_state()
+
+    (here, after), (elsewhere, after_elsewhere) = walked_on("cpu"), walked_on("meta")
+    assert elsewhere.device.type == "meta" and elsewhere.shape == here.shape
+    assert torch.equal(after, after_elsewhere)
+
+
+def test_a_scavenger_plans_its_walk_where_the_generator_is(rooms, monkeypatch):
+    here, elsewhere = rooms, rooms.to("meta")
+    monkeypatch.setattr(elsewhere, "to", {torch.device("cpu"): here}.__getitem__)
+    generators = [torch.Generator().manual_seed(1) for _ in range(2)]
+    actions = [ScavengerWalker()(world, 5, chance) for world, chance in zip((here, elsewhere), generators, strict=True)]
+    assert [a.device.type for a in actions] == ["cpu", "meta"]
+    assert torch.equal(*(chance.get_state() for chance in generators))

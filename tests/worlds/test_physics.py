@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.raycast import BOX, COLUMN, NOTHING, Scene
+from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, NOTHING
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
+from gtmsm.worlds.scene import Scene
 
 CPU = torch.device("cpu")
 FORWARD, BACKWARD, STRAFE_LEFT, STRAFE_RIGHT, TURN_LEFT, TURN_RIGHT, VEER_LEFT, VEER_RIGHT = range(8)
@@ -77,7 +78,7 @@ def test_the_stopping_distance_has_a_closed_form(speed):
     start = Body.at_rest(torch.zeros(1, 3))
     body = Body(start.position, torch.tensor([[speed, 0.0]]), start.heading, start.touched)
     for _ in range(12):
-        body = physics.step_in_the_open(body, torch.tensor([IDLE]))
+        body = physics.step(body, torch.tensor([IDLE]))
     assert body.velocity.norm() == 0
     expected = physics.stopping_distance(torch.tensor([speed], dtype=torch.float64))
     assert body.position[0, 0].item() == pytest.approx(expected.item(), abs=1e-5)

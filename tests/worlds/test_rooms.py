@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.raycast import COLUMN
+from gtmsm.kernels.walks.camera_rays import COLUMN
 from gtmsm.worlds import rooms as rooms_module
 from gtmsm.worlds.floor_map import WALL
 from gtmsm.worlds.floorplan import draw_floorplans
@@ -86,6 +86,15 @@ def test_frames_as_bytes_are_the_frames(monkeypatch):
 def test_travelling_with_closed_eyes_leads_to_the_same_poses():
     actions = random_actions(6, 9)
     assert torch.equal(world_of().travel(actions), world_of().walk(actions).poses)
+
+
+def test_a_copy_on_another_device_has_its_agents_where_they_are():
+    world, actions = world_of(), random_actions(6, 9)
+    world.travel(actions)
+    copy = world.to("cpu")
+    assert copy is not world
+    assert torch.equal(copy.travel(actions), world.travel(actions))
+    assert world.to("meta").pose.device.type == "meta"
 
 
 def test_the_same_seed_gives_the_same_agents():

@@ -42,8 +42,15 @@ def lived(plan, steps, **settings):
 def foreseen(world, steps, **settings):
     """A scavenger's actions, and the bodies it foresaw while it planned them."""
     bodies, step = [], world.physics.step
+
+    def noted(body, action, obstacles=None):
+        made = step(body, action, obstacles)
+        if obstacles is not None:  # else it only asks what would happen
+            bodies.append(made)
+        return made
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(world.physics, "step", lambda *given: bodies.append(step(*given)) or bodies[-1])
+        patch.setattr(world.physics, "step", noted)
         actions = ScavengerWalker(ScavengerWalkerConfig(**settings))(world, steps, seeded(1))
     return actions, bodies
 

@@ -226,5 +226,5 @@ def test_images_give_no_bytes():
 
 def test_nobody_slips_twice():
     # Where types are checked as the tests run, the check speaks first, with a TypeError.
-    with pytest.raises((InputError, TypeError), match="nobody can slip in a Slipping|world"):
+    with pytest.raises((InputError, TypeError), match="actions cannot slip in a Slipping|world"):
         Slipping(slippery("images"), SlipConfig())

@@ -1,4 +1,4 @@
-"""Who chooses the actions, and how long they hold on to them."""
+"""Policies: which actions are chosen, and for how long they are held."""
 
 import math
 
@@ -13,7 +13,14 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker, SpinWalkerConfig, poisson_cdf
+from gtmsm.worlds.walkers import (
+    PoissonWalker,
+    PoissonWalkerConfig,
+    SpinWalker,
+    SpinWalkerConfig,
+    held_actions,
+    poisson_lower,
+)
 
 CPU = torch.device("cpu")
 LEFT, RIGHT = ACTIONS.index("turn left"), ACTIONS.index("turn right")
@@ -45,14 +52,33 @@ def run_lengths(row):
 
 @pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, 3.0, 40.0, 1000.0])
 def test_the_table_is_the_poisson_distribution(mean):
-    table = poisson_cdf(mean, CPU)
-    expected = stats.poisson.cdf(np.arange(len(table)), mean)
+    table = poisson_lower(mean, CPU)
+    expected = stats.poisson.cdf(np.arange(len(table)) - 1, mean)
     np.testing.assert_allclose(table.numpy(), expected, rtol=1e-11, atol=1e-15)
 
 
 @pytest.mark.parametrize("mean", [0.0, 0.1, 1.0, 3.0, 40.0, 1000.0])
 def test_the_table_leaves_out_nothing_a_float_could_hold(mean):
-    assert stats.poisson.sf(len(poisson_cdf(mean, CPU)) - 1, mean) < 2**-53
+    assert stats.poisson.sf(len(poisson_lower(mean, CPU)) - 2, mean) < 2**-53
+
+
+@pytest.mark.parametrize(
+    "shape", [(1, 1, 3.0), (3, 7, 0.0), (4, 129, 3.0), (2, 9, 1000.0), (2, 300, 40.0), (0, 3, 1.0)]
+)
+def test_choices_follow_each_other_and_each_is_done_as_often_as_its_uniform_number_says(shape):
+    n, time, mean = shape
+    choices = torch.randint(1_000_000, (n, time), generator=seeded())
+    uniform = torch.rand(n, time, dtype=torch.float64, generator=seeded(1))
+    table = poisson_lower(mean, CPU)
+    for row, numbers, actions in zip(choices.tolist(), uniform, held_actions(choices, uniform, table), strict=True):
+        by_hand = [a for a, u in zip(row, numbers, strict=True) for _ in range(int((table <= u).sum()))]
+        assert actions.tolist() == by_hand[: len(row)]
+
+
+def test_a_uniform_number_that_is_an_entry_of_the_table_counts_it():
+    table = torch.tensor([0, 0.25, 0.5, 1.0], dtype=torch.float64)
+    uniform = torch.tensor([[0.25, 0.2, 0.5, 0.0]], dtype=torch.float64)
+    assert held_actions(torch.tensor([[5, 6, 7, 8]]), uniform, table).tolist() == [[5, 5, 6, 7]]
 
 
 @pytest.mark.parametrize("mean", [0.5, 3.0])

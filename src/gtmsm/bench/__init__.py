@@ -1,8 +1,7 @@
-"""How fast is it here, and how fast could it be? Speeds with the floor of their work beside each (`gtmsm bench`)."""
+"""How fast it is on this device, beside what the device's memory and arithmetic would allow (`gtmsm bench`)."""
 
-from gtmsm.bench.entries import ENTRIES
 from gtmsm.bench.measure import Report, bench
-from gtmsm.bench.sizes import sizes_for
-from gtmsm.bench.table import goals_table, profile_table, speeds_table
+from gtmsm.bench.tables import profile_table, speeds_table
+from gtmsm.bench.tasks import ENTRIES, sizes_for
 
-__all__ = ["ENTRIES", "Report", "bench", "goals_table", "profile_table", "sizes_for", "speeds_table"]
+__all__ = ["ENTRIES", "Report", "bench", "profile_table", "sizes_for", "speeds_table"]

@@ -1,30 +1,71 @@
-"""Ceilings first, then everything that was asked for, one after the other."""
+"""Measures the ceilings of the device first, then one task after the other."""
 
 import gc
 import json
 import platform
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 
-from gtmsm.bench.ceilings import Ceilings, measure_ceilings
-from gtmsm.bench.clock import captured, peak_bytes, time_calls
-from gtmsm.bench.entries import ENTRIES, UPDATES
+from gtmsm.bench.clock import Ceilings, measure_ceilings, time_calls
 from gtmsm.bench.profile import Share, where_time_goes
-from gtmsm.bench.sizes import Sizes
-from gtmsm.bench.task import Against, Row, Task
-from gtmsm.bench.work import Work
+from gtmsm.bench.tasks import BY_DEFAULT, ENTRIES, OTHERS, UPDATE_GOALS, Goal, Sizes, Task
 from gtmsm.config import require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.files import write_atomically
 
 
 @dataclass(frozen=True)
+class Row:
+    """A measured task; times are in seconds."""
+
+    name: str
+    work: str
+    size: str
+    seconds: float
+    """The median."""
+    repeats: int
+    units: int
+    unit: str
+    rate: float
+    """Units per second."""
+    flops: int = 0
+    precision: str = "float32"
+    floor: float | None = None
+    """Seconds of its FLOPs at the best rate of the device; None where they do not bound it."""
+    reference: str = ""
+    """The name of another way to the same result."""
+    reference_seconds: float | None = None
+    goal: Goal | None = None
+
+    @property
+    def times_reference(self) -> float | None:
+        """How many times faster than the reference."""
+        return None if self.reference_seconds is None else self.reference_seconds / self.seconds
+
+    @property
+    def reached(self) -> float | None:
+        """The measured value of its goal's kind; None without a goal."""
+        if self.goal is None:
+            return None
+        kinds = {"milliseconds": 1e3 * self.seconds, "rate": self.rate, "times the reference": self.times_reference}
+        return kinds[self.goal.kind]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether its goal is met; None without a goal."""
+        if self.goal is None or self.reached is None:
+            return None
+        return self.reached <= self.goal.bound if self.goal.kind == "milliseconds" else self.reached >= self.goal.bound
+
+
+@dataclass(frozen=True)
 class Report:
-    """What was measured, and where: elsewhere it is another number."""
+    """What was measured, and on which device."""
 
     device: str
     torch: str
@@ -32,10 +73,10 @@ class Report:
     ceilings: Ceilings
     rows: Sequence[Row] = ()
     profiles: dict[str, list[Share]] = field(default_factory=dict)
-    """Where the time of an update goes, by the name of its entry."""
+    """Kernels of updates, by the name of the preset."""
 
     def as_plain(self) -> dict[str, Any]:
-        """Nested dicts, lists and numbers, ready for JSON; goals with what became of them."""
+        """Nested dicts, lists and numbers, ready for JSON."""
         plain = asdict(self)
         for row, made in zip(plain["rows"], self.rows, strict=True):
             row |= {"times_reference": made.times_reference, "goal_reached": made.reached, "goal_met": made.met}
@@ -55,83 +96,50 @@ def bench(
     tell: Callable[[str], object] = lambda doing: None,
     keep: Callable[[Report], object] = lambda so_far: None,
 ) -> Report:
-    """Time the entries of these names, or all; `tell` hears what is done, `keep` is given what is known by then."""
+    """Time the entries of these names, or the default ones.
+
+    `tell` is called with the name of what is measured next, `keep` with the report so far after every row.
+    """
     for name in names:
         if name not in ENTRIES:
             raise InputError(f'there is no speed called "{name}"; {did_you_mean(name, ENTRIES)}')
-    chosen = [name for name in ENTRIES if name in names or not names]
+    chosen = [name for name in ENTRIES if name in (names or BY_DEFAULT)]
     require(
-        not profile or any(name in UPDATES for name in chosen),
-        f"--profile looks into updates, and {', '.join(names)} has none; name one of {', '.join(UPDATES)}",
+        not profile or any(name not in OTHERS for name in chosen),
+        f"--profile looks into updates, and {', '.join(names)} has none; name one of {', '.join(UPDATE_GOALS)}",
     )
     from gtmsm import __version__
 
     tell("the ceilings of this device")
-    ceilings = measure_ceilings(device, sizes)
-    done, profiles = list[tuple[Row, Work]](), dict[str, list[Share]]()
-
-    def known() -> Report:
-        rows = [_beside_its_floor(row, least, ceilings) for row, least in done]
-        return Report(name_of(device), torch.__version__, __version__, ceilings, rows, profiles)
-
+    ceilings = measure_ceilings(device, sizes.copied, sizes.matmul, min(0.5, sizes.seconds))
+    rows, profiles = list[Row](), dict[str, list[Share]]()
+    report = Report(name_of(device), torch.__version__, __version__, ceilings, rows, profiles)
     for name in chosen:
         tell(name)
         for task in ENTRIES[name](sizes, device):
-            done.append((_time(name, task, device, sizes), task.least))
-            if profile and name in UPDATES:
+            rows.append(_time(name, task, device, sizes.seconds, ceilings))
+            if profile and name not in OTHERS:
                 profiles[name] = where_time_goes(task.call, device)
-            keep(known())
+            keep(report)
         gc.collect()  # models and their optimisers refer to each other
         if device.type == "cuda":
             torch.cuda.empty_cache()
-    tell("the ceilings once more")  # a machine that others use, too, is not always at its best
-    ceilings = ceilings.or_better(measure_ceilings(device, sizes))
-    return known()
+    return report
 
 
-def _time(name: str, task: Task, device: torch.device, sizes: Sizes) -> Row:
+def _time(name: str, task: Task, device: torch.device, budget: float, ceilings: Ceilings) -> Row:
     """The median of a task, and of its reference where it has one."""
-    call = captured(task.call, device) if task.graph else task.call
-    timing = time_calls(call, device, sizes.seconds)
-    against, peak = None, None
-    if task.reference is not None:
-        other = task.reference.call
-        seconds = time_calls(other, device, sizes.seconds).median
-        against = Against(task.reference.name, seconds, peak_bytes(other, device))
-        peak = peak_bytes(task.call, device)
+    seconds = time_calls(task.call, device, budget)
+    name_of_reference, other = task.reference or ("", None)
     return Row(
-        name=name,
-        work=task.work,
-        size=task.size,
-        seconds=timing.median,
-        repeats=len(timing.seconds),
-        units=task.units,
-        unit=task.unit,
-        rate=task.units / timing.median,
-        flops=task.least.flops,
-        bytes=task.least.bytes,
-        precision=task.least.precision,
-        peak_bytes=peak,
-        against=against,
-        goal=task.goal,
-        note=task.note,
-    )
-
-
-def _beside_its_floor(row: Row, least: Work, ceilings: Ceilings) -> Row:
-    """The same, with what the device could do."""
-    floor = least.floor(ceilings)
-    return replace(
-        row,
-        bound=least.bound(ceilings),
-        compute_floor=least.compute_seconds(ceilings),
-        floor=floor,
-        times_floor=row.seconds / floor,
-    )
+        name, task.work, task.size, median(seconds), len(seconds), task.units, task.unit, task.units / median(seconds),
+        task.flops, task.precision, task.flops / ceilings.flops[task.precision] if task.flops else None,
+        name_of_reference, median(time_calls(other, device, budget)) if other else None, task.goal,
+    )  # fmt: skip
 
 
 def name_of(device: torch.device) -> str:
-    """The device as its maker calls it; a CPU with the threads that are used of it."""
+    """The device as its maker calls it; a CPU with the number of threads in use."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     told = Path("/proc/cpuinfo")

@@ -3,7 +3,6 @@
 import os
 import re
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -17,7 +16,7 @@ REST = "all others"
 
 @dataclass(frozen=True)
 class Share:
-    """What one kernel (on a CPU: one operation) takes of a call."""
+    """The time of one kernel (on a CPU: of one operation) within a call."""
 
     kernel: str
     calls: float
@@ -27,20 +26,20 @@ class Share:
 
 
 def where_time_goes(call: Call, device: torch.device, top: int = TOP) -> list[Share]:
-    """The kernels that take most, most first, and the rest in one line; gaps between kernels are nobody's."""
+    """The slowest kernels, slowest first, and the others in one line; gaps between kernels are not counted."""
     on_gpu = device.type == "cuda"
     repeats = REPEATS["cuda" if on_gpu else "cpu"]
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or some builds of PyTorch tell when they begin and end
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence some builds of PyTorch
     call()
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
-    with profile(activities=[activity], acc_events=True) as watched:  # all events: else it warns that they are cleared
+    with profile(activities=[activity], acc_events=True) as watched:  # else it warns that events are cleared
         for _ in range(repeats):
             call()
         if on_gpu:
             torch.cuda.synchronize()
     taken = dict[str, tuple[float, float]]()
     for event in watched.key_averages():
-        spent = _microseconds(event, on_gpu)
+        spent = float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
         if event.device_type.name == ("CUDA" if on_gpu else "CPU") and spent > 0:
             seconds, calls = taken.get(name := short(event.key), (0.0, 0.0))
             taken[name] = seconds + 1e-6 * spent / repeats, calls + event.count / repeats
@@ -51,11 +50,6 @@ def where_time_goes(call: Call, device: torch.device, top: int = TOP) -> list[Sh
         seconds, calls = (sum(part) for part in zip(*left, strict=True))
         shares.append(Share(REST, calls, seconds, seconds / total))
     return shares
-
-
-def _microseconds(event: Any, on_gpu: bool) -> float:
-    """Its own time, without that of what it called."""
-    return float(event.self_device_time_total if on_gpu else event.self_cpu_time_total)
 
 
 def short(kernel: str) -> str:

@@ -1,4 +1,4 @@
-"""A clip: what an agent did and saw, with the truth beside it for whoever scores."""
+"""A clip: what an agent did and saw, and where it really was."""
 
 from dataclasses import dataclass, fields
 
@@ -19,10 +19,10 @@ class Clip:
     a: Float[Tensor, "batch time A"]
     """Actions; one-hot where the world's actions are discrete."""
     true_pose: Float[Tensor, "batch time D"]
-    """Where the agent really was. The model never reads it; the scores do."""
+    """Where the agent really was. Scores read it; the model does not."""
     true_step: Float[Tensor, "batch time D"]
-    """How it really moved at each step, in its own frame where it has a heading. Only the regression of section 4.2.2
-    reads it, where an experiment asks for that; also it tells where the walk began."""
+    """How it really moved at each step, in its own frame where it has a heading. Training reads it where the objective
+    asks for displacements (section 4.2.2), recognition or regret (App. D); it also tells where the walk began."""
 
     @property
     def steps(self) -> int:

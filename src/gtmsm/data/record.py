@@ -15,7 +15,7 @@ from gtmsm.worlds.world import World
 def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True) -> Clip:
     """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip.
 
-    Without `truth` its true poses and steps have no dimensions: for whoever will not look at them.
+    Without `truth`, true poses and steps have zero dimensions, which saves their computation.
     """
     world.reset(n, generator)
     return as_clip(world, walker(world, steps, generator), truth)

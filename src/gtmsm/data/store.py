@@ -116,7 +116,7 @@ def write_clip(path: Path, recording: Recording) -> None:
 
 
 def read_clip(path: Path, frame_shape: tuple[int, int, int], actions: int) -> Recording:
-    """A clip that a model which sees `frame_shape` and knows so many `actions` can be shown; nothing is unpickled."""
+    """A clip for a model with frames of `frame_shape` and so many `actions`; nothing is unpickled."""
     arrays = _read_arrays(path)
     frames, done = arrays["frames"], arrays["actions"]
     require(
@@ -168,7 +168,7 @@ def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None
 
 
 def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
-    """The map, where there is one, with all that is needed to draw on it."""
+    """The map, where there is one, with what is needed to draw on it."""
     if "map" not in arrays:
         return None
     for name in ("map_origin", "map_scale", "poses"):
@@ -188,7 +188,7 @@ def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays by name; of others than ours nothing is read."""
+    """The arrays by name; unknown ones are not read."""
     names = ("frames", "actions", "poses", "map", "map_origin", "map_scale", "kind")
     require(path.exists(), f"{path}: no such clip; make one with `gtmsm record`, or with {EXAMPLE}")
     try:

@@ -1,4 +1,4 @@
-"""Clips rendered once, on the device that trains, and cut into training windows again and again."""
+"""Clips rendered once, on the device that trains, and cut into windows for every update."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ from gtmsm.worlds.walkers import Walker
 
 @dataclass(frozen=True)
 class Windows:
-    """A pool of clips. Frames are bytes: a hundred thousand of them fit where floats would not."""
+    """A pool of clips. Frames are bytes, a quarter of the memory of floats."""
 
     frames: UInt8[Tensor, "clips time channel height width"]
     a: Float[Tensor, "clips time A"]

@@ -1,1 +1,1 @@
-"""Places to walk."""
+"""Worlds: images and rooms to walk in, and policies that walk there."""

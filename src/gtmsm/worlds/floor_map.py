@@ -9,7 +9,8 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from gtmsm.config import require
-from gtmsm.kernels.walks.raycast import BOX, CONE, NOTHING, SPHERE, Scene
+from gtmsm.kernels.walks.camera_rays import BOX, CONE, NOTHING, SPHERE
+from gtmsm.worlds.scene import Scene
 
 Colour = tuple[int, int, int]
 

@@ -1,4 +1,4 @@
-"""Our worlds as Gymnasium environments, for whoever brings an agent of their own.
+"""The worlds as Gymnasium environments.
 
 >>> import gymnasium
 >>> env = gymnasium.make("gtmsm.worlds.gym:gtmsm/ImageWalk-v0", images="builtin")
@@ -77,7 +77,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         cell = np.full((1, 2), cells // 2)
         if self.config.start == "random":
             cell = self.np_random.integers(cells, size=(1, 2))
-        # A child of its own for obstacles and slips: the same seed gives the same images and cells without them.
+        # A generator of its own for obstacles and slips: the same seed gives the same images and cells without them.
         chance = torch.Generator().manual_seed(int(self.np_random.spawn(1)[0].integers(1 << 62)))
         start = torch.from_numpy(cell)
         self.world.place(torch.from_numpy(image), start, self.world.draw_obstacles(start, chance))
@@ -93,7 +93,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         return self._observation(), 0.0, False, False, self._info()
 
     def render(self) -> UInt8[np.ndarray, "side side 3"] | None:
-        """The whole image with the agent's window as a yellow square (fig. 2a), and what is solid hatched."""
+        """The whole image with the agent's window as a yellow square (fig. 2a), and solid cells hatched."""
         if self.render_mode is None:
             return None
         zoom = max(1, PICTURE // self.config.size)
@@ -130,7 +130,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         render_mode: str | None = None,
         slip: float = 0.0,
     ) -> None:
-        """Walk in `places` places; those of the test split are others than those of the training split.
+        """Walk in `places` places; the training and test splits have different ones.
 
         An action goes wrong with probability `slip`.
         """
@@ -182,7 +182,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
 
 
 def _require_known(render_mode: str | None, split: str) -> None:
-    """Refuse a way to render, or a split, that does not exist."""
+    """Refuse a render mode, or a split, that does not exist."""
     for name, value, known in (("render_mode", render_mode, ("rgb_array",)), ("split", split, ("train", "test"))):
         require(value is None or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
 
@@ -194,7 +194,7 @@ def _require_action(action: int | np.int64, names: tuple[str, ...]) -> None:
 
 
 def register_envs() -> None:
-    """Make our environments known to `gymnasium.make`; `import gtmsm` does it."""
+    """Make the environments known to `gymnasium.make`; `import gtmsm` does it."""
     for name, entry_point, settings in (
         (IMAGE_WALK, "ImageWalkEnv", {}),
         (ROOMS, "RoomsEnv", {}),

@@ -1,6 +1,6 @@
 """Section 4.1: agents walk on an image, cell by cell, and see the crop around them; its edges are walls.
 
-Appendix D puts solid rectangles in the way; nobody sees them.
+Appendix D puts solid rectangles in the way, which frames do not show.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.walks.blocked_walk import blocked_walk
-from gtmsm.kernels.walks.clamped_walk import clamped_moves
+from gtmsm.kernels.walks.clamped_walk import clamped_walk
 from gtmsm.kernels.walks.crops import crops
+from gtmsm.worlds.blocked_walk import blocked_walk
 from gtmsm.worlds.rectangles import draw_rectangles, most_rectangles
-from gtmsm.worlds.world import Walk
+from gtmsm.worlds.world import Walk, drawn
 
 Start = Literal["centre", "random"]
 
@@ -42,7 +42,7 @@ class ImageWalkConfig:
     start: Start = "centre"
     """Where walks begin. Walls cannot be told from a shifted start: learning them needs a fixed one."""
     obstacles: int = 0
-    """Solid rectangles in every walk, at places of their own (App. D); those that find no space are left out."""
+    """Solid rectangles in every walk, at places of their own (App. D); a rectangle that fits nowhere is left out."""
     obstacle_side: int = 3
     """Longest side of a rectangle in cells; sides are uniform from 1 to this."""
 
@@ -126,16 +126,15 @@ class ImageWalk:
         Without a generator: the first `n` images in order, the centre cell, no obstacles.
         """
         require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
-        device, images, cells = self.images.device, len(self.images), self.config.cells
+        device, images, cells = self.device, len(self.images), self.config.cells
+        cell = self._centre.expand(n, 2)
         if generator is None:
-            image = torch.arange(n, device=device) % images
-        else:
-            image = torch.randint(images, (n,), device=device, generator=generator)
-        if generator is None or self.config.start == "centre":
-            cell = self._centre.expand(n, 2)
-        else:
-            cell = torch.randint(cells, (n, 2), device=device, generator=generator)
-        self._put(image, cell, None if generator is None else self.draw_obstacles(cell, generator))
+            self._put(torch.arange(n, device=device) % images, cell, None)
+            return
+        image = drawn(images, (n,), generator, device)
+        if self.config.start == "random":
+            cell = drawn(cells, (n, 2), generator, device)
+        self._put(image, cell, self.draw_obstacles(cell, generator))
 
     def draw_obstacles(
         self, cell: Int64[Tensor, "n 2"], generator: torch.Generator
@@ -149,11 +148,11 @@ class ImageWalk:
     def place(
         self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"], solid: Bool[Tensor, "n cells cells"] | None = None
     ) -> None:
-        """Put agents exactly there, among these obstacles or none; a device has to be waited for: all is looked at."""
+        """Put agents exactly there, among these obstacles or none; checking the numbers waits for the device."""
         require(len(image) == len(cell), f"got {len(image)} images but {len(cell)} cells; give one of each")
         _require_within("image", image, len(self.images))
         _require_within("cell", cell, self.config.cells)
-        device = self.images.device
+        device = self.device
         image, cell = image.long().to(device), cell.long().to(device)
         if solid is not None:
             solid, cells = solid.to(device), self.config.cells
@@ -170,7 +169,7 @@ class ImageWalk:
     def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
         """Every step's crop and cell; the agents end where the last action leads.
 
-        Where `twice` says so, an action is done a second time before anybody looks.
+        Where `twice` says so, an action is done a second time before the frame.
         """
         agents, steps = actions.shape
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
@@ -185,6 +184,11 @@ class ImageWalk:
     def picture(self) -> Float[Tensor, "n channel size size"]:
         """The whole image each agent walks on, for people."""
         return self.images[self.image].float() / 255
+
+    @property
+    def device(self) -> torch.device:
+        """Where the images are."""
+        return self.images.device
 
     @property
     def agents(self) -> int:
@@ -209,13 +213,13 @@ class ImageWalk:
     def _go(
         self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
     ) -> Int64[Tensor, "n time 2"]:
-        """The cell after every action, with closed eyes."""
+        """The cell after every action."""
         done = actions
         if twice is not None:  # a second move after each, which mostly leads nowhere
             done = torch.stack([actions, torch.where(twice, actions, self.rest)], 2).flatten(1, 2)
         last = self.config.cells - 1
         if self._is_open:
-            cells = clamped_moves(self.cell, done, self._moves, last)
+            cells = clamped_walk(self.cell, done, self._moves, last)
             self.blocked = self._nowhere.expand(actions.shape)
         else:
             moves = self._moves[done]

@@ -1,4 +1,4 @@
-"""DeepMind Lab's own package, which is optional: who lacks it, or has a broken one, is told so in a line."""
+"""DeepMind Lab's package labmaze, which is optional."""
 
 from types import ModuleType
 
@@ -6,7 +6,7 @@ from gtmsm.errors import InputError
 
 
 def import_labmaze(purpose: str) -> ModuleType:
-    """The package labmaze with its assets; `purpose` begins the complaint where it cannot be had."""
+    """The package with its assets; where it cannot be imported, an error that begins with `purpose`."""
     # Importing is the only test: a package can be found and still not load.
     try:
         import labmaze.assets

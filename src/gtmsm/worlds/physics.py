@@ -1,6 +1,6 @@
 """Ground movement as in Quake III, on which Labyrinth is built: momentum, friction, a top speed, walls to slide along.
 
-Velocity lives in the world's frame, so it survives a turn: whoever turns while running drifts for a few steps.
+Velocity is kept in the world's frame, so it outlasts a turn: a body that turns while running drifts for a few steps.
 """
 
 import math
@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
-from gtmsm.kernels.walks.raycast import BOX, NOTHING, Scene
+from gtmsm.kernels.walks.camera_rays import BOX, NOTHING
+from gtmsm.worlds.scene import Scene
 
 ACTIONS = (
     "forward",
@@ -42,7 +43,7 @@ KEYS = (
 PASSES = 3
 """How often a body is pushed out of what it touches most: two free it from a corner, the third from a sharp one."""
 FAR = 1e6
-"""A gap to what is not there."""
+"""The gap to padding."""
 
 
 @config
@@ -119,7 +120,7 @@ class Body:
 class Obstacles:
     """What is in the way: segments with a thickness. Walls are thin; round objects are thick, and of no length.
 
-    A box counts as the disc around it, so that nobody is caught at its corners.
+    A box counts as the disc around it, so that no body is caught at its corners.
     """
 
     x: Float[Tensor, "n obstacles"]
@@ -129,11 +130,11 @@ class Obstacles:
     per_length2: Float[Tensor, "n obstacles"]
     """One over the squared length; zero for a disc."""
     thickness: Float[Tensor, "n obstacles"]
-    """What is only padding is infinitely thin: nobody is ever close to it."""
+    """Minus infinity, nearly, for padding: nothing is ever close to it."""
 
     @classmethod
     def of(cls, scene: Scene) -> "Obstacles":
-        """Those of every place."""
+        """The obstacles of every place."""
         x0, y0, x1, y1 = scene.walls.unbind(-1)
         x, y, radius = scene.objects[..., :3].unbind(-1)
         radius = torch.where(scene.object_kind == BOX, math.sqrt(2) * radius, radius)
@@ -146,11 +147,11 @@ class Obstacles:
         return cls(*(torch.cat(both, -1) for both in zip(walls, (x, y, none, none, none, radius), strict=True)))
 
     def at(self, place: Int[Tensor, "m"]) -> "Obstacles":
-        """Those of the place of each agent."""
+        """The obstacles in the place of each agent."""
         return Obstacles(**{name: value[place] for name, value in vars(self).items()})
 
     def nearest(self, position: Float[Tensor, "n 2"], count: int) -> "Obstacles":
-        """The `count` obstacles that are nearest to each agent: enough for whoever only looks a little ahead."""
+        """The `count` obstacles nearest to each agent, for looking a little ahead."""
         gaps = self.gaps(position[:, :1], position[:, 1:])[2]
         which = gaps.topk(min(count, gaps.shape[1]), largest=False, sorted=False).indices
         return Obstacles(**{name: value.gather(1, which) for name, value in vars(self).items()})
@@ -162,7 +163,7 @@ class Obstacles:
         Float[Tensor, "n *points obstacles"],
         Float[Tensor, "n *points obstacles"],
     ]:
-        """The way (x and y) from the nearest point of each obstacle's core, and how far its surface is."""
+        """The vector (x and y) from the nearest point of each obstacle's core, and the distance to its surface."""
         several = (slice(None),) + (None,) * (x.ndim - 2)  # points of an agent, if it asks for more than one
         along_x, along_y = self.along_x[several], self.along_y[several]
         from_x, from_y = x - self.x[several], y - self.y[several]
@@ -171,7 +172,7 @@ class Obstacles:
         return away_x, away_y, (away_x.square() + away_y.square()).sqrt() - self.thickness[several]
 
     def clearance(self, points: Float[Tensor, "n *points 2"]) -> Float[Tensor, "n *points"]:
-        """How far each point is from whatever is nearest; negative inside of an object."""
+        """The distance from each point to the nearest obstacle; negative inside of one."""
         return self.gaps(points[..., :1], points[..., 1:])[2].amin(-1)
 
 
@@ -179,28 +180,21 @@ class Physics:
     """The laws of motion, on a device."""
 
     def __init__(self, config: PhysicsConfig, device: torch.device) -> None:
-        """Put the table of keys there once: a CUDA graph cannot fetch it."""
+        """Put the table of keys on the device once: a CUDA graph cannot copy it from the host."""
         self.config = config
         self._keys = torch.tensor(KEYS, dtype=torch.float32, device=device)
 
-    def step(self, body: Body, action: Int[Tensor, "n"], obstacles: Obstacles) -> Body:
-        """A few ticks of the same action, among obstacles."""
+    def step(self, body: Body, action: Int[Tensor, "n"], obstacles: Obstacles | None = None) -> Body:
+        """A few ticks of the same action, among obstacles or without any."""
         keys = self._keys[action]
         touched = torch.zeros_like(body.touched)
         for _ in range(self.config.ticks):
             body = self._push(body, keys)
-            moved = replace(body, position=body.position + self.config.tick * body.velocity)
-            body = self._slide(moved, obstacles)
-            touched = touched | body.touched
-        return replace(body, touched=touched)
-
-    def step_in_the_open(self, body: Body, action: Int[Tensor, "n"]) -> Body:
-        """The same where nothing is in the way: what an action leads to if all goes well."""
-        keys = self._keys[action]
-        for _ in range(self.config.ticks):
-            body = self._push(body, keys)
             body = replace(body, position=body.position + self.config.tick * body.velocity)
-        return body
+            if obstacles is not None:
+                body = self._slide(body, obstacles)
+                touched = touched | body.touched
+        return replace(body, touched=touched)
 
     def stopping_distance(self, speed: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """How far a body still glides, in closed form: a geometric series down to the stop speed, then a plain one."""
@@ -229,7 +223,7 @@ class Physics:
         return replace(body, heading=heading, velocity=velocity + gain * wish)
 
     def _slide(self, body: Body, obstacles: Obstacles) -> Body:
-        """Push bodies out of what they touch; the velocity into it is lost, that along it stays."""
+        """Push bodies out of what they touch; they lose the velocity into it and keep the velocity along it."""
         x, y = body.position.split(1, 1)
         speed_x, speed_y = body.velocity.split(1, 1)
         touched = torch.zeros_like(x, dtype=torch.bool)

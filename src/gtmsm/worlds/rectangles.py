@@ -18,7 +18,7 @@ def draw_rectangles(
 ) -> Bool[Tensor, "n cells cells"]:
     """`count` rectangles for each of `n` grids, sides uniform in 1 to `longest` < `cells`, none on the cell kept free.
 
-    They touch neither sides nor corners of each other, so around each there is a way: nobody is ever boxed in.
+    They touch neither sides nor corners of each other, so there is a way around each: no free cell is cut off.
     """
     n, device = len(keep_free), keep_free.device
     axis = torch.arange(cells, device=device)
@@ -26,7 +26,7 @@ def draw_rectangles(
     solid = torch.zeros(n, cells, cells, dtype=torch.bool, device=device)
     near = torch.zeros_like(solid)
     for _ in range(count):
-        chance = torch.rand(2, n, TRIES, 2, generator=generator, device=device)
+        chance = torch.rand(2, n, TRIES, 2, generator=generator, device=generator.device).to(device)
         side = 1 + (chance[0] * longest).long()
         first = (chance[1] * (cells - side + 1)).long()
         last = first + side - 1

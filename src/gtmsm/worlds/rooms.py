@@ -14,7 +14,6 @@ from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.walks.raycast import Camera, raycast
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import (
     FloorPlans,
@@ -25,8 +24,9 @@ from gtmsm.worlds.floorplan import (
     require_passable,
 )
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
+from gtmsm.worlds.scene import Camera, draw_frames
 from gtmsm.worlds.textures import Source, load_textures
-from gtmsm.worlds.world import Walk
+from gtmsm.worlds.world import Walk, drawn
 
 PIXELS_AT_ONCE = 1 << 22
 """Pixels drawn in one go, 4096 frames of 32 by 32; more would only need more memory."""
@@ -70,7 +70,7 @@ class RoomsConfig:
 
 
 class Rooms:
-    """A world of places, each agent alone in one of them."""
+    """A world of places; each agent is alone in its place."""
 
     action_names: tuple[str, ...] = ACTIONS
     action_keys: Mapping[str, int] = dict(zip("fbadlrqe", range(len(ACTIONS)), strict=True)) | {".": IDLE}
@@ -83,7 +83,7 @@ class Rooms:
         self.plans, self.config = plans, config
         self.frame_shape = (3, config.pixels, config.pixels)
         self.camera = Camera(config.pixels, config.field_of_view, config.antialias)
-        self.physics = Physics(config.physics, plans.width.device)
+        self.physics = Physics(config.physics, self.device)
         self._obstacles = Obstacles.of(plans.scene)
         self.where: Int64[Tensor, "n"]
         self.body: Body
@@ -99,21 +99,19 @@ class Rooms:
         """
         require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
         places, spots = self.plans.spots.shape[:2]
-        device = self.plans.spots.device
+        device = self.device
         if generator is None:
             place = torch.arange(n, device=device) % places
             spot, heading = torch.zeros_like(place), torch.zeros(n, device=device)
         else:
-            place = torch.randint(places, (n,), device=device, generator=generator)
-            spot = torch.randint(spots, (n,), device=device, generator=generator)
-            heading = 2 * math.pi * torch.rand(n, device=device, generator=generator)
+            place, spot = drawn(places, (n,), generator, device), drawn(spots, (n,), generator, device)
+            heading = 2 * math.pi * torch.rand(n, device=generator.device, generator=generator).to(device)
         self._put(place, torch.cat([self.plans.spots[place, spot], heading[:, None]], 1))
 
     def place(self, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]) -> None:
-        """Put agents exactly there, at rest; the numbers are looked at, so a device has to be waited for."""
+        """Put agents exactly there, at rest; checking the numbers waits for the device."""
         require(len(place) == len(pose), f"got {len(place)} places but {len(pose)} poses; give one of each")
-        device = self.plans.spots.device
-        place, pose = place.long().to(device), pose.float().to(device)
+        place, pose = place.long().to(self.device), pose.float().to(self.device)
         for wrong in place[(place < 0) | (place >= self.plans.places)].tolist():
             raise InputError(f"place {wrong} does not exist; choose from 0 to {self.plans.places - 1}")
         require(bool(pose.isfinite().all()), "a pose is not finite; give x, y and a heading in radians")
@@ -129,7 +127,7 @@ class Rooms:
     def travel(
         self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
     ) -> Float[Tensor, "n time 3"]:
-        """As `walk`, with closed eyes: poses alone, step by step since momentum and walls are sequential."""
+        """As `walk`, without frames: poses alone, step by step since momentum and walls are sequential."""
         agents, steps = actions.shape
         require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
         require(steps >= 1, "there is no action to walk; give at least one step")
@@ -144,7 +142,7 @@ class Rooms:
     def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
         """Every step's frame and pose; the agents end where the last action leads.
 
-        Where `twice` says so, an action is done a second time before anybody looks.
+        Where `twice` says so, an action is done a second time before the frame.
         """
         frames, poses = self.walk_bytes(actions, twice)
         return Walk(frames.float().div_(255), poses)
@@ -169,7 +167,7 @@ class Rooms:
         at_once = max(1, PIXELS_AT_ONCE // self.config.pixels**2)
         for start in range(0, len(places), at_once):
             part = slice(start, start + at_once)
-            frames[part] = raycast(self.plans.scene, self.camera, places[part], poses[part])
+            frames[part] = draw_frames(self.plans.scene, self.camera, places[part], poses[part])
         return frames.reshape(*place.shape, *self.frame_shape)
 
     def map(self, place: int, size: int = 512) -> FloorMap:
@@ -178,6 +176,19 @@ class Rooms:
             0 <= place < self.plans.places, f"place {place} does not exist; choose from 0 to {self.plans.places - 1}"
         )
         return FloorMap.of(self.plans.scene, place, size)
+
+    def to(self, device: torch.device | str) -> "Rooms":
+        """A copy on another device, with its agents where they are."""
+        copy = Rooms(self.plans.to(device), self.config)
+        copy.where = self.where.to(device)
+        copy.body = Body(**{name: value.to(device) for name, value in vars(self.body).items()})
+        copy.obstacles = copy._obstacles.at(copy.where)
+        return copy
+
+    @property
+    def device(self) -> torch.device:
+        """Where the places are."""
+        return self.plans.spots.device
 
     @property
     def agents(self) -> int:

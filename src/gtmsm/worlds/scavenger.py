@@ -1,4 +1,4 @@
-"""Who walks from object to object through rooms, as Labyrinth's agents do, and looks where it goes."""
+"""A policy that walks from object to object through rooms, around obstacles, as Labyrinth's agents do."""
 
 import math
 
@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.raycast import BOX
+from gtmsm.kernels.walks.camera_rays import BOX
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.slip import unwrapped
@@ -61,26 +61,27 @@ class ScavengerWalkerConfig:
 
 
 class ScavengerWalker:
-    """Goes to an object, then to another, through doors if need be; now and then follows a whim."""
+    """Goes to an object, then to another, through doors if need be, with some random actions in between."""
 
     def __init__(self, config: ScavengerWalkerConfig | None = None) -> None:
         """Walk as told."""
         self.config = config or ScavengerWalkerConfig()
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """Live through the walk in poses alone: what the world does later is what happened here, to the bit.
+        """Simulate the walk in poses alone, on the generator's device: a CPU's gives the same actions on any device.
 
-        Slips are not foreseen: where actions go wrong, the agent follows the way it had in mind.
+        Slips are not foreseen: where actions go wrong, the agent does what it had planned.
         """
         world = unwrapped(world)
         if not isinstance(world, Rooms):
             raise InputError(f"a scavenger walks in Rooms, not in {type(world).__name__}; choose another walker")
-        walk = _Scavenging(world, self.config, generator)
-        return torch.stack([walk.step() for _ in range(steps)], 1)
+        here = world if world.device.type == generator.device.type else world.to(generator.device)
+        walk = _Scavenging(here, self.config, generator)
+        return torch.stack([walk.step() for _ in range(steps)], 1).to(world.device)
 
 
 class _Scavenging:
-    """The agents of a world on their errands; the world itself stays as it is."""
+    """The state of a walk: goals and bodies of the agents; the world itself does not change."""
 
     def __init__(self, world: Rooms, settings: ScavengerWalkerConfig, generator: torch.Generator) -> None:
         """Where agents stand, and all that they may walk to."""
@@ -89,7 +90,7 @@ class _Scavenging:
         self.in_sight = world.obstacles
         self.radius = world.config.physics.radius
         self.goals, self.near = self._all_goals()
-        n, device = world.agents, world.pose.device
+        n, device = world.agents, world.device
         self.agent = torch.arange(n, device=device)
         self.here = world.plans.region_at(world.where, self.body.position).clamp(min=0)
         self.goal = self._new_goals(torch.rand(2, n, generator=generator, device=device))
@@ -199,9 +200,9 @@ class _Scavenging:
     def _can_still_brake(self, action: Int64[Tensor, "n"]) -> Bool[Tensor, "n"]:
         """Whether a body that does this, and then brakes, comes to rest before it touches anything.
 
-        Turning on the spot is braking. So whoever only ever does what passes here can always turn instead, safely.
+        Turning on the spot is braking. So an agent that only takes actions which pass here can always turn safely.
         """
-        then = self.world.physics.step_in_the_open(self.body, action)
+        then = self.world.physics.step(self.body, action)
         speed = then.velocity.norm(dim=1, keepdim=True)
         glide = then.velocity / speed.clamp(min=1e-6) * self.world.physics.stopping_distance(speed)
         points = then.position[:, None] + self._glide * glide[:, None]

@@ -1,4 +1,4 @@
-"""Actions that go wrong now and then: done twice, or not at all, and nobody is told."""
+"""Actions that go wrong at random: done twice, or not at all, while a clip records the action that was chosen."""
 
 from collections.abc import Mapping
 from typing import Protocol, TypeVar, runtime_checkable
@@ -20,7 +20,7 @@ class SlipConfig:
     probability: float = 0.0
     """That an action goes wrong; what a clip records is the action that was chosen."""
     repeat: float = 0.5
-    """Share of these that are done twice before anybody looks; the others are dropped: the agent rests instead."""
+    """Share of these that are done twice before the frame; the others are dropped: the agent rests instead."""
 
     def __post_init__(self) -> None:
         """Refuse what is no share."""
@@ -41,22 +41,22 @@ class Slippery(World, Protocol):
         """Each agent does its action, some of them a second time."""
 
     def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
-        """Many steps at once, some of them done a second time before anybody looks."""
+        """Many steps at once, some of them done a second time before the frame."""
 
 
 Inner = TypeVar("Inner", bound=Slippery)
 
 
 class Slipping:
-    """A world like the one inside, in which actions slip by the generator of the last `reset`, or never without one.
+    """A world whose actions go wrong at random, by the generator of the last `reset`; without one they never do.
 
-    On a CPU a walk slips as its steps would, one by one; on a GPU only as often.
+    With a CPU's generator a walk slips exactly as its steps would one by one; with a GPU's only as often.
     """
 
     def __init__(self, world: Slippery, config: SlipConfig) -> None:
         """Let the agents of `world` slip."""
         if not isinstance(world, Slippery):
-            raise InputError(f"nobody can slip in a {type(world).__name__}; give an ImageWalk or Rooms")
+            raise InputError(f"actions cannot slip in a {type(world).__name__}; give an ImageWalk or Rooms")
         self.world, self.config = world, config
         self.action_names, self.action_keys = world.action_names, world.action_keys
         self.frame_shape = world.frame_shape
@@ -70,7 +70,7 @@ class Slipping:
         self.slip_by(generator)
 
     def slip_by(self, generator: torch.Generator | None) -> None:
-        """Draw slips from this generator from now on; for whoever places the agents of the inner world by hand."""
+        """Draw slips from this generator from now on; for agents that were put into the inner world by `place`."""
         self._chance = generator
         self.slipped = self.world.pose.new_zeros(self.agents, 0, dtype=torch.bool)
 
@@ -96,6 +96,11 @@ class Slipping:
         return self.world.look()
 
     @property
+    def device(self) -> torch.device:
+        """That of the inner world."""
+        return self.world.device
+
+    @property
     def agents(self) -> int:
         """How many agents there are."""
         return self.world.agents
@@ -113,7 +118,8 @@ class Slipping:
             self.slipped = torch.zeros_like(actions, dtype=torch.bool)
             return actions, None
         # Time first: a generator of a CPU then gives a walk the numbers that its steps would have drawn.
-        chance = torch.rand(actions.shape[::-1], device=actions.device, generator=self._chance).T
+        chance = torch.rand(actions.shape[::-1], device=self._chance.device, generator=self._chance)
+        chance = chance.T.to(actions.device)
         self.slipped = chance < self.config.probability
         twice = chance < self.config.probability * self.config.repeat
         return torch.where(self.slipped & ~twice, self.world.rest, actions), twice

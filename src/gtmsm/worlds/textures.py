@@ -69,7 +69,7 @@ def load_textures(source: Source = "auto") -> Textures:
 
 @lru_cache(maxsize=1)
 def _say_once() -> None:
-    """Once in the life of a process, to whoever reads the terminal."""
+    """Once per process, on the terminal."""
     print(
         'gtmsm: drawing textures, since DeepMind Lab\'s cannot be loaded; for those: pip install "gtmsm[lab]"',
         file=sys.stderr,

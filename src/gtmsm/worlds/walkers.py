@@ -1,4 +1,4 @@
-"""Who chooses the actions."""
+"""Policies that choose the actions of a walk."""
 
 import math
 from functools import lru_cache
@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.held_actions import held_actions
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.world import World
@@ -31,9 +30,9 @@ class Walker(Protocol):
     """Chooses what the agents of a world do next."""
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """The index of an action for every agent and step, on the generator's device.
+        """The index of an action for every agent and step, on the world's device; the world itself does not change.
 
-        The agents stand where they will start; a walker may look around there, but leaves the world as it is.
+        Random numbers are drawn on the generator's device. So a CPU's generator gives the same actions on any device.
         """
 
 
@@ -44,8 +43,8 @@ class PoissonWalkerConfig:
     mean_repeats: float = 3.0
     """Mean of the Poisson number of repetitions after an action's first step (section 4.1 names no value)."""
     look_first: bool = False
-    """Whether a walk begins with a step on the spot: whoever sets out without a look at the start cannot tell that
-    something was in the way of the first step."""
+    """Whether the first action is "stay": an agent that has not seen its start cannot tell that its first step was
+    blocked."""
 
     def __post_init__(self) -> None:
         """Refuse what is no mean, or holds an action for longer than any clip lasts."""
@@ -68,10 +67,10 @@ class PoissonWalker:
         """Draw `steps` choices per agent (enough if none is repeated), then hold each for as long as it lasts."""
         choices = torch.randint(self.actions, (world.agents, steps), generator=generator, device=generator.device)
         uniform = torch.rand(choices.shape, dtype=torch.float64, generator=generator, device=generator.device)
-        actions = held_actions(choices, uniform, poisson_cdf(self.config.mean_repeats, generator.device))
+        actions = held_actions(choices, uniform, poisson_lower(self.config.mean_repeats, generator.device))
         if self.config.look_first:
             actions[:, 0] = action_named(world, "stay")
-        return actions
+        return actions.to(world.device)
 
 
 @config
@@ -92,25 +91,25 @@ class SpinWalkerConfig:
 
 
 class SpinWalker:
-    """Turns left or right, by a coin for each agent, for as long as the clip lasts."""
+    """Each agent turns left or right, at random, for the whole clip."""
 
     def __init__(self, config: SpinWalkerConfig | None = None) -> None:
         """Turn as told."""
         self.config = config or SpinWalkerConfig()
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
-        """One coin per agent; with pauses, one for every run: a quarter pause, a quarter turn the other way."""
+        """One direction per agent; with pauses, a quarter of the runs are pauses, a quarter change the direction."""
         left, right = (action_named(world, name) for name in ("turn left", "turn right"))
         n, device = world.agents, generator.device
         turns_right = torch.randint(2, (n, 1), generator=generator, device=device).expand(n, steps)
         if not self.config.pauses:
-            return left + (right - left) * turns_right
+            return (left + (right - left) * turns_right).to(world.device)
         uniform = torch.rand(n, steps, dtype=torch.float64, generator=generator, device=device)
         mood = torch.rand(n, steps, generator=generator, device=device)
         turns_back = ((mood >= 0.25) & (mood < 0.5)).long().cumsum(1) % 2
         action = left + (right - left) * (turns_right ^ turns_back)
         runs = torch.where(mood < 0.25, IDLE, action)
-        return held_actions(runs, uniform, poisson_cdf(self.config.mean_run - 1, device))
+        return held_actions(runs, uniform, poisson_lower(self.config.mean_run - 1, device)).to(world.device)
 
 
 def action_named(world: World, name: str) -> int:
@@ -123,13 +122,29 @@ def action_named(world: World, name: str) -> int:
     return world.action_names.index(name)
 
 
-@lru_cache(maxsize=64)
-def poisson_cdf(mean: float, device: torch.device) -> Float64[Tensor, "counts"]:
-    """P(count <= k) for every k whose tail a float64 can tell from zero: inverting it samples the Poisson.
+def held_actions(
+    choices: Int64[Tensor, "n time"], uniform: Float64[Tensor, "n time"], lower: Float64[Tensor, "counts"]
+) -> Int64[Tensor, "n time"]:
+    """The action of every step where each choice is done once, and then repeated a random number of times.
 
-    torch.poisson would do, but not inside a CUDA graph; a table and uniform numbers can be captured.
+    `uniform` are numbers from [0, 1), one for each choice; `lower` is P(repeats < k) for k = 0, 1, ...
+
+    >>> coin = torch.tensor([0, 0.5, 1]).double()  # repeated once with probability 1/2
+    >>> held_actions(torch.tensor([[7, 8, 9]]), torch.tensor([[0.6, 0.1, 0.9]]).double(), coin).tolist()
+    [[7, 7, 8]]
+    """
+    ends = torch.searchsorted(lower, uniform, right=True).cumsum(1)
+    time = torch.arange(choices.shape[1], device=choices.device).repeat(len(choices), 1)
+    return choices.gather(1, torch.searchsorted(ends, time, right=True))
+
+
+@lru_cache(maxsize=64)
+def poisson_lower(mean: float, device: torch.device) -> Float64[Tensor, "counts"]:
+    """P(count < k) of a Poisson number for k = 0, 1, ... until float64 cannot tell it from 1: inverting it samples.
+
+    torch.poisson cannot be captured in a CUDA graph; a table and uniform numbers can.
     """
     counts = torch.arange(40 + math.ceil(mean + 12 * math.sqrt(mean)), dtype=torch.float64, device=device)
     log_probability = torch.xlogy(counts, torch.full_like(counts, mean)) - mean - torch.lgamma(counts + 1)
-    cumulative = log_probability.exp().cumsum(0)
+    cumulative = torch.cat([counts.new_zeros(1), log_probability.exp().cumsum(0)])
     return cumulative / cumulative[-1]

@@ -1,4 +1,4 @@
-"""What a place to walk must offer: batched tensors on any device, no learning inside."""
+"""What a world must offer: batched tensors on any device, no learning inside."""
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -22,6 +22,11 @@ class Walk:
         return self.where.float()
 
 
+def drawn(high: int, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Int[Tensor, "*shape"]:
+    """Numbers from 0 to high - 1, drawn where the generator is: a CPU's gives the same numbers on any device."""
+    return torch.randint(high, shape, generator=generator, device=generator.device).to(device)
+
+
 @runtime_checkable
 class World(Protocol):
     """`n` agents, each in a place of its own."""
@@ -38,12 +43,16 @@ class World(Protocol):
     def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
         """Many steps at once: the same as `step` and `look` in turn.
 
-        Without a loop over time where the world allows it; where walls and momentum make movement truly sequential,
-        time is walked step by step in poses alone, and all frames are drawn afterwards.
+        Without a loop over time where the world allows it. Where movement is sequential, as with momentum, only
+        poses are computed step by step, and all frames are drawn afterwards.
         """
 
     def look(self) -> Float[Tensor, "n channel height width"]:
         """What each agent sees now, in [0, 1]."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where all its tensors are."""
 
     @property
     def agents(self) -> int:

@@ -1,13 +1,12 @@
-"""What is seen through a window: the fast twin equals the readable one to the bit."""
+"""Crops along walks: the fast implementations equal the readable one to the bit."""
 
 from itertools import product
 
 import pytest
 import torch
 
-from gtmsm.kernels.choice import forced
-from gtmsm.kernels.walks import crops_cpu
-from gtmsm.kernels.walks.crops import crops, crops_by_windows
+from gtmsm.kernels.operator import forced
+from gtmsm.kernels.walks.crops import crops
 
 SHAPES = [  # n, time, channels, size, side
     (1, 1, 1, 3, 3),
@@ -29,7 +28,7 @@ def views(n, time, channels, size, side, stride=1, margin=0):
 
 def by_triton(device, *inputs):
     """On a CPU again: PyTorch divides with another rounding on a GPU."""
-    with forced("triton"):
+    with forced("cuda"):
         return crops(*(x.to(device) if isinstance(x, torch.Tensor) else x for x in inputs)).cpu()
 
 
@@ -47,30 +46,27 @@ def test_a_crop_is_cut_where_its_corner_says(stride, margin):
 @pytest.mark.parametrize(("stride", "margin"), [(1, 0), (2, 0)])
 def test_the_triton_crops_equal_the_others_to_the_bit(shape, stride, margin, triton_device):
     inputs = views(*shape, stride, margin)
-    assert torch.equal(by_triton(triton_device, *inputs), crops_by_windows(*inputs))
+    assert torch.equal(by_triton(triton_device, *inputs), crops.readable(*inputs))
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1, 3, 3), (2, 90, 3, 16, 8), (3, 36, 2, 10, 5), (0, 90, 3, 16, 8)])
 @pytest.mark.parametrize(("stride", "margin"), [(1, 0), (2, 0), (2, 2)])
-def test_long_walks_on_a_cpu_see_the_same_to_the_bit(shape, stride, margin, monkeypatch):
+def test_long_walks_on_a_cpu_see_the_same_to_the_bit(shape, stride, margin):
     inputs = views(*shape, stride, 0 if shape[3] == shape[4] else margin)
-    cut = []
-    monkeypatch.setattr(crops_cpu, "cut", lambda *given, was=crops_cpu.cut: cut.append(1) or was(*given))
+    assert crops.fast("cpu").supports(*inputs)
     frames = crops(*inputs)
-    assert cut and frames.is_contiguous()
-    assert torch.equal(frames, crops_by_windows(*inputs))
+    assert frames.is_contiguous()
+    assert torch.equal(frames, crops.readable(*inputs))
 
 
-def test_short_walks_on_a_cpu_look_at_nothing_else(monkeypatch):
-    monkeypatch.setattr(crops_cpu, "cut", None)
-    inputs = views(2, 5, 3, 16, 8)
-    assert torch.equal(crops(*inputs), crops_by_windows(*inputs))
+def test_short_walks_on_a_cpu_do_not_cut_every_window():
+    assert not crops.fast("cpu").supports(*views(2, 5, 3, 16, 8))
 
 
 def test_long_walks_over_strided_images_see_the_same():
     images, image, corner, side, *_ = views(1, 99, 3, 12, 4)
     inputs = images.transpose(2, 3)[:, 1:], image.expand(2), corner.flip(2).expand(2, 99, 2).int(), side
-    assert torch.equal(crops(*inputs), crops_by_windows(*inputs))
+    assert torch.equal(crops(*inputs), crops.readable(*inputs))
 
 
 def test_every_byte_becomes_the_same_number_on_every_device(triton_device):
@@ -83,6 +79,6 @@ def test_every_byte_becomes_the_same_number_on_every_device(triton_device):
 def test_images_and_corners_may_be_strided_and_expanded(triton_device):
     images, image, corner, side, *_ = views(1, 3, 3, 12, 4)
     inputs = images.transpose(2, 3)[:, 1:], image.expand(2), corner.flip(2).expand(2, 3, 2)[:, ::2].int(), side
-    assert torch.equal(by_triton(triton_device, *inputs), crops_by_windows(*inputs))
+    assert torch.equal(by_triton(triton_device, *inputs), crops.readable(*inputs))
     one = images[:1].expand(4, 3, 12, 12)
-    assert torch.equal(by_triton(triton_device, one, *inputs[1:]), crops_by_windows(one, *inputs[1:]))
+    assert torch.equal(by_triton(triton_device, one, *inputs[1:]), crops.readable(one, *inputs[1:]))

@@ -1,27 +1,17 @@
-"""Ray-casting: the geometry of what is seen, and fast twins that equal the readable one."""
+"""Ray-casting: the geometry of what is seen, and implementations that equal ray by ray."""
 
 import math
 from dataclasses import replace
 
 import pytest
 import torch
+from ray_by_ray import ray_by_ray
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
-from gtmsm.kernels.walks import raycast_cpu
-from gtmsm.kernels.walks.raycast import (
-    AMBIENT,
-    BOX,
-    COLUMN,
-    CONE,
-    DIM,
-    NOTHING,
-    SPHERE,
-    Camera,
-    Scene,
-    by_rays,
-    raycast,
-)
+from gtmsm.kernels.operator import forced
+from gtmsm.kernels.walks import raycast
+from gtmsm.kernels.walks.camera_rays import AMBIENT, BOX, COLUMN, CONE, DIM, NOTHING, SPHERE
+from gtmsm.worlds.scene import Camera, Scene, draw_frames
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton needs a CUDA device")
 
@@ -85,11 +75,11 @@ def random_poses(n, places, seed=0):
 
 
 def look(scene, x, y, heading, **camera):
-    """One frame as (row, column, colour), and its depth; the fast twin agrees on the frame."""
+    """One frame as (row, column, colour), and its depth; the operator agrees on the frame."""
     camera = Camera(**{"pixels": 21, "antialias": 1} | camera)
     where, pose = torch.tensor([0]), torch.tensor([[x, y, heading]])
-    frames, depth = by_rays(scene, camera, where, pose)
-    assert_alike(raycast(scene, camera, where, pose), frames)
+    frames, depth = ray_by_ray(scene, camera, where, pose)
+    assert_alike(draw_frames(scene, camera, where, pose), frames)
     return frames[0].permute(1, 2, 0).int(), depth[0]
 
 
@@ -243,7 +233,7 @@ def test_a_wall_shows_neither_its_top_at_its_foot_nor_its_foot_at_its_top():
 def test_floors_have_no_seam_where_coordinates_change_sign():
     scene = random_places(places=1, walls=0, objects=0, tiles=(1, 1))
     steps = torch.tensor([[0.0, 0.0, 0.7], [5.0, 0.0, 0.7], [-3.0, -2.0, 0.7], [-4.0, 7.0, 0.7]])
-    frames = raycast(scene, Camera(antialias=1), torch.zeros(4, dtype=torch.long), steps + 0.25)
+    frames = draw_frames(scene, Camera(antialias=1), torch.zeros(4, dtype=torch.long), steps + 0.25)
     for frame in frames[1:]:
         assert_alike(frame[None], frames[:1])
 
@@ -308,7 +298,7 @@ def test_a_full_turn_returns_the_same_frame():
     scene, camera = random_places(), Camera()
     where, pose = random_poses(6, 3)
     turned = pose + torch.tensor([0.0, 0.0, 2 * math.pi])
-    assert_alike(raycast(scene, camera, where, turned), raycast(scene, camera, where, pose))
+    assert_alike(draw_frames(scene, camera, where, turned), draw_frames(scene, camera, where, pose))
 
 
 def test_a_mirrored_room_is_a_mirrored_picture():
@@ -316,8 +306,8 @@ def test_a_mirrored_room_is_a_mirrored_picture():
     scene = replace(scene, textures=scene.textures[:, :1, :1].expand(-1, 4, 4, 3).contiguous())  # plain ones
     mirrored = replace(scene, walls=scene.walls * torch.tensor([1.0, -1.0, 1.0, -1.0]))
     where, pose = random_poses(6, 3)
-    one = raycast(scene, Camera(), where, pose)
-    other = raycast(mirrored, Camera(), where, pose * torch.tensor([1.0, -1.0, -1.0]))
+    one = draw_frames(scene, Camera(), where, pose)
+    other = draw_frames(mirrored, Camera(), where, pose * torch.tensor([1.0, -1.0, -1.0]))
     assert_alike(one.flip(-1), other)
 
 
@@ -335,9 +325,9 @@ def test_a_world_and_its_walker_moved_together_see_the_same_shapes(quarter):
 def test_antialiasing_averages_the_rays_of_a_pixel():
     scene = random_places()
     where, pose = random_poses(3, 3)
-    fine = raycast(scene, Camera(pixels=36, antialias=1), where, pose)
+    fine = draw_frames(scene, Camera(pixels=36, antialias=1), where, pose)
     average = fine.float().view(3, 3, 12, 3, 12, 3).mean((3, 5))
-    assert (raycast(scene, Camera(pixels=12, antialias=3), where, pose) - average).abs().max() <= 1
+    assert (draw_frames(scene, Camera(pixels=12, antialias=3), where, pose) - average).abs().max() <= 1
 
 
 def test_padding_changes_nothing():
@@ -352,7 +342,7 @@ def test_padding_changes_nothing():
         object_colour=torch.cat([torch.rand(3, 2, 3), scene.object_colour], 1),
     )
     where, pose = random_poses(6, 3)
-    assert torch.equal(raycast(padded, Camera(), where, pose), raycast(scene, Camera(), where, pose))
+    assert torch.equal(draw_frames(padded, Camera(), where, pose), draw_frames(scene, Camera(), where, pose))
 
 
 # ---- awkward places
@@ -386,9 +376,9 @@ def test_an_object_of_no_size_is_not_seen(kind):
 
 def test_no_frames_of_no_walls_and_no_objects():
     scene = random_places(walls=0, objects=0)
-    assert raycast(scene, Camera(), torch.zeros(0, dtype=torch.long), torch.zeros(0, 3)).shape == (0, 3, 32, 32)
+    assert draw_frames(scene, Camera(), torch.zeros(0, dtype=torch.long), torch.zeros(0, 3)).shape == (0, 3, 32, 32)
     where, pose = random_poses(2, 3)
-    assert_alike(raycast(scene, Camera(), where, pose), by_rays(scene, Camera(), where, pose)[0])
+    assert_alike(draw_frames(scene, Camera(), where, pose), ray_by_ray(scene, Camera(), where, pose)[0])
 
 
 @pytest.mark.parametrize(
@@ -410,7 +400,7 @@ def test_textures_that_cannot_be_halved_are_refused():
         _ = random_places(side=12).pyramid
 
 
-# ---- twins
+# ---- implementations
 
 CAMERAS = [
     Camera(pixels=1, antialias=1),
@@ -422,26 +412,26 @@ CAMERAS = [
 
 @pytest.mark.parametrize("camera", CAMERAS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 8, 5), (3, 5, 9)])
-def test_the_tensor_raycast_equals_the_raycast_by_rays(camera, shape):
+def test_frames_equal_those_cast_ray_by_ray(camera, shape):
     places, walls, objects = shape
     scene = random_places(places, walls, objects, seed=sum(shape))
     where, pose = random_poses(3, places)
-    assert_alike(raycast(scene, camera, where, pose), by_rays(scene, camera, where, pose)[0])
+    assert_alike(draw_frames(scene, camera, where, pose), ray_by_ray(scene, camera, where, pose)[0])
 
 
 def test_frames_do_not_depend_on_how_many_are_cast_at_once(monkeypatch):
     scene, camera = random_places(), Camera(antialias=1)
     where, pose = random_poses(9, 3)
-    together = raycast(scene, camera, where, pose)
-    monkeypatch.setattr(raycast_cpu, "RAYS", 2 * camera.rays**2)
-    assert torch.equal(raycast(scene, camera, where, pose), together)
+    together = draw_frames(scene, camera, where, pose)
+    monkeypatch.setattr(raycast, "RAYS", 2 * camera.rays**2)
+    assert torch.equal(draw_frames(scene, camera, where, pose), together)
 
 
 def test_double_precision_places_and_poses_are_taken():
     scene, camera = random_places(), Camera(pixels=8)
     double = replace(scene, walls=scene.walls.double(), objects=scene.objects.double(), corner=scene.corner.double())
     where, pose = random_poses(4, 3)
-    assert torch.equal(raycast(double, camera, where.int(), pose.double()), raycast(scene, camera, where, pose))
+    assert torch.equal(draw_frames(double, camera, where.int(), pose.double()), draw_frames(scene, camera, where, pose))
 
 
 def test_a_scene_moves_with_all_it_holds():
@@ -454,8 +444,8 @@ def test_a_scene_moves_with_all_it_holds():
 
 def by_triton(scene, camera, where, pose, device):
     """Frames by the kernel, on a CPU again."""
-    with forced("triton"):
-        return raycast(scene.to(device), camera, where.to(device), pose.to(device)).cpu()
+    with forced("cuda"):
+        return draw_frames(scene.to(device), camera, where.to(device), pose.to(device)).cpu()
 
 
 @pytest.mark.filterwarnings("ignore:(divide by zero|invalid value|overflow) encountered:RuntimeWarning")  # interpreted
@@ -465,7 +455,7 @@ def test_the_triton_raycast_equals_the_others(camera, shape, triton_device):
     places, walls, objects = shape
     scene = random_places(places, walls, objects, seed=sum(shape))
     where, pose = random_poses(3, places)
-    assert_alike(by_triton(scene, camera, where, pose, triton_device), raycast(scene, camera, where, pose))
+    assert_alike(by_triton(scene, camera, where, pose, triton_device), draw_frames(scene, camera, where, pose))
 
 
 @on_a_gpu
@@ -475,22 +465,22 @@ def test_the_triton_raycast_equals_the_others_on_a_gpu(camera, shape):
     places, walls, objects = shape
     scene = random_places(places, walls, objects, seed=sum(shape))
     where, pose = random_poses(16, places)
-    assert_alike(by_triton(scene, camera, where, pose, "cuda"), raycast(scene, camera, where, pose))
+    assert_alike(by_triton(scene, camera, where, pose, "cuda"), draw_frames(scene, camera, where, pose))
 
 
 @on_a_gpu
 def test_the_triton_raycast_can_be_captured_in_a_graph():
     scene, camera = random_places().to("cuda"), Camera()
     where, pose = (part.cuda() for part in random_poses(16, 3))
-    first = raycast(scene, camera, where, pose)
+    first = draw_frames(scene, camera, where, pose)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        frames = raycast(scene, camera, where, pose)
+        frames = draw_frames(scene, camera, where, pose)
     graph.replay()
     assert torch.equal(frames, first)
     pose += torch.tensor([0.1, 0.1, 0.5], device="cuda")
     graph.replay()
-    assert torch.equal(frames, raycast(scene, camera, where, pose))
+    assert torch.equal(frames, draw_frames(scene, camera, where, pose))
 
 
 def test_the_triton_raycast_takes_no_frames(triton_device):

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.raycast import BOX, SPHERE
+from gtmsm.kernels.walks.camera_rays import BOX, SPHERE
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.floorplan.plans import MOST_OBJECTS
 from gtmsm.worlds.floorplan.regions import split_into_regions

@@ -1,4 +1,4 @@
-"""Crops on a GPU: a program cuts several frames, pixel after pixel as they will lie in memory."""
+"""Crops on a GPU: a program cuts several frames, pixel by pixel in the order of the output."""
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -7,6 +7,8 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+from gtmsm.kernels.operator import Fast
 
 PIXELS_AT_ONCE = 1024
 """Per program of four warps: eight in each thread."""
@@ -32,17 +34,23 @@ def _cut(
     tl.store(frames + at, tl.div_rn(colour, tl.full([FRAMES, PIXELS], 255.0, tl.float32)), there)
 
 
-def cut(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> Tensor:
-    """`crops_by_windows` in one launch."""
-    (n, time, _), channels = corner.shape, images.shape[1]
-    frames = torch.empty(n, time, channels, side, side, device=images.device)
+def _empty(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
+    return [torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)]
+
+
+def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
+    """In one launch."""
+    (frames,) = _empty(images, image, corner, side, stride, margin)
     if not frames.numel():
-        return frames
-    pixels = channels * side * side
+        return [frames]
+    count, pixels = corner.shape[0] * corner.shape[1], images.shape[1] * side * side
     PIXELS = min(PIXELS_AT_ONCE, triton.next_power_of_2(pixels))
     FRAMES = PIXELS_AT_ONCE // PIXELS
-    _cut[(triton.cdiv(n * time, FRAMES), triton.cdiv(pixels, PIXELS))](
-        images, image.contiguous(), corner.contiguous(), frames, n * time, time, pixels, stride, margin,
+    _cut[(triton.cdiv(count, FRAMES), triton.cdiv(pixels, PIXELS))](
+        images, image.contiguous(), corner.contiguous(), frames, count, corner.shape[1], pixels, stride, margin,
         *images.stride(), SIDE=side, FRAMES=FRAMES, PIXELS=PIXELS, num_warps=4,
     )  # fmt: skip
-    return frames
+    return [frames]
+
+
+crops = Fast(_forward, _empty)

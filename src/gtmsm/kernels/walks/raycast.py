@@ -1,298 +1,174 @@
-"""What a camera sees in a place made of walls and solid objects: batched ray-casting.
+"""Batched ray-casting: frames of a camera among walls, floors, ceilings and solid objects.
+
+What it saves: frames of rooms are drawn on a GPU many times faster than by these tensor operations.
 
 A ray starts at the eye and runs along (forward + u right, slope), so that its parameter t is the depth along forward.
-What it sees is the nearest of the walls, floor, ceiling and objects, dimmed by the distance: `by_rays` says it ray by
-ray, `raycast` picks the fastest twin for the device.
+It shows the nearest surface, dimmed with the depth. Walls are intersected once per column of the picture, since
+all walls are upright; floor and ceiling have one depth per row. An object is intersected only with the columns whose
+rays cross it in plan, and only where no wall stands before it.
 
-Round objects are all one equation, |p - centre|^2 + bend (z - middle)^2 = size, cut off at the floor and at the
-object's height (`quadric`): columns do not bend, spheres bend by 1, cones by minus their steepness squared.
+Round objects share one equation, |p - centre|^2 + bend (z - middle)^2 = size, cut off at the floor and at the object's
+height: bend is 0 for columns, 1 for spheres, and minus the squared steepness for cones.
+
+All tensors inside are (frame, column, row). Rays of the same offset within their pixels lie together, so that
+averaging over a pixel adds contiguous pieces.
 """
 
+import functools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Float64, Int, Int32, Int64, UInt8
+from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
-from gtmsm.config import require
-from gtmsm.kernels.choice import choose
+from gtmsm.kernels.operator import operator
+from gtmsm.kernels.walks.camera_rays import (
+    DIM,
+    HIDDEN,
+    NEAR,
+    SLACK,
+    WALL_LIGHT,
+    Eyes,
+    Fan,
+    camera_rays,
+    level_side_for,
+    level_start,
+)  # fmt: skip
+from gtmsm.kernels.walks.raycast_objects import draw_objects
 
-NOTHING, COLUMN, SPHERE, CONE, BOX = range(5)
-"""Kinds of objects."""
-
-NEAR, FAR = 1e-3, 1e3
-"""What is nearer or farther than this is not seen; floors and ceilings without end stop at FAR."""
-SLACK = 1e-5
-"""By which share of its length a wall is longer than it says, so that no ray slips through a corner."""
-DIM = 0.06
-"""How fast light fades with depth: 1 / (1 + DIM depth)."""
-WALL_LIGHT = (0.82, 0.18)
-"""Light on a wall that runs north, and what is added on one that runs east."""
-LAMP = (0.36, 0.48, 0.8)
-"""Unit vector towards the light that falls on objects."""
-AMBIENT, DIRECT = 0.62, 0.38
-"""Light on an object where the light grazes it, and what is added (or lost) where it is full (or behind)."""
-
-
-@dataclass(frozen=True)
-class Scene:
-    """Places, padded to equally many walls and objects. A unit is the height of a wall: walls reach from z = 0 to 1.
-
-    Axes are right-handed: x to the east, y to the north, headings counter-clockwise from x.
-    """
-
-    walls: Float[Tensor, "places walls 4"]
-    """Segments x0, y0, x1, y1, seen from both sides; padding is a segment of no length."""
-    wall_texture: Int64[Tensor, "places walls"]
-    """Textures begin at the first end of a wall."""
-    floor_texture: Int64[Tensor, "places rows columns"]
-    """Of square tiles; row 0 is the southernmost, column 0 the westernmost."""
-    ceiling_texture: Int64[Tensor, "places rows columns"]
-    """Of the same tiles."""
-    corner: Float[Tensor, "places 2"]
-    """x and y of the south-western corner of the tiles; beyond the tiles the outermost one goes on."""
-    tile: float
-    """Side of a floor tile, in units."""
-    objects: Float[Tensor, "places objects 5"]
-    """x, y, radius (a box: half of its side), height, turn about the vertical in radians. They stand on the floor; a
-    sphere's height is twice its radius, whatever is given."""
-    object_kind: Int64[Tensor, "places objects"]
-    object_colour: Float[Tensor, "places objects 3"]
-    """In [0, 1]."""
-    textures: UInt8[Tensor, "textures side side 3"]
-    """Each covers one unit by one unit, and repeats; the first row is at the top of a wall, in the north of a floor."""
-
-    def to(self, device: torch.device | str) -> "Scene":
-        """The same on another device."""
-        parts = {field.name: getattr(self, field.name) for field in fields(self)}
-        moved: dict[str, Any] = {
-            name: part.to(device) if isinstance(part, Tensor) else part for name, part in parts.items()
-        }
-        return Scene(**moved)
-
-    @cached_property
-    def pyramid(self) -> Int32[Tensor, "textures texels"]:
-        """Every texture at its full side, at half of it, and so on to one texel; red, green, blue in the low bytes.
-
-        Made once: textures are not meant to change under a scene, unlike all else.
-        """
-        side = self.textures.shape[1]
-        require(
-            side & (side - 1) == 0 and side > 0,
-            f"textures have a side of {side} texels; expected a power of two, such as 32: resize them",
-        )
-        levels = [self.textures.permute(0, 3, 1, 2).float()]
-        while levels[-1].shape[-1] > 1:
-            levels.append(F.avg_pool2d(levels[-1], 2))
-        red, green, blue = torch.cat([level.flatten(2) for level in levels], dim=2).round().int().unbind(1)
-        return red | green << 8 | blue << 16
+RAYS = 2**18
+"""Rays cast at a time: a megabyte per tensor; fewer, and PyTorch's dispatch would cost more than the rays."""
 
 
-@dataclass(frozen=True)
-class Camera:
-    """A pinhole at a fixed height that looks level."""
-
-    pixels: int = 32
-    """Side of the square picture."""
-    field_of_view: float = 80.0
-    """Degrees from its left to its right edge."""
-    antialias: int = 2
-    """Rays per pixel and axis, averaged."""
-    eye: float = 0.5
-    """Height above the floor."""
-
-    def __post_init__(self) -> None:
-        """Refuse a camera that sees nothing."""
-        require(self.pixels >= 1, f"pixels is {self.pixels}; a picture has at least 1")
-        require(0 < self.field_of_view < 180, f"field_of_view is {self.field_of_view}; choose from 1 to 179 degrees")
-        require(self.antialias >= 1, f"antialias is {self.antialias}; a pixel takes at least 1 ray")
-        require(0 < self.eye < 1, f"eye is {self.eye}; it must lie between the floor at 0 and the ceiling at 1")
-
-    @property
-    def rays(self) -> int:
-        """Rays per row and per column."""
-        return self.pixels * self.antialias
-
-    @property
-    def edge(self) -> float:
-        """Tangent of half the field of view: the slope of the outermost rays."""
-        return math.tan(math.radians(self.field_of_view) / 2)
-
-    @property
-    def spread(self) -> float:
-        """Distance between neighbouring rays at a depth of 1."""
-        return 2 * self.edge / self.rays
-
-
+@operator(cuda="gtmsm.kernels.walks.raycast_triton")
 def raycast(
-    scene: Scene, camera: Camera, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]
+    walls: Float[Tensor, "places walls 4"],
+    wall_texture: Int64[Tensor, "places walls"],
+    floor_texture: Int64[Tensor, "places rows columns"],
+    ceiling_texture: Int64[Tensor, "places rows columns"],
+    corner: Float[Tensor, "places 2"],
+    tile: float,
+    objects: Float[Tensor, "places objects 5"],
+    object_kind: Int64[Tensor, "places objects"],
+    object_colour: Float[Tensor, "places objects 3"],
+    pyramid: Int32[Tensor, "textures texels"],
+    place: Int[Tensor, "n"],
+    pose: Float[Tensor, "n 3"],
+    pixels: int,
+    antialias: int,
+    edge: float,
+    eye: float,
 ) -> UInt8[Tensor, "n 3 pixels pixels"]:
-    """What is seen in `place` from each pose (x, y, heading in radians); on the scene's device."""
-    if choose(scene.walls, cpu=True, triton=True) == "triton":
-        from gtmsm.kernels.walks import raycast_triton
+    """What is seen in `place` from each pose (x, y, heading in radians).
 
-        return raycast_triton.render(scene, camera, place, pose)
-    from gtmsm.kernels.walks import raycast_cpu
-
-    return raycast_cpu.render(scene, camera, place, pose)
-
-
-# ---- the readable twin
-
-Colour = tuple[float, float, float]
-
-
-def by_rays(
-    scene: Scene, camera: Camera, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]
-) -> tuple[UInt8[Tensor, "n 3 pixels pixels"], Float64[Tensor, "n pixels pixels"]]:
-    """The readable twin: frames, and the depth of what is seen, ray by ray."""
-    across = [((2 * i + 1) / camera.rays - 1) * camera.edge for i in range(camera.rays)]  # from left to right
-    seen = []
-    for where, (x, y, heading) in zip(place.tolist(), pose.double().tolist(), strict=True):
-        eye = _Eye(scene, camera, where, x, y)
-        c, s = math.cos(heading), math.sin(heading)
-        seen.append([[eye.see(Ray(c + u * s, s - u * c, -v)) for u in across] for v in across])
-    shape = (len(seen), camera.pixels, camera.antialias, camera.pixels, camera.antialias, 4)
-    pixels = torch.tensor(seen, dtype=torch.float64).reshape(shape).mean((2, 4))
-    return (pixels[..., 1:] + 0.5).byte().permute(0, 3, 1, 2).contiguous(), pixels[..., 0]
-
-
-class Ray(NamedTuple):
-    """A direction whose component along forward is 1."""
-
-    x: float
-    y: float
-    slope: float
+    `gtmsm.worlds.scene` describes the tensors of a place. `edge` is the tangent of half the field of view, `eye` the
+    height of the camera, `antialias` the number of rays per pixel and axis.
+    """
+    fan = camera_rays(pixels, antialias, edge, eye, texture_side(pyramid), walls.device)
+    frames = torch.empty(len(pose), 3, pixels, pixels, dtype=torch.uint8, device=walls.device)
+    at_once = max(1, RAYS // len(fan.across) ** 2)
+    for first in range(0, len(pose), at_once):
+        part = slice(first, first + at_once)
+        there, (x, y, heading) = place[part].long(), pose[part].float().unbind(1)
+        c, s = heading.cos()[:, None], heading.sin()[:, None]
+        eyes = Eyes(x, y, c + fan.across * s, s - fan.across * c)
+        wall = _walls(fan, eyes, walls[there].float(), wall_texture[there], pyramid.shape[1])
+        tiles = torch.stack([ceiling_texture[there], floor_texture[there]], 1).int() * pyramid.shape[1]
+        is_wall = wall.depth[..., None] <= fan.plane_depth
+        planes = _plane_texel(fan, eyes, tiles, corner[there].float(), tile)
+        texel = torch.where(is_wall, _wall_texel(fan, wall), planes)
+        colour = pyramid.view(-1).index_select(0, texel.view(-1)).view(texel.shape)
+        light = torch.where(is_wall, wall.light[..., None], fan.plane_light)
+        if objects.shape[1]:
+            depth = torch.minimum(wall.depth[..., None], fan.plane_depth)
+            red, green, blue = (object_colour[there].float() * 255).round().int().unbind(-1)
+            paint = red | green << 8 | blue << 16
+            draw_objects(fan, eyes, objects[there].float(), object_kind[there], paint, wall.depth, depth, colour, light)
+        _develop(colour, light, antialias, frames[part])
+    return frames
 
 
-class Quadric(NamedTuple):
-    """|p - centre|^2 + bend (z - middle)^2 = size."""
-
-    bend: float
-    middle: float
-    size: float
+def texture_side(pyramid: Int32[Tensor, "textures texels"]) -> int:
+    """Texels along a side of the finest level: a pyramid has (4 side^2 - 1) / 3 texels."""
+    return math.isqrt((3 * pyramid.shape[1] + 1) // 4)
 
 
-def quadric(kind: int, radius: float, height: float) -> Quadric:
-    """The surface of a round object; a column's top is not part of it."""
-    if kind == SPHERE:
-        return Quadric(1.0, radius, radius**2)
-    if kind == CONE:
-        return Quadric(-((radius / height) ** 2), height, 0.0)
-    return Quadric(0.0, 0.0, radius**2)
+def _develop(
+    colour: Int32[Tensor, "f column row"],
+    light: Float[Tensor, "f column row"],
+    antialias: int,
+    frames: UInt8[Tensor, "f 3 pixels pixels"],
+) -> None:
+    """Colours times light, averaged over the rays of a pixel, into `frames`."""
+    a, pixels = range(antialias), frames.shape[-1]
+    for channel in range(3):
+        value = (colour >> 8 * channel).bitwise_and_(255).float().mul_(light)
+        rays = value.view(-1, antialias, pixels, antialias, pixels)
+        total = functools.reduce(Tensor.add_, (rays[:, i, :, j] for i in a for j in a))
+        frames[:, channel] = total.mul_(1 / antialias**2).add_(0.5).transpose(1, 2)
 
 
-class _Eye:
-    """Somebody who stands at x, y and follows rays with the eye."""
+class _Walls(NamedTuple):
+    """The nearest wall of every column of rays."""
 
-    def __init__(self, scene: Scene, camera: Camera, place: int, x: float, y: float) -> None:
-        self.scene, self.camera, self.place, self.x, self.y = scene, camera, place, x, y
-        self.side = scene.textures.shape[1]
-        self.walls = list(zip(scene.walls[place].double().tolist(), scene.wall_texture[place].tolist(), strict=True))
-        self.corner = scene.corner[place].tolist()
-        parts = (scene.objects[place].double(), scene.object_kind[place], scene.object_colour[place].double())
-        self.objects = list(zip(*(part.tolist() for part in parts), strict=True))
-
-    def see(self, ray: Ray) -> tuple[float, float, float, float]:
-        """Depth and colour of the nearest surface."""
-        depth, colour = min((*self._walls(ray), self._plane(ray), *self._objects(ray)), key=lambda hit: hit[0])
-        red, green, blue = (part / (1 + DIM * depth) for part in colour)
-        return depth, red, green, blue
-
-    def _walls(self, ray: Ray) -> Iterator[tuple[float, Colour]]:
-        for (x0, y0, x1, y1), texture in self.walls:
-            ax, ay, ex, ey = x0 - self.x, y0 - self.y, x1 - x0, y1 - y0
-            across = ray.x * ey - ray.y * ex
-            if across == 0:  # along the wall, or a wall of no length
-                continue
-            t, k = (ax * ey - ay * ex) / across, (ax * ray.y - ay * ray.x) / across
-            z = self.camera.eye + t * ray.slope
-            if t > NEAR and -SLACK <= k <= 1 + SLACK and 0 <= z <= 1:
-                length = math.hypot(ex, ey)
-                covered = self.camera.spread * t * max(1.0, length / abs(across))
-                light = WALL_LIGHT[0] + WALL_LIGHT[1] * abs(ex) / length
-                yield t, self._texel(texture, k * length, min(1 - z, 1 - 1e-9), covered, light)
-
-    def _plane(self, ray: Ray) -> tuple[float, Colour]:
-        """Floor, or else the ceiling."""
-        down = ray.slope < 0
-        height = self.camera.eye if down else 1 - self.camera.eye
-        t = height / max(abs(ray.slope), height / FAR)
-        x, y = self.x + t * ray.x, self.y + t * ray.y
-        textures = (self.scene.floor_texture if down else self.scene.ceiling_texture)[self.place]
-        row, column = (
-            min(max(math.floor((at - start) / self.scene.tile), 0), count - 1)
-            for at, start, count in zip((y, x), self.corner[::-1], textures.shape, strict=True)
-        )
-        covered = self.camera.spread * t * max(1.0, t / height)
-        return t, self._texel(int(textures[row, column]), x, -y, covered, 1.0)
-
-    def _texel(self, texture: int, u: float, v: float, covered: float, light: float) -> Colour:
-        """The texel there, from the level whose texels are about as large as what the ray covers."""
-        level = round(math.log2(min(max(covered * self.side, 1), self.side)))
-        side = self.side >> level
-        before = 4 * (self.side**2 - side**2) // 3  # texels of the finer levels
-        texel = int(
-            self.scene.pyramid[texture, before + math.floor(v * side) % side * side + math.floor(u * side) % side]
-        )
-        return (texel & 255) * light, (texel >> 8 & 255) * light, (texel >> 16 & 255) * light
-
-    def _objects(self, ray: Ray) -> Iterator[tuple[float, Colour]]:
-        for (x, y, radius, height, turn), kind, colour in self.objects:
-            if kind == NOTHING:
-                continue
-            x, y = x - self.x, y - self.y
-            tall = 2 * radius if kind == SPHERE else height
-            if kind == BOX:
-                near, far, normal = _box(ray, x, y, radius, turn)
-            else:
-                near, far, normal = _round(ray, self.camera.eye, x, y, quadric(kind, radius, height))
-            if near > NEAR and 0 <= self.camera.eye + near * ray.slope <= tall:
-                yield near, _lit(colour, normal)
-            if kind in (COLUMN, BOX) and ray.slope < 0:
-                top = (height - self.camera.eye) / ray.slope
-                if top > NEAR and near <= top <= far:
-                    yield top, _lit(colour, (0.0, 0.0, 1.0))
+    depth: Float[Tensor, "f column"]
+    light: Float[Tensor, "f column"]
+    level_side: Int32[Tensor, "f column"]
+    texel: Int32[Tensor, "f column"]
+    """In the pyramid, at the top of the wall."""
 
 
-def _round(ray: Ray, eye: float, x: float, y: float, surface: Quadric) -> tuple[float, float, Colour]:
-    """Where a ray enters a round object and leaves it, and the normal where it enters; nan where it misses."""
-    above = surface.middle - eye
-    a = ray.x**2 + ray.y**2 + surface.bend * ray.slope**2
-    b = ray.x * x + ray.y * y + surface.bend * ray.slope * above
-    c = x**2 + y**2 + surface.bend * above**2 - surface.size
-    root = math.sqrt(b**2 - a * c) if b**2 >= a * c else math.nan
-    if b + root == 0:
-        return math.nan, math.nan, (0.0, 0.0, 0.0)
-    t = c / (b + root)  # (b - root) / a, without its cancellation
-    return t, (b + root) / a, (t * ray.x - x, t * ray.y - y, surface.bend * (t * ray.slope - above))
+def _walls(
+    fan: Fan, eyes: Eyes, walls: Float[Tensor, "f walls 4"], paper: Int64[Tensor, "f walls"], texels: int
+) -> _Walls:
+    """Intersect all; a division by zero gives an intersection that is refused."""
+    if not walls.shape[1]:  # one of no length, so that there is a nearest
+        walls, paper = walls.new_zeros(len(walls), 1, 4), paper.new_zeros(len(walls), 1)
+    ax, ay = walls[..., 0] - eyes.x[:, None], walls[..., 1] - eyes.y[:, None]
+    ex, ey = walls[..., 2] - walls[..., 0], walls[..., 3] - walls[..., 1]
+    dx, dy = eyes.dx[:, None], eyes.dy[:, None]
+    per_across = (dx * ey[..., None]).sub_(dy * ex[..., None]).reciprocal_()
+    t = (ax * ey - ay * ex)[..., None] * per_across
+    k = (dy * ax[..., None]).sub_(dx * ay[..., None]).mul_(per_across)
+    t.masked_fill_(~((t > NEAR) & ((k - 0.5).abs_() <= 0.5 + SLACK)), HIDDEN)
+    depth, nearest = t.min(1)
+    found = depth < HIDDEN
+    length = torch.hypot(ex, ey)
+    light = WALL_LIGHT[0] + WALL_LIGHT[1] * ex.abs() / length
+    length, light = length.gather(1, nearest), light.gather(1, nearest)
+    steep = per_across.gather(1, nearest[:, None])[:, 0].abs() * length
+    u = k.gather(1, nearest[:, None])[:, 0] * length
+    steep, u = torch.where(found, steep, 1.0), torch.where(found, u, 0.0)
+    level_side = level_side_for(fan.spread * depth * steep.clamp(min=1), fan.side)
+    column = (u * level_side).floor().int() & level_side - 1
+    first = paper.gather(1, nearest).int() * texels + level_start(level_side, fan.side)
+    return _Walls(depth, light / (1 + DIM * depth), level_side, first + column)
 
 
-def _box(ray: Ray, x: float, y: float, half: float, turn: float) -> tuple[float, float, Colour]:
-    """The same for a square prism: inside it a ray is between two pairs of parallel sides."""
-    c, s = math.cos(turn), math.sin(turn)
-    enters = []
-    leaves = []
-    for side_x, side_y in ((c, s), (-s, c)):
-        along, away = ray.x * side_x + ray.y * side_y, x * side_x + y * side_y
-        along = along or 1e-9
-        enters.append(((away - math.copysign(half, along)) / along, side_x, side_y, along))
-        leaves.append((away + math.copysign(half, along)) / along)
-    near, side_x, side_y, along = max(enters)
-    far = min(leaves)
-    if near > far:
-        return math.nan, math.nan, (0.0, 0.0, 0.0)
-    back = -math.copysign(1.0, along)
-    return near, far, (back * side_x, back * side_y, 0.0)
+def _wall_texel(fan: Fan, wall: _Walls) -> Int32[Tensor, "f column row"]:
+    """Index into the pyramid, as if every ray met its wall."""
+    side = wall.level_side[..., None]
+    down = (-wall.depth[..., None] * fan.slope).add_(1 - fan.eye).mul_(side).int()
+    return down.clamp_(min=0).minimum(side - 1).mul_(side).add_(wall.texel[..., None])
 
 
-def _lit(colour: list[float], normal: Colour) -> Colour:
-    """An object's colour under the lamp, in [0, 255]."""
-    cosine = sum(n * lamp for n, lamp in zip(normal, LAMP, strict=True)) / max(math.hypot(*normal), 1e-9)
-    red, green, blue = (round(255 * part) * (AMBIENT + DIRECT * cosine) for part in colour)
-    return red, green, blue
+def _plane_texel(
+    fan: Fan, eyes: Eyes, tiles: Int32[Tensor, "f 2 rows columns"], corner: Float[Tensor, "f 2"], tile: float
+) -> Int32[Tensor, "f column row"]:
+    """Index into the pyramid, as if every ray met the floor or the ceiling."""
+    side, last = fan.plane_side, fan.plane_side - 1
+    x, y, dx, dy = eyes.x[:, None, None], eyes.y[:, None, None], eyes.dx[..., None], eyes.dy[..., None]
+    reach = fan.plane_depth * side
+    column = torch.addcmul(x * side, dx, reach).floor_().int().bitwise_and_(last)
+    row = torch.addcmul(-y * side, dy, -reach).floor_().int().bitwise_and_(last)
+    within = row.mul_(side).add_(column).add_(fan.plane_level)
+    frames, _, rows, columns = tiles.shape
+    if rows == columns == 1:
+        return within.add_(tiles.view(-1, 1, 2)[..., fan.is_floor])
+    far, corner = fan.plane_depth / tile, corner[..., None, None]
+    column = torch.addcmul((x - corner[:, 0]) / tile, dx, far).clamp_(0, columns - 1).int()
+    row = torch.addcmul((y - corner[:, 1]) / tile, dy, far).clamp_(0, rows - 1).int()
+    first = (torch.arange(frames, device=x.device)[:, None, None] * 2 + fan.is_floor) * (rows * columns)
+    which = row.mul_(columns).add_(column).add_(first.int())
+    return within.add_(tiles.view(-1).index_select(0, which.view(-1)).view(which.shape))

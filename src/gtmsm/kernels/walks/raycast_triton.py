@@ -2,14 +2,9 @@
 
 The rays of a pixel are followed one after the other and added up, so anti-aliasing needs no memory. Walls are met once
 per column; an object is followed only where it may be in view, which the whole program decides together.
-
-Nothing here waits for the device, so it can be captured in a CUDA graph once a first call has made `Scene.pyramid`.
 """
 
 # What Triton compiles is not Python, and has no Python types.
-# mypy: allow-untyped-defs, allow-incomplete-defs
-
-# What Triton compiles is not Python, and has no Python types:
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
 import math
@@ -19,10 +14,11 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.walks import raycast as definition
-from gtmsm.kernels.walks.raycast import Camera, Scene
+from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.walks import camera_rays as definition
+from gtmsm.kernels.walks.raycast import texture_side
 
-NEAR, FAR, HIDDEN = tl.constexpr(definition.NEAR), tl.constexpr(definition.FAR), tl.constexpr(2 * definition.FAR)
+NEAR, FAR, HIDDEN = (tl.constexpr(depth) for depth in (definition.NEAR, definition.FAR, definition.HIDDEN))
 SLACK, DIM = tl.constexpr(definition.SLACK), tl.constexpr(definition.DIM)
 NORTHWARD, EASTWARD = (tl.constexpr(light) for light in definition.WALL_LIGHT)
 LAMP_X, LAMP_Y, LAMP_Z = (tl.constexpr(part) for part in definition.LAMP)
@@ -237,23 +233,34 @@ def _render(
     tl.store(at + 2 * PIXELS * PIXELS, (blue * share + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
 
 
-def render(scene: Scene, camera: Camera, place: Tensor, pose: Tensor) -> Tensor:
-    """`by_rays` in float32 for CUDA tensors: frames only."""
-    n, pixels = len(pose), camera.pixels
-    frames = torch.empty(n, 3, pixels, pixels, dtype=torch.uint8, device=scene.walls.device)
-    if not n:
-        return frames
+def _empty(
+    walls, wall_texture, floor_texture, ceiling_texture, corner, tile, objects, object_kind, object_colour, pyramid,
+    place, pose, pixels, antialias, edge, eye,
+) -> list[Tensor]:  # fmt: skip
+    return [torch.empty(len(pose), 3, pixels, pixels, dtype=torch.uint8, device=walls.device)]
+
+
+def _forward(
+    walls, wall_texture, floor_texture, ceiling_texture, corner, tile, objects, object_kind, object_colour, pyramid,
+    place, pose, pixels, antialias, edge, eye,
+) -> list[Tensor]:  # fmt: skip
+    """In one launch, in float32; nothing waits for the device, so a CUDA graph can capture it."""
+    frames = torch.empty(len(pose), 3, pixels, pixels, dtype=torch.uint8, device=walls.device)
+    if not len(pose):
+        return [frames]
     columns = triton.next_power_of_2(pixels)
     rows = min(columns, max(1, PIXELS_AT_ONCE // columns))
-    numbers = (scene.walls, scene.corner, scene.objects, scene.object_colour, pose)
+    numbers = (walls, corner, objects, object_colour, pose)
     walls, corner, objects, object_colour, pose = (part.float().contiguous() for part in numbers)
-    _, tile_rows, tile_columns = scene.floor_texture.shape
-    _render[(n, triton.cdiv(pixels, rows))](
-        walls, scene.wall_texture.contiguous(), scene.floor_texture.contiguous(), scene.ceiling_texture.contiguous(),
-        corner, objects, scene.object_kind.contiguous(), object_colour, scene.pyramid, place.contiguous(), pose, frames,
-        walls.shape[1], objects.shape[1], tile_rows, tile_columns, float(scene.tile), scene.pyramid.shape[1],
-        camera.edge, camera.spread, math.hypot(1.0, camera.edge), camera.eye, camera.antialias,
-        SIDE=scene.textures.shape[1], PIXELS=pixels, ROWS=rows, COLUMNS=columns,
-        num_warps=4,
+    _, tile_rows, tile_columns = floor_texture.shape
+    _render[(len(pose), triton.cdiv(pixels, rows))](
+        walls, wall_texture.contiguous(), floor_texture.contiguous(), ceiling_texture.contiguous(), corner, objects,
+        object_kind.contiguous(), object_colour, pyramid, place.contiguous(), pose, frames,
+        walls.shape[1], objects.shape[1], tile_rows, tile_columns, tile, pyramid.shape[1],
+        edge, 2 * edge / (pixels * antialias), math.hypot(1.0, edge), eye, antialias,
+        SIDE=texture_side(pyramid), PIXELS=pixels, ROWS=rows, COLUMNS=columns, num_warps=4,
     )  # fmt: skip
-    return frames
+    return [frames]
+
+
+raycast = Fast(_forward, _empty)

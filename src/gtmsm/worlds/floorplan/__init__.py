@@ -1,4 +1,4 @@
-"""Places to walk, drawn from a seed: shells of walls, what stands in them, and how to get from room to room."""
+"""Places drawn from a seed: walls, objects, and how rooms are connected."""
 
 from gtmsm.worlds.floorplan.plans import (
     FloorPlans,

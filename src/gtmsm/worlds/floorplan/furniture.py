@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gtmsm.kernels.walks.raycast import BOX, COLUMN, CONE, SPHERE
+from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, CONE, SPHERE
 from gtmsm.worlds.floorplan.shells import Shells
 
 GAP = 0.5
@@ -18,7 +18,7 @@ SPOT_GAP = 0.35
 SPOTS = 32
 """Spots of a place; fewer are repeated."""
 DARTS = 64
-"""Places tried for an object, or for two spots."""
+"""Points tried for an object, or for two spots."""
 
 RADII, HEIGHTS = (0.12, 0.3), (0.25, 0.9)
 BOX_HALF_SIDES = (0.12, 0.24)
@@ -27,7 +27,7 @@ BOX_HALF_SIDES = (0.12, 0.24)
 
 @dataclass(frozen=True)
 class Furniture:
-    """What stands in each place, and where there is room to stand."""
+    """The objects of each place, and spots where an agent can stand."""
 
     objects: Float[np.ndarray, "places objects 5"]
     """As in a Scene: x, y, radius or half side, height, turn."""
@@ -36,11 +36,11 @@ class Furniture:
     spots: Float[np.ndarray, "places spots 2"]
     room_of_spot: Int[np.ndarray, "places spots"]
     fits: Bool[np.ndarray, "places"]
-    """Whether there was room for all."""
+    """Whether all objects and a spot fit."""
 
 
 def furnish(shells: Shells, objects: int, random: np.random.Generator) -> Furniture:
-    """Throw darts until every object stands (or does not fit), then for spots."""
+    """Try random points for each object in turn, then for spots."""
     count = shells.places
     kind = random.choice([COLUMN, SPHERE, CONE, BOX], (count, objects))
     radius = np.where(kind == BOX, random.uniform(*BOX_HALF_SIDES, kind.shape), random.uniform(*RADII, kind.shape))
@@ -85,7 +85,7 @@ def _darts(
 
 
 def _room_numbers(shells: Shells) -> Int[np.ndarray, "places regions"]:
-    """The numbers of the regions, those that are rooms first."""
+    """The numbers of the regions, rooms first."""
     return np.argsort(~shells.is_room, axis=1, kind="stable")
 
 

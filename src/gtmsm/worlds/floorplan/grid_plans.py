@@ -157,7 +157,7 @@ def _runs(rooms: Int[np.ndarray, "cells"]) -> list[tuple[int, int]]:
 
 
 def _layout(grid: Int[np.ndarray, "rows columns"], regions: Regions) -> dict[str, np.ndarray]:
-    """Where rooms are and how they hang together."""
+    """Where rooms are, and how they are connected."""
     is_room: Bool[np.ndarray, "regions"] = regions.kind > CORRIDOR
     sides: Float[np.ndarray, "regions 2"] = regions.bounds[:, 2:] - regions.bounds[:, :2]
     return {

@@ -1,4 +1,4 @@
-"""Places to walk, drawn from a seed: what is seen there, what is in the way, and how to get from room to room."""
+"""Places drawn from a seed: what is seen there, and how rooms are connected."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -10,26 +10,26 @@ from torch import Tensor
 
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.kernels.walks.raycast import Scene
 from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, furnish
 from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells
 from gtmsm.worlds.floorplan.single_rooms import draw_single_rooms
 from gtmsm.worlds.lab import import_labmaze
+from gtmsm.worlds.scene import Scene
 from gtmsm.worlds.textures import Textures
 
 Plan = Literal["room", "rooms", "maze"]
 
 DRAW = {"room": draw_single_rooms, "rooms": draw_several_rooms, "maze": draw_mazes}
 MOST_OBJECTS = {"room": 12, "rooms": 12, "maze": 12}
-"""More would leave most places no room to walk."""
+"""With more, most places could not be walked."""
 ROUNDS = 100
 """How often places whose objects do not fit are drawn anew."""
 
 
 @dataclass(frozen=True)
 class FloorPlans:
-    """Places, and what a walker must know of them."""
+    """Places, with the spots, regions and doors that a walker needs."""
 
     scene: Scene
     width: Float[Tensor, "places"]
@@ -38,7 +38,7 @@ class FloorPlans:
     """Points in rooms that are free of walls and objects; walks start there."""
     room_of_spot: Int64[Tensor, "places spots"]
     region: Int64[Tensor, "places rows columns"]
-    """The convex region (a room or a piece of corridor) of each floor tile; -1 where nobody can be."""
+    """The convex region (a room or a piece of corridor) of each floor tile; -1 where it is solid."""
     is_room: Bool[Tensor, "places regions"]
     doorway: Float[Tensor, "places regions regions 4"]
     """On the way from a region to another: a point before the next door (x, y), and a point behind it (x, y)."""
@@ -80,7 +80,7 @@ def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, se
 
 
 def require_objects(kind: str, objects: int) -> None:
-    """Refuse a number of objects that no place has room for."""
+    """Refuse more objects than a place can hold."""
     most = MOST_OBJECTS[kind]
     require(0 <= objects <= most, f'objects is {objects}; a place of plan "{kind}" holds 0 to {most}')
 

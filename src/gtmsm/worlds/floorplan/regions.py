@@ -1,4 +1,4 @@
-"""A grid of cells as convex regions, and the doors to take from any of them to any other."""
+"""A grid of cells split into convex regions, and the doors on the way from each to every other."""
 
 from dataclasses import dataclass
 

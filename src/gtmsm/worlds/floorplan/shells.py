@@ -1,4 +1,4 @@
-"""Empty places: walls, floors and ceilings, and how the rooms hang together; furniture comes later."""
+"""Empty places: walls, floors and ceilings, and how rooms are connected."""
 
 from dataclasses import dataclass
 
@@ -14,7 +14,7 @@ PADDING: dict[str, float] = {"doors": FAR, "region": -1.0}
 
 @dataclass(frozen=True)
 class Shells:
-    """Empty places. Regions are convex: whoever stands in one can walk straight to all of it, but for objects."""
+    """Empty places. Regions are convex: from any point of one a straight walk leads to any other, but for objects."""
 
     walls: Float[np.ndarray, "places walls 4"]
     wall_texture: Int[np.ndarray, "places walls"]
@@ -29,7 +29,7 @@ class Shells:
     is_room: Bool[np.ndarray, "places regions"]
     """Rooms hold objects and starts; corridors do not."""
     region: Int[np.ndarray, "places rows columns"]
-    """Of each tile; -1 where nobody can be."""
+    """Of each tile; -1 where it is solid."""
     doors: Float[np.ndarray, "places doors 2"]
     """Where one region opens into another."""
     doorway: Float[np.ndarray, "places regions regions 4"]
@@ -41,7 +41,7 @@ class Shells:
         return len(self.walls)
 
     def with_new(self, index: Int[np.ndarray, "new"], new: "Shells") -> "Shells":
-        """The same, but for the places that are replaced."""
+        """The same with some places replaced."""
         changed = {}
         for name, old in vars(self).items():
             if isinstance(old, np.ndarray):

@@ -1,4 +1,4 @@
-"""A walk over a grid with solid cells: a step into one of them, or off the grid, leaves the walker where it is."""
+"""A walk on a grid with solid cells: a step into a solid cell, or off the grid, leaves the walker where it is."""
 
 from collections.abc import Sequence
 
@@ -9,23 +9,7 @@ from torch import Tensor
 from gtmsm.kernels.scans.prefix import prefix_scan
 
 CELLS_AT_ONCE = 1 << 22
-"""Entries of the tables that are composed in one go; longer walks are cut into stretches."""
-
-
-def blocked_walk_by_steps(
-    start: Int64[Tensor, "n 2"], steps: Int64[Tensor, "n time 2"], solid: Bool[Tensor, "n rows columns"]
-) -> Int64[Tensor, "n time 2"]:
-    """The readable twin: clamp to the grid, then stay where the cell is solid, one step after the other."""
-    rows, columns = solid.shape[1:]
-    walker = torch.arange(len(start), device=start.device)
-    position = start
-    positions = torch.empty_like(steps)
-    for t in range(steps.shape[1]):
-        row, column = (position + steps[:, t]).unbind(1)
-        row, column = row.clamp(0, rows - 1), column.clamp(0, columns - 1)
-        position = torch.where(solid[walker, row, column][:, None], position, torch.stack([row, column], 1))
-        positions[:, t] = position
-    return positions
+"""Entries of the tables that are composed at once; longer walks are cut into stretches."""
 
 
 def blocked_walk(
@@ -34,7 +18,7 @@ def blocked_walk(
     solid: Bool[Tensor, "n rows columns"],
     cells_at_once: int = CELLS_AT_ONCE,
 ) -> Int64[Tensor, "n time 2"]:
-    """All positions at once, since a step is a table of where each cell leads, and tables compose by looking up.
+    """The position after every step. All at once: a step is a table of where each cell leads, and tables compose.
 
     >>> solid = torch.tensor([[[False, False, True]]])
     >>> blocked_walk(torch.tensor([[0, 0]]), torch.tensor([[[0, 1], [0, 1], [0, -1]]]), solid)[..., 1].tolist()

@@ -1,0 +1,283 @@
+"""What `gtmsm bench` times: updates, rollouts, imagination, search in memory and ray-casting, at fixed sizes."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from gtmsm.bench.clock import Call, Precision
+from gtmsm.config import config
+from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, set_up
+from gtmsm.kernels.operator import forced
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.memory import Memory, nearest
+from gtmsm.presets import PRESETS
+from gtmsm.tensors import Belief, Gaussian
+from gtmsm.training.curriculum import plan_stages
+from gtmsm.training.engine import build_fabric, tuned
+from gtmsm.training.update import Updater
+from gtmsm.worlds.image_walk import ACTIONS as IMAGE_ACTIONS
+from gtmsm.worlds.physics import ACTIONS
+from gtmsm.worlds.rooms import RoomsConfig, draw_rooms
+from gtmsm.worlds.scene import draw_frames
+
+
+@config
+class Sizes:
+    """How much of everything is timed; no flags, so that two tables of one kind of device can be compared."""
+
+    seconds: float = 1.0
+    """To spend on repeating one call; there are at least two repetitions."""
+    copied: int = 1 << 28
+    """Numbers to copy for the memory's bandwidth: far more than any cache holds."""
+    matmul: int = 8_192
+    """Side of the matrices for the peak of arithmetic."""
+    most_clips: tuple[int, int] = (64, 64)
+    """Limit of clips per update in image walks and in rooms; presets that have fewer keep theirs."""
+    learned: int = 3
+    """Hundreds of updates before an update is timed: learned poses retrieve other frames, and more of them."""
+    pool: int = 256
+    """Clips of rooms to cut windows from."""
+    places: int = 64
+    """Rooms to record and draw."""
+    rollouts: tuple[int, int] = (4_096, 256)
+    """Sequences of actions, and steps of each."""
+    imagined: tuple[int, int] = (512, 128)
+    """The same, where all frames are decoded."""
+    nearest: tuple[int, int, int] = (32, 150, 100_000)
+    """Memories, queries in each, entries of each."""
+    remembered: tuple[int, ...] = (10_000, 100_000, 1_000_000)
+    """Entries of a long memory, one row for each."""
+    drawn: int = 65_536
+    """Frames for the ray-caster."""
+    rays: int = 2
+    """Rays per pixel and axis."""
+
+
+ON_GPU = Sizes()
+ON_CPU = Sizes(
+    seconds=0.5, copied=1 << 24, matmul=1_536, most_clips=(16, 2), pool=8, places=4, rollouts=(1_024, 256),
+    imagined=(4, 64), nearest=(8, 150, 10_000), drawn=1_024, rays=1, learned=0,
+)  # fmt: skip
+LARGEST = 10_000_000
+"""Entries of the longest memory, which takes a while to fill: --large."""
+
+
+def sizes_for(device: torch.device, large: bool = False) -> Sizes:
+    """What fits the device; `large` adds the longest memory."""
+    sizes = ON_GPU if device.type == "cuda" else ON_CPU
+    return replace(sizes, remembered=(*sizes.remembered, LARGEST)) if large else sizes
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A speed to be reached on one H200."""
+
+    kind: Literal["milliseconds", "rate", "times the reference"]
+    bound: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """A call to time, after its set-up."""
+
+    work: str
+    """What it does, in a few words."""
+    size: str
+    call: Call
+    units: int
+    """What one call makes: so many frames, steps, ..."""
+    unit: str
+    """Their name, in the plural."""
+    flops: int = 0
+    """Of its matrix products and convolutions; 0 where they do not bound it."""
+    precision: Precision = "float32"
+    goal: Goal | None = None
+    reference: tuple[str, Call] | None = None
+    """Another way to the same result, timed in the same run."""
+
+
+def count_flops(call: Call) -> int:
+    """FLOPs of the matrix products and convolutions of a call, gradients included.
+
+    The call runs with readable operators and plain attention, since PyTorch cannot look into fused ones.
+    """
+    with forced("readable"), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        call()
+    return int(counter.get_total_flops())
+
+
+UPDATE_GOALS = {"image-walk": 0.45, "walk": 3.0, "walk-strong": 14.0}
+"""Milliseconds of an update. Other presets are timed where they are named."""
+
+
+def build_updater(preset: str, sizes: Sizes, device: torch.device) -> Updater:
+    """For the last stage of a preset's training, which has the most steps; in fewer places, with limited batches."""
+    experiment: ImageWalkExperiment | RoomsExperiment = PRESETS[preset][1]
+    in_rooms = isinstance(experiment, RoomsExperiment)
+    optimiser = experiment.training.optimiser
+    optimiser = replace(optimiser, batch=min(optimiser.batch, sizes.most_clips[in_rooms]))
+    experiment = replace(experiment, training=replace(experiment.training, optimiser=optimiser))
+    if isinstance(experiment, RoomsExperiment):
+        pool = PoolConfig(clips=sizes.pool, steps=experiment.pool.steps)
+        world = replace(experiment.world, train_places=sizes.places, test_places=1)
+        experiment = replace(experiment, pool=pool, world=world)
+    setting, training = set_up(experiment, device), experiment.training
+    fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, optimiser.batch)
+    fabric.launch()
+    generator = torch.Generator(device).manual_seed(0)
+    updater = Updater(fabric, setting.build_model(), setting.source, optimiser, training.objective, generator)
+    updater.enter(plan_stages(training.curriculum, experiment.model.recall, training.updates)[-1])
+    return updater
+
+
+def learn(updater: Updater, hundreds: int) -> None:
+    """Train for some hundreds of updates."""
+    with tuned():
+        for _ in range(hundreds):
+            for _ in range(100):
+                updater.run()
+            updater.take_sums()  # may change how many frames there is capacity for
+
+
+def update(preset: str, sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """One training update, as `gtmsm train` makes it."""
+    updater = build_updater(preset, sizes, device)
+    learn(updater, sizes.learned)
+    stage, settings, on_gpu = updater.stage, updater.settings, device.type == "cuda"
+
+    def call() -> None:
+        with tuned():
+            updater.run()
+
+    if on_gpu:  # the next update is not a replay, so that its operations can be counted
+        updater.recapture()
+    flops = count_flops(call)
+    half = on_gpu and settings.precision == "bfloat16"
+    precision: Precision = "bfloat16" if half else "tf32" if on_gpu else "float32"
+    yield Task(
+        f"update, {preset}", f"{settings.batch} × ({stage.tau} + {stage.horizon}) steps", call, 1, "updates",
+        flops, precision, Goal("milliseconds", UPDATE_GOALS[preset]) if preset in UPDATE_GOALS else None,
+    )  # fmt: skip
+
+
+def rollouts(sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """Poses of many sequences of actions between walls, as planning needs them."""
+    batch, steps = sizes.rollouts
+    motion = WorldModel(PRESETS["image-walk"][1].model, (3, 8, 8), len(IMAGE_ACTIONS)).motion.to(device)
+    start, actions = motion.start(batch), _random_actions(batch, steps, len(IMAGE_ACTIONS), device)
+    yield Task(
+        "pose rollouts", f"{batch:,} × {steps} steps", torch.no_grad()(lambda: motion.unroll(start, actions)),
+        batch * steps, "steps", goal=Goal("rate", 200e6),
+    )  # fmt: skip
+
+
+def imagine(sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """Actions to poses, poses to memories, memories to pixels; on a GPU also under autocast."""
+    settings, frame = PRESETS["walk"][1], (3, 32, 32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = WorldModel(settings.model, frame, len(ACTIONS)).to(device).eval()
+    (batch, steps), tau = sizes.imagined, settings.training.curriculum.tau
+    generator = torch.Generator(device).manual_seed(0)
+    frames = torch.rand(1, tau, *frame, device=device, generator=generator).expand(batch, -1, -1, -1, -1)
+    actions = _random_actions(batch, steps, len(ACTIONS), device)
+    with torch.no_grad():
+        memory, here = model.memorise(frames, _random_actions(batch, tau, len(ACTIONS), device))
+        first = Memory(memory.place[:1], memory.code[:1])
+        flops = batch * count_flops(lambda: model.imagine(first, here[:1], actions[:1]).frames)
+
+    @torch.no_grad()
+    def imagined(half: bool) -> Tensor:
+        dream = model.imagine(memory, here, actions)  # poses stay in float32
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            return dream.frames
+
+    precisions: tuple[Precision, ...] = ("tf32", "bfloat16") if device.type == "cuda" else ("float32",)
+    for precision in precisions:
+        half = precision == "bfloat16"
+        yield Task(
+            "imagined frames" + ", bf16" * half, f"{batch} × {steps} steps, memory {tau}", partial(imagined, half),
+            batch * steps, "frames", flops, precision, Goal("rate", 1e6),
+        )  # fmt: skip
+
+
+def nearest_of_many(sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """The 4 nearest entries of memory, against the matrix of all distances and a selection from it."""
+    batch, queries, entries = sizes.nearest
+    generator = torch.Generator(device).manual_seed(0)
+    keys, asked = (10 * torch.randn(batch, n, 4, device=device, generator=generator) for n in (entries, queries))
+    yield Task(
+        "nearest 4", f"{batch} × {queries} of {entries:,}, 4-D",
+        torch.no_grad()(lambda: nearest(Belief(keys), Belief(asked), 4)), batch * queries, "queries",
+        goal=Goal("times the reference", 8.0),
+        reference=("torch.cdist + topk", lambda: torch.cdist(asked, keys).topk(4, largest=False).indices),
+    )  # fmt: skip
+
+
+def long_memories(sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """The same in the memory of one agent's long life, by an index, against a search through all entries."""
+    from gtmsm.model.long_memory import LongMemory  # imports SciPy
+
+    queries = sizes.nearest[1]
+    generator = torch.Generator(device).manual_seed(0)
+    for entries in sizes.remembered:
+        # as many entries per area in a long memory as in a short one
+        keys, asked = (_places(count, entries**0.5, device, generator) for count in (entries, queries))
+        code = torch.zeros(1, entries, 1, device=device)
+        memory = LongMemory.of(Memory(Belief(keys), Gaussian(code, code)))
+        yield Task(
+            "long memory", f"{queries} of {entries:,}, 4-D",
+            torch.no_grad()(partial(memory.nearest, Belief(asked), 4)), queries, "queries",
+            reference=("all distances", torch.no_grad()(partial(nearest, Belief(keys), Belief(asked), 4))),
+        )  # fmt: skip
+
+
+def raycasting(sizes: Sizes, device: torch.device) -> Iterator[Task]:
+    """Single rooms with four objects, from random poses in them."""
+    settings = RoomsConfig(antialias=sizes.rays, train_places=1, test_places=sizes.places)
+    world = draw_rooms(settings, sizes.places, seed=0, device=device)
+    generator = torch.Generator(device).manual_seed(0)
+    place = torch.randint(sizes.places, (sizes.drawn,), device=device, generator=generator)
+    heading = 6.28 * torch.rand(sizes.drawn, 1, device=device, generator=generator)
+    pose = torch.cat([world.plans.spots[place, 0], heading], dim=1)
+    yield Task(
+        "ray-caster", f"{sizes.drawn:,} frames, {sizes.rays}×{sizes.rays} rays/pixel",
+        lambda: draw_frames(world.plans.scene, world.camera, place, pose), sizes.drawn, "frames",
+    )  # fmt: skip
+
+
+def _random_actions(batch: int, steps: int, kinds: int, device: torch.device) -> Tensor:
+    """One-hot, all equally likely."""
+    generator = torch.Generator(device).manual_seed(0)
+    drawn = torch.randint(kinds, (batch, steps), device=device, generator=generator)
+    return torch.nn.functional.one_hot(drawn, kinds).float()
+
+
+def _places(count: int, side: float, device: torch.device, generator: torch.Generator) -> Tensor:
+    """Positions in a square, with headings as cosine and sine."""
+    x, y, turn = torch.rand(3, 1, count, device=device, generator=generator).unbind(0)
+    heading = 2 * math.pi * turn
+    return torch.stack([side * x, side * y, heading.cos(), heading.sin()], dim=-1)
+
+
+Entry: TypeAlias = Callable[[Sizes, torch.device], Iterator[Task]]
+"""Sets up and yields tasks one after the other, so that each has the memory to itself."""
+
+OTHERS: dict[str, Entry] = {
+    "rollouts": rollouts,
+    "imagine": imagine,
+    "nearest": nearest_of_many,
+    "long-memory": long_memories,
+    "raycast": raycasting,
+}
+ENTRIES: dict[str, Entry] = {preset: partial(update, preset) for preset in PRESETS} | OTHERS
+"""By the names that `gtmsm bench` takes: presets, whose updates are timed, and others."""
+BY_DEFAULT = (*UPDATE_GOALS, *OTHERS)
+"""What is timed where nothing is named."""

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -10,10 +11,9 @@ import torch
 
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig
+from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer, examiner_for
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, strangers, summary
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
-from gtmsm.evaluation.survey import ImageSurvey, RoomsSurvey, survey_of
-from gtmsm.evaluation.trials import strangers, summary
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
@@ -97,6 +97,22 @@ def test_either_form_of_landmarks_is_scored_over_images(form: str):
     assert all(0 <= share <= 1 for share in shares(landmarks))
 
 
+def test_few_clips_are_few_long_walks_too():
+    landmarks = evaluate(model(), images(), PoissonWalker(), replace(SETTINGS, clips=1), CPU).scores["landmarks"]
+    assert landmarks["walks"] == 1
+    assert landmarks["unknown_start"]["trials"] == TINY.lost
+
+
+def test_progress_is_told_from_nothing_to_all():
+    told: list[tuple[str, float]] = []
+    evaluate(model(), images(), PoissonWalker(), SETTINGS, CPU, lambda doing, done: told.append((doing, done)))
+    doing, done = zip(*told, strict=True)
+    assert list(dict.fromkeys(doing)) == [
+        "clips", "walks with 0% slips", "walks with 20% slips", "unknown starts", "single pictures",
+    ]  # fmt: skip
+    assert done[0] == 0 and done[-1] == pytest.approx(1) and list(done) == sorted(done)
+
+
 def test_scores_of_landmarks_can_be_written_as_json(scored, in_rooms):
     for scores in (scored.scores, in_rooms.scores):
         assert json.loads(json.dumps(scores, allow_nan=False)) == scores
@@ -135,7 +151,7 @@ def test_what_is_scored_is_what_is_memorised_and_dreamt(scored):
 
 
 def test_a_glance_sees_the_right_cells_too():
-    assert "position_within_half_cell_memorised" in glance(model(), images(), PoissonWalker(), SETTINGS, CPU)
+    assert "position_within_half_cell_memorised" in glance(model(), images(), PoissonWalker(), SETTINGS)
 
 
 def test_worlds_that_slip_can_be_scored():
@@ -167,10 +183,10 @@ def test_pictures_are_summed_up_apart():
 
 
 def test_half_a_cell_off_is_still_right():
-    survey = ImageSurvey(images())
+    examiner = ImageWalkExaminer(images(), 16)
     believed = torch.tensor([[[0.5, 0.0], [0.0, 0.51], [0.3, 0.4], [0.4, 0.4]]])
-    errors = survey.errors(believed, torch.zeros_like(believed))
-    assert survey.within(errors).tolist() == [[True, False, True, False]]
+    errors = examiner.errors(believed, torch.zeros_like(believed))
+    assert examiner.within(errors).tolist() == [[True, False, True, False]]
 
 
 def test_in_rooms_both_position_and_heading_must_be_right():
@@ -178,15 +194,17 @@ def test_in_rooms_both_position_and_heading_must_be_right():
     world.reset(1)
     near, far, turn = 0.049 * float(world.width), 0.051 * float(world.width), math.radians(1)
     believed = torch.tensor([[[near, 0, 9 * turn], [far, 0, 0], [0, near, -11 * turn], [0, 0, 2 * math.pi]]])
-    survey = RoomsSurvey(world)
-    assert survey.within(survey.errors(believed, torch.zeros_like(believed))).tolist() == [[True, False, False, True]]
+    examiner = RoomsExaminer(world, 16)
+    assert examiner.within(examiner.errors(believed, torch.zeros_like(believed))).tolist() == [
+        [True, False, False, True]
+    ]
 
 
 def test_new_agents_move_into_free_cells_of_the_same_pictures_among_the_same_obstacles():
     world, generator = images(), torch.Generator().manual_seed(1)
     world.reset(20, generator)
     image, solid = world.image.clone(), world.solid.clone()
-    survey_of(world).move_in(generator)
+    examiner_for(world, 16).move_in(generator)
     assert torch.equal(world.image, image) and torch.equal(world.solid, solid)
     row, column = world.cell.T
     assert not solid[torch.arange(20), row, column].any()
@@ -197,13 +215,13 @@ def test_new_agents_move_into_the_same_rooms():
     world, generator = rooms(), torch.Generator().manual_seed(1)
     world.reset(3, generator)
     before, pose = world.where.clone(), world.pose.clone()
-    survey_of(world).move_in(generator)
+    examiner_for(world, 16).move_in(generator)
     assert torch.equal(world.where, before) and not torch.equal(world.pose, pose)
 
 
 def test_only_who_walks_from_object_to_object_can_bump():
-    assert RoomsSurvey(rooms()).clumsy(SpinWalker()) is None
-    clumsy = RoomsSurvey(rooms()).clumsy(ScavengerWalker())
+    assert RoomsExaminer(rooms(), 16).clumsy(SpinWalker()) is None
+    clumsy = RoomsExaminer(rooms(), 16).clumsy(ScavengerWalker())
     assert isinstance(clumsy, ScavengerWalker) and clumsy.config.may_bump
 
 

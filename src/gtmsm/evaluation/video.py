@@ -16,6 +16,8 @@ from gtmsm.errors import InputError
 from gtmsm.files import replacing
 
 SUFFIXES = (".mp4", ".gif")
+LETTERS = 24
+"""Pixels of the text in a film of the report, some 800 wide: it can then be read on a phone."""
 INK, PAPER = 230, 26
 ERROR_FULL_SCALE = 0.5
 """The error drawn as white; pictures differ by less, so a scale of 1 would show little."""
@@ -48,12 +50,13 @@ def side_by_side(
     labels: Sequence[str],
     scale: int,
     captions: Sequence[str] | None = None,
+    letters: int = 0,
     into: UInt8[np.ndarray, "time tall wide 3"] | None = None,
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Set films in a row, a label above each and a caption per step below.
 
     Films of floats (channels first) are enlarged pixel by pixel; films of bytes (channels last) are shown as they are.
-    `into` is where to draw, by default onto a new canvas.
+    `letters` is the height of text in pixels, by default as fits the scale; `into` a canvas to draw on, by default new.
     """
     lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
     if len(lengths) != 1 or len(labels) != len(columns):
@@ -61,7 +64,8 @@ def side_by_side(
             f"films side by side need one length and a label each; "
             f"got lengths {sorted(lengths)} and {len(labels)} labels for {len(columns)} films"
         )
-    size, gap = _text_size(scale), max(4, scale // 4)
+    # By default letters grow with the pixels, but stay legible.
+    size, gap = letters or max(12, min(28, scale)), max(4, scale // 4)
     sizes = [_size_on_screen(column, scale) for column in columns]
     widths = [max(width, _text_width(label, size)) for (_, width), label in zip(sizes, labels, strict=True)]
     wide, line = sum(widths) + gap * (len(widths) - 1), 2 * size
@@ -106,11 +110,11 @@ def comparison(
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
         if i == 0:  # all are of one size: that of the first step, drawn for nothing else
-            _, tall, wide, _ = side_by_side([film[:1] for film in columns], labels, scale, captions[:1]).shape
+            _, tall, wide, _ = side_by_side([film[:1] for film in columns], labels, scale, captions[:1], LETTERS).shape
             down = -(-len(truth) // across)
             canvas = np.full((len(x), down * tall + scale, across * (wide + 2 * scale), 3), PAPER, np.uint8)
         top, left = i // across * tall + scale // 2, i % across * (wide + 2 * scale) + scale
-        side_by_side(columns, labels, scale, captions, canvas[:, top : top + tall, left : left + wide])
+        side_by_side(columns, labels, scale, captions, LETTERS, canvas[:, top : top + tall, left : left + wide])
     return canvas
 
 
@@ -151,11 +155,6 @@ def _size_on_screen(film: Shaped[np.ndarray, "time _ _ _"], scale: int) -> tuple
     if film.dtype == np.uint8:
         return film.shape[1], film.shape[2]
     return scale * film.shape[2], scale * film.shape[3]
-
-
-def _text_size(scale: int) -> int:
-    """Letters grow with the pixels, but stay legible."""
-    return max(12, min(28, scale))
 
 
 @lru_cache(maxsize=4096)  # captions repeat from step to step

@@ -1,5 +1,6 @@
 """The answer as a figure: the picture asked for, what looks most like it, and where on the map it was seen."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -11,7 +12,7 @@ from matplotlib.patches import Ellipse
 from matplotlib.patheffects import withStroke
 
 from gtmsm.errors import InputError
-from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure, spread
+from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure
 from gtmsm.files import replacing
 from gtmsm.find.ground import Ground
 from gtmsm.find.words import DOUBTFUL, worth_telling
@@ -171,3 +172,23 @@ def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:
     axes.set_axis_off()
     axes.legend(handles=lines, loc="upper left", ncols=2, frameon=False, borderaxespad=0, handlelength=1.8)
     axes.text(0, 0, ground.caption, fontsize=8, linespacing=1.4, va="bottom", transform=axes.transAxes)
+
+
+def spread(ys: Sequence[float], gap: float) -> list[float]:
+    """The numbers moved apart to at least `gap`, in their order, as little as possible.
+
+    >>> spread([1.0, 1.0, 5.0], 1.0)
+    [0.5, 1.5, 5.0]
+    """
+    order = np.argsort(ys, kind="stable")
+    blocks: list[tuple[float, int]] = []  # (level, members): isotonic regression by pooling neighbours
+    for rank, i in enumerate(order):
+        level, n = ys[i] - rank * gap, 1
+        while blocks and blocks[-1][0] > level:
+            other, m = blocks.pop()
+            level, n = (level * n + other * m) / (n + m), n + m
+        blocks.append((level, n))
+    placed = np.empty(len(ys))
+    placed[order] = np.repeat([level for level, _ in blocks], [n for _, n in blocks]) + gap * np.arange(len(ys))
+    moved: list[float] = placed.tolist()
+    return moved

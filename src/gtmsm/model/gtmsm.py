@@ -384,10 +384,10 @@ class WorldModel(nn.Module):
         if actions.dtype != (dtype := next(self.parameters()).dtype):
             raise InputError(f"actions are {actions.dtype} but this model computes in {dtype}; convert one of them")
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
-        write_tensors(path, self.state_dict(), about)
+        write_tensors(Path(path), self.state_dict(), about)
 
     def begin_with(self, folder: Path) -> None:
         """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""

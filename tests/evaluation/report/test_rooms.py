@@ -13,10 +13,10 @@ from imageio_ffmpeg import count_frames_and_secs
 from jaxtyping import TypeCheckError
 
 from gtmsm.errors import InputError
+from gtmsm.evaluation.columns import CONTROLS, COPY
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.evaluation.report import rooms_plots, write_report
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
-from gtmsm.evaluation.table import CONTROLS, COPY
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.textures import load_textures
@@ -191,13 +191,6 @@ def test_scores_may_be_few(walking: RoomsGallery, tmp_path: Path):
     assert "strips 1" not in page
     assert "pose errors" not in page
     assert card(page, "Against copying") == "–"
-
-
-def test_stretches_share_a_line_until_it_holds_sixteen_frames():
-    lines = rooms_plots.strip_lines(((34, 41), (70, 77), (284, 299), (396, 415)))
-    assert [[(piece[0], piece[-1]) for piece in line] for line in lines] == [
-        [(34, 41), (70, 77)], [(284, 299)], [(396, 411)], [(412, 415)],
-    ]  # fmt: skip
 
 
 def test_inferred_headings_are_compared_within_the_same_full_turn():

@@ -13,19 +13,18 @@ from imageio_ffmpeg import count_frames_and_secs
 from jaxtyping import TypeCheckError
 
 from gtmsm.errors import InputError
-from gtmsm.evaluation import report
-from gtmsm.evaluation.gallery import Gallery, WayFound
-from gtmsm.evaluation.report import path_plots, write_report
-from gtmsm.evaluation.report.figure_style import spread
-from gtmsm.evaluation.report.image_walk_plots import strip_steps
-from gtmsm.evaluation.table import CONTROLS
+from gtmsm.evaluation.columns import CONTROLS
+from gtmsm.evaluation.examine.image_walk import strips
+from gtmsm.evaluation.gallery import ImageGallery, WayFound
+from gtmsm.evaluation.report import image_walk_plots, write_report
+from gtmsm.evaluation.report.plots import strip_lines
 
 HOSTILE = '<script>alert("x")</script> & $\\alpha$'
 MOVES = np.array([[-1.0, 0], [1, 0], [0, -1], [0, 1], [0, 0]])
 FIGURES = ("positions", "strips 1", "strips 2", "horizon", "displacements", "walls")
 
 
-def gallery(clips: int = 2, tau: int = 40, future: int = 12) -> Gallery:
+def gallery(clips: int = 2, tau: int = 40, future: int = 12) -> ImageGallery:
     """A walk over small pictures, inferred up to a turn and a stretch."""
     chance = np.random.default_rng(0)
     images = chance.random((clips, 3, 32, 32))
@@ -38,10 +37,11 @@ def gallery(clips: int = 2, tau: int = 40, future: int = 12) -> Gallery:
     )
     turn = np.array([[0.11, 0.05], [-0.06, 0.13]])
     grid = np.linspace(-1, 1, 20)
-    return Gallery(
+    return ImageGallery(
         images=images, truth=truth, imagined=(truth + 0.05).clip(0, 1), true_pose=pose, inferred_pose=(pose - 4) @ turn,
         tau=tau, view_corner=3 * pose[:, tau - 1], displacement=MOVES @ turn,
         action_names=("up", "down", "left", "right", "stay"),
+        seen=np.ones((clips, future), bool), strips=strips(tau, future),
         wall_xs=grid, wall_ys=grid, wall_values=np.full((20, 20), 0.5),
         walls=np.array([[-4.5, -4.5], [4.5, 4.5], [-4.5, 4.5], [4.5, -4.5]]) @ turn, true_displacement=MOVES @ turn,
     )  # fmt: skip
@@ -185,12 +185,6 @@ def test_one_predicted_step_is_enough_for_a_page(tmp_path: Path):
     assert (tmp_path / "report.html").exists()
 
 
-def test_a_gallery_knows_which_steps_were_seen():
-    walks = gallery(clips=1, tau=2, future=2)
-    pose = np.array([[[0.0, 0], [0, 1], [0, 0], [2, 2]]])
-    assert replace(walks, true_pose=pose).seen.tolist() == [[True, False]]
-
-
 @pytest.mark.parametrize(
     ("part", "value", "words"),
     [
@@ -206,27 +200,20 @@ def test_a_gallery_of_parts_that_do_not_fit_refuses_to_exist(part: str, value: n
         replace(gallery(), **{part: value})
 
 
-@pytest.mark.parametrize(("future", "late"), [(256, range(207, 215)), (12, range(4, 12)), (8, range(8)), (3, range(3))])
-def test_strips_show_the_steps_of_the_paper_or_the_last_ones(future: int, late: range):
-    early, found = strip_steps(future)
-    assert early == list(range(min(8, future)))
-    assert found == list(late)
+@pytest.mark.parametrize(("future", "late"), [(256, (248, 255)), (12, (45, 52)), (8, (41, 48)), (3, (41, 43))])
+def test_strips_show_the_steps_of_the_paper_or_the_last_ones(future: int, late: tuple[int, int]):
+    assert strips(40, future) == ((41, 40 + min(8, future)), late)
 
 
-def test_labels_move_apart_in_order_and_no_further_than_needed():
-    assert spread([1.0, 1.0, 5.0], 1.0) == pytest.approx([0.5, 1.5, 5.0])
-    assert spread([3.0, 1.0], 0.5) == [3.0, 1.0]
-    assert spread([], 1.0) == []
-
-
-def test_the_report_module_offers_the_gallery():
-    assert report.Gallery is Gallery
+def test_strips_are_broken_into_lines_of_eight_frames():
+    lines = strip_lines(((34, 41), (284, 299), (300, 302)))
+    assert [(line[0], line[-1]) for line in lines] == [(34, 41), (284, 291), (292, 299), (300, 302)]
 
 
 # ---- where steps fail
 
 
-def way_of(shown: Gallery) -> WayFound:
+def way_of(shown: ImageGallery) -> WayFound:
     """Believed as it was, but reckoned farther astray in the second clip."""
     pose = shown.true_pose
     solid = np.zeros((len(pose), 9, 9), dtype=bool)
@@ -237,7 +224,7 @@ def way_of(shown: Gallery) -> WayFound:
 
 def test_the_walk_shown_is_the_one_that_actions_lead_farthest_astray():
     shown = gallery()
-    assert path_plots.worth_showing(shown, way_of(shown)) == 1
+    assert image_walk_plots.worth_showing(shown, way_of(shown)) == 1
 
 
 def test_where_steps_fail_the_page_shows_paths_and_right_cells(tmp_path: Path):

@@ -13,8 +13,8 @@ import imageio.v2 as imageio
 import numpy as np
 from jaxtyping import UInt8
 
+from gtmsm.evaluation.columns import Column, shown
 from gtmsm.evaluation.report.page_style import CSS
-from gtmsm.evaluation.table import Column, shown
 from gtmsm.evaluation.video import write_video
 
 
@@ -64,6 +64,11 @@ def headlines(cards: Sequence[Card], verdict: str, across: int) -> str:
 def section(heading: str, content: str, caption: str) -> str:
     """A titled figure with its caption; all three are HTML."""
     return f"<section><h2>{heading}</h2><figure>{content}<figcaption>{caption}</figcaption></figure></section>"
+
+
+def halves(*parts: str) -> str:
+    """Parts side by side, or below each other where the page is narrow."""
+    return f'<div class="halves">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
 def points(heading: str, items: Sequence[str]) -> str:

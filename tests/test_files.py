@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from gtmsm import files
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, replacing, require_folder, write_atomically, write_tensors
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 
 
 def test_what_was_written_is_there(tmp_path: Path):
@@ -75,7 +75,7 @@ def test_a_file_is_no_folder(tmp_path: Path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path):
     tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="belongs to somebody else"):
+    with pytest.raises(InputError, match="belongs to another user"):
         require_folder(tmp_path / "new")
 
 
@@ -135,3 +135,10 @@ def test_on_a_full_disk_the_previous_checkpoint_survives(tmp_path: Path, toy_fla
     assert WorldModel.load(run).state_dict().keys() == {n[6:] for n in tensors if n.startswith("model.")}
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["update"] == 9
+
+
+def test_a_model_is_saved_under_a_name_that_is_text(tmp_path: Path):
+    model = WorldModel(WorldModelConfig(), (3, 8, 8), 5)
+    model.save(str(tmp_path / "a.safetensors"))
+    assert (tmp_path / "a.safetensors").is_file()
+    assert WorldModel.load(str(tmp_path / "a.safetensors")).settings == model.settings

@@ -20,7 +20,7 @@ from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
-from gtmsm.files import require_folder
+from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import draw_windows
@@ -115,8 +115,7 @@ def film_imagination(
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:
     """Refuse what cannot be filmed, before any work is done for it."""
     require_video_name(out)
-    require_folder(out.parent)
-    require(not out.is_dir(), f"cannot write {out}: it is a folder")
+    require_writable(out)
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
     require(tau >= 1, f"tau is {tau}; give at least 1 step to memorise")
     require(tau >= neighbours, f"tau is {tau} but the model reads {neighbours} neighbours; memorise at least as many")

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 import torch
 
+from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
+from gtmsm.evaluation import landmarks, score
 from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, strangers, summary
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
@@ -25,7 +27,8 @@ from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker, Walker
+from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
 TINY = LandmarkEvaluationConfig(walks=3, steps=30, slips=(0.0, 0.2), lost=2, lost_steps=5, pictures=4)
@@ -111,6 +114,28 @@ def test_progress_is_told_from_nothing_to_all():
         "clips", "walks with 0% slips", "walks with 20% slips", "unknown starts", "single pictures",
     ]  # fmt: skip
     assert done[0] == 0 and done[-1] == pytest.approx(1) and list(done) == sorted(done)
+
+
+def test_walks_to_score_on_are_drawn_on_the_cpu_whatever_the_device(monkeypatch: pytest.MonkeyPatch):
+    real, devices, drawn = torch.Generator, {}, []
+
+    def generator(device: torch.device | str = "cpu") -> torch.Generator:
+        """What is asked for a GPU is noted as such, and made on the CPU."""
+        made = real()
+        devices[made] = torch.device(device).type
+        return made
+
+    def noted(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Clip:
+        drawn.append(devices[generator])
+        return record(world, walker, n, steps, generator)
+
+    monkeypatch.setattr(torch, "Generator", generator)
+    for module in (score, landmarks):
+        monkeypatch.setattr(module, "record", noted)
+    evaluate(model(), images(), PoissonWalker(), SETTINGS, torch.device("cuda"))
+    glance(model(), images(), PoissonWalker(), SETTINGS)
+    assert set(devices.values()) == {"cpu", "cuda"}, "samples of the model are drawn where it is"
+    assert len(drawn) >= 6 and set(drawn) == {"cpu"}
 
 
 def test_scores_of_landmarks_can_be_written_as_json(scored, in_rooms):

@@ -87,7 +87,7 @@ OF_THE_MODEL = (
 
 
 def columns_of(scores: Mapping[str, Any]) -> list[Column]:
-    """The columns of every world, after what leads where steps can fail, and before those that any row fills."""
+    """PSNR at known steps where steps can fail, then what every world has, then what any row has."""
     values = [each for _, _, each in rows(scores)]
     first = [KNOWN_STEPS] if has(scores, KNOWN_STEPS.key) else []
     return [*first, *COLUMNS, *(c for c in COLUMNS_OF_SOME if any(has(each, c.key) for each in values))]

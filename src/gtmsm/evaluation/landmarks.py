@@ -24,6 +24,8 @@ FRAMES_AT_ONCE = 2**14
 """Long walks come in portions of as many frames."""
 CLOSURE = 64
 """Steps after which loops are closed, where that is scored."""
+WORK = 3
+"""Of a step, for the progress line; a scored step with its controls takes about four times as long."""
 
 
 @config
@@ -53,9 +55,9 @@ class LandmarkEvaluationConfig:
 
 
 def work_of_trials(settings: LandmarkEvaluationConfig, tau: int, clumsy: Walker | None) -> int:
-    """Steps that the trials will walk, for the progress line."""
+    """Work of all trials, for the progress line."""
     long = (len(settings.slips) + (clumsy is not None)) * settings.steps
-    return settings.walks * (long + 3 * tau + settings.lost * settings.lost_steps)
+    return WORK * settings.walks * (long + 3 * tau + settings.lost * settings.lost_steps)
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ class Trials:
             for way, poses in ways.items():
                 errors = examiner.errors(examiner.in_world(poses), from_start(clip.true_start, clip.true_pose))
                 parts.setdefault(way, []).append(errors | {"within": examiner.within(errors).float()})
-            self.meter.add(name, n * steps)
+            self.meter.add(name, WORK * n * steps)
         return {
             way: _over_time({key: torch.cat([error[key] for error in errors]) for key in errors[0]})
             for way, errors in parts.items()
@@ -130,7 +132,7 @@ class Trials:
             rights.append(examiner.within(examiner.errors(believed, from_start(clip.true_start, again.true_pose))))
             knowns.append(examiner.same_place(clip.true_pose, again.true_pose).any(-1))
             owns.append(self._on_own_map(memory, clip, again, believed))
-        self.meter.add("unknown starts", settings.walks * (examiner.tau + settings.lost * settings.lost_steps))
+        self.meter.add("unknown starts", WORK * settings.walks * (examiner.tau + settings.lost * settings.lost_steps))
         right, known, own = torch.cat(rights), torch.cat(knowns), torch.cat(owns)
         scores: dict[str, Any] = {}
         for suffix, some in (("", right), ("_at_memorised", right[known[:, -1]])):
@@ -179,7 +181,7 @@ class Trials:
             sure.append(found.known)
             seen.append(examiner.same_place(past.true_pose, clip.true_pose[:, now]).any(-1)[:, 0])
             sure_of_strangers.append(model.localise(memory, clip.x[stranger, now]).known[exists])
-        self.meter.add("single pictures", self.settings.walks * 2 * tau)
+        self.meter.add("single pictures", WORK * self.settings.walks * 2 * tau)
         return summary(*(torch.cat(part) for part in (right, on_own_map, claimed, sure, seen, sure_of_strangers)))
 
 

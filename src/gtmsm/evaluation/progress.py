@@ -64,4 +64,5 @@ class ProgressLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Take the bar away."""
-        self._bar.stop()
+        if self.console.is_terminal:
+            self._bar.stop()

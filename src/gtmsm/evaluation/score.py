@@ -24,8 +24,10 @@ from gtmsm.worlds.world import World
 
 SSIM_EVERY = 4
 """SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
-WORK_OF_A_STEP = 4
-"""A scored step with its controls takes about as long as so many steps of a long walk."""
+WORK = {"record": 1, "predict": 2, "score": 1}
+"""Of a step, for the progress line: to record it, to predict it in every way, and to score one way."""
+WAYS = 9
+"""Ways to predict: the model, its samples and seven controls."""
 
 
 @config
@@ -125,7 +127,8 @@ def evaluate(
     )
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     bounded = replace(settings.landmarks, walks=min(settings.landmarks.walks, settings.clips))
-    of_clips = WORK_OF_A_STEP * settings.clips * (settings.tau + settings.horizon)
+    of_a_step = WORK["record"] + WORK["predict"] + WAYS * WORK["score"]
+    of_clips = of_a_step * settings.clips * (settings.tau + settings.horizon)
     of_trials = 0 if model.landmarks is None else work_of_trials(bounded, settings.tau, examiner.clumsy(walker))
     meter = Meter(of_clips + of_trials, tell)
     meter.add("clips", 0)
@@ -136,11 +139,15 @@ def evaluate(
     rows: dict[str, _Errors] = {}
     masks: dict[str, list[Tensor]] = {}
     for clip in _batches(world, walker, settings, walks):
-        for name, guess in _guesses(model, examiner, clip, chance).items():
+        steps = len(clip.x) * clip.steps
+        meter.add("clips", steps * WORK["record"])
+        guesses = _guesses(model, examiner, clip, chance)
+        meter.add("clips", steps * WORK["predict"])
+        for name, guess in guesses.items():
             rows.setdefault(name, _Errors()).add(clip, guess, examiner)
+            meter.add("clips", steps * WORK["score"])
         for name, mask in ({"revisited": examiner.revisited(clip)} | examiner.masks(clip)).items():
             masks.setdefault(name, []).append(mask.cpu())
-        meter.add("clips", WORK_OF_A_STEP * len(clip.x) * clip.steps)
     every = {name: torch.cat(parts) for name, parts in masks.items()}
     seen = every.pop("revisited")
     revisited = {"revisited_fraction": seen.double().mean().item()}
@@ -160,19 +167,26 @@ def evaluate(
 
 
 def _guesses(model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Generator) -> dict[str, Guess]:
-    """What the model and its controls predict of one batch; the examiner notes the model's own walk."""
+    """What the model and its controls predict of one batch."""
     past, future = clip.split(examiner.tau)
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a)
     sampled = model.imagine(memory, here, future.a, chance)
-    walk, reckoned = _believed(model, past, future, dream)
-    places = examiner.true_places(clip), examiner.known_places(clip, walk)
-    examiner.note(clip, walk, dream.frames, reckoned)
+    places = examiner.true_places(clip), examiner.known_places(clip, _note(model, examiner, clip, dream))
     return {
         "imagined": Guess(dream.frames, dream.retrieved),
         "sampled": Guess(sampled.frames, sampled.retrieved),
         **controls(model, past, future, memory, dream, *places, chance),
     }
+
+
+def _note(model: WorldModel, examiner: Examiner, clip: Clip, dream: Dream) -> Float[Tensor, "batch time S"]:
+    """Where the model believes to be at every step; the examiner notes it, beside where actions alone would lead."""
+    walk = reckoned = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+    if model.landmarks is not None:
+        walk = torch.cat([model.follow(clip.x[:, : examiner.tau], clip.a[:, : examiner.tau]).mean, dream.poses], 1)
+    examiner.note(clip, walk, dream.frames, None if model.landmarks is None else reckoned)
+    return walk
 
 
 @torch.no_grad()
@@ -182,25 +196,13 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
     generator = torch.Generator().manual_seed(settings.seed)
     clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
     past, future = clip.split(settings.tau)
-    memory, here = model.memorise(past.x, past.a)
-    dream = model.imagine(memory, here, future.a)
+    dream = model.imagine(*model.memorise(past.x, past.a), future.a)
     values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}
     hit = examiner.hits(clip, dream.retrieved)
     if hit is not None:
         values["retrieval"] = metrics.mean_where(hit, examiner.revisited(clip)) or 0.0
-    walk, reckoned = _believed(model, past, future, dream)
-    examiner.note(clip, walk, dream.frames, reckoned)
+    _note(model, examiner, clip, dream)
     return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
-
-
-def _believed(
-    model: WorldModel, past: Clip, future: Clip, dream: Dream
-) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"] | None]:
-    """Where the model believes to be at every step, and where its actions alone would lead, if that is not the same."""
-    reckoned = model.motion.unroll(model.motion.start(len(past.a)), torch.cat([past.a, future.a], 1))
-    if model.landmarks is None:
-        return reckoned, None
-    return torch.cat([model.follow(past.x, past.a).mean, dream.poses], 1), reckoned
 
 
 def _batches(

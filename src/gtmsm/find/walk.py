@@ -14,7 +14,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
 from gtmsm.data.store import Recording, require_clip_name, write_clip
 from gtmsm.evaluation.examine import Examiner, examiner_for
-from gtmsm.files import replacing, require_folder
+from gtmsm.files import replacing, require_folder, require_writable
 from gtmsm.find.words import pose_in_words
 from gtmsm.run import Run
 from gtmsm.tensors import felt
@@ -38,9 +38,9 @@ def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: st
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
     require_seed(seed)
     require_clip_name(out)
-    require(not out.is_dir(), f"cannot write {out}: it is a folder")
-    for folder in (out.parent, *([pictures] if pictures else [])):
-        require_folder(folder)
+    require_writable(out)
+    if pictures is not None:
+        require_folder(pictures)
     setting = run.set_up(torch.device("cpu"), images)
     world, walker = setting.test_world, setting.walker
     generator = torch.Generator().manual_seed(seed)

@@ -258,17 +258,22 @@ def test_rooms_walked_in_are_told_from_those_never_entered(rooms):
 
 
 def test_a_room_is_entered_again_only_after_it_was_left():
-    world = world_of("rooms")
-    clip = record(world, ScavengerWalker(), 6, 400, seeded(2))
-    masks = RoomsExaminer(world, 150, True).masks(clip)
+    """Agents that are carried from spot to spot, so that rooms and corridors come by in any order."""
+    world, steps, tau = world_of("rooms"), 200, 80
+    world.reset(6, seeded(2))
+    visits = torch.randint(world.plans.spots.shape[1], (6, steps // 5), generator=seeded(3)).repeat_interleave(5, 1)
+    spots = world.plans.spots[world.where[:, None], visits]
+    pose = torch.cat([spots, torch.zeros(6, steps, 1)], -1)
+    clip = Clip(torch.zeros(6, steps, 3, 1, 1), torch.zeros(6, steps, 8), pose, torch.zeros_like(pose))
+    masks = RoomsExaminer(world, tau, True).masks(clip)
     again, corridors = 0, 0
     for i, place in enumerate(world.where.tolist()):
-        region = world.plans.region_at(torch.full((400,), place), clip.true_pose[i, :, :2]).tolist()
+        region = world.plans.region_at(torch.full((steps,), place), spots[i]).tolist()
         is_room = world.plans.is_room[place].tolist()
-        for t in range(150, 400):
-            left = any(region[then] != region[t] for then in range(149, t))
-            expected = is_room[region[t]] and region[t] in region[:150] and left
-            assert masks["reentered_rooms"][i, t - 150] == expected
+        for t in range(tau, steps):
+            left = any(region[then] != region[t] for then in range(tau - 1, t))
+            expected = is_room[region[t]] and region[t] in region[:tau] and left
+            assert masks["reentered_rooms"][i, t - tau] == expected
             again += expected
             corridors += not is_room[region[t]]
     assert again > 50 and corridors > 0, "these walks do go to and fro"

@@ -9,9 +9,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import imageio.v2 as imageio
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
 
 from gtmsm.evaluation.columns import Column, shown
 from gtmsm.evaluation.report.page_style import CSS
@@ -20,7 +20,7 @@ from gtmsm.evaluation.video import write_video
 
 @dataclass(frozen=True)
 class Card:
-    """A number one would say aloud, as text, and what it is."""
+    """A headline number as text, and what it is."""
 
     name: str
     number: str
@@ -82,7 +82,7 @@ def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
         write_video(Path(folder) / "film.mp4", frames, fps)
         moving = _base64((Path(folder) / "film.mp4").read_bytes())
     poster = io.BytesIO()
-    imageio.imwrite(poster, frames[0], format="PNG")
+    Image.fromarray(frames[0]).save(poster, "PNG")
     return (
         f'<video autoplay loop muted playsinline controls width="{frames.shape[2]}" height="{frames.shape[1]}" '
         f'poster="data:image/png;base64,{_base64(poster.getvalue())}" '

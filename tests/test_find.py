@@ -15,7 +15,6 @@ from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
 from gtmsm.find import find_picture, record_walk
 from gtmsm.find.align import fit_poses, off_by
-from gtmsm.find.figure import spread
 from gtmsm.find.words import headline, pose_in_words, told, worth_telling
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
@@ -290,9 +289,3 @@ def test_what_was_never_seen_is_told_so():
 )
 def test_a_figure_says_in_short_what_it_shows(unknown: float, metric: bool, line: str):
     assert headline(answer([1 - unknown], unknown), metric) == line
-
-
-def test_labels_move_apart_in_order_and_no_further_than_needed():
-    assert spread([1.0, 1.0, 5.0], 1.0) == pytest.approx([0.5, 1.5, 5.0])
-    assert spread([3.0, 1.0], 0.5) == [3.0, 1.0]
-    assert spread([], 1.0) == []

@@ -1,6 +1,5 @@
 """The answer as a figure: the picture asked for, what looks most like it, and where on the map it was seen."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib as mpl
@@ -98,16 +97,11 @@ def _draw_places(axes: Axes, ground: Ground, where: Whereabouts, colour: str) ->
         _draw_place(axes, ground, where, i, colour)
     centres = ground.pixel(where.pose[0, shown].double().cpu().numpy())
     _include(axes, centres, 0.04 * wide)
-    left = centres[:, 0].max() > 0.82 * wide
-    column = centres[:, 0].min() - 0.08 * wide if left else centres[:, 0].max() + 0.08 * wide
-    for i, (x, y), height in zip(shown, centres, spread(centres[:, 1].tolist(), 0.055 * wide), strict=True):
-        axes.plot([x, column], [y, height], color="white", lw=2.4, alpha=0.7, zorder=6)
-        axes.plot([x, column], [y, height], color=colour, lw=1, zorder=6)
-        axes.text(
-            column, height, f"{where.weight[0, i]:.2f}", color=colour, fontsize=11, fontweight="bold", zorder=8,
-            ha="right" if left else "left", va="center_baseline",
-            path_effects=[withStroke(linewidth=3, foreground="white")],
-        )  # fmt: skip
+    rim = [withStroke(linewidth=3, foreground="white")]
+    label = {"textcoords": "offset points", "fontsize": 11, "fontweight": "bold", "path_effects": rim, "zorder": 8}
+    for i, centre in zip(shown, centres, strict=True):
+        left, above = ((16, 14), (16, -22), (-44, 14))[i]
+        axes.annotate(f"{where.weight[0, i]:.2f}", centre, (left, above), color=colour, **label)
 
 
 def _include(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> None:
@@ -161,23 +155,3 @@ def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:
     axes.set_axis_off()
     axes.legend(handles=lines, loc="upper left", ncols=2, frameon=False, borderaxespad=0, handlelength=1.8)
     axes.text(0, 0, ground.caption, fontsize=8, linespacing=1.4, va="bottom", transform=axes.transAxes)
-
-
-def spread(ys: Sequence[float], gap: float) -> list[float]:
-    """The numbers moved apart to at least `gap`, in their order, as little as possible.
-
-    >>> spread([1.0, 1.0, 5.0], 1.0)
-    [0.5, 1.5, 5.0]
-    """
-    order = np.argsort(ys, kind="stable")
-    blocks: list[tuple[float, int]] = []  # (level, members): isotonic regression by pooling neighbours
-    for rank, i in enumerate(order):
-        level, n = ys[i] - rank * gap, 1
-        while blocks and blocks[-1][0] > level:
-            other, m = blocks.pop()
-            level, n = (level * n + other * m) / (n + m), n + m
-        blocks.append((level, n))
-    placed = np.empty(len(ys))
-    placed[order] = np.repeat([level for level, _ in blocks], [n for _, n in blocks]) + gap * np.arange(len(ys))
-    moved: list[float] = placed.tolist()
-    return moved

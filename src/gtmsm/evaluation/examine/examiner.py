@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -20,6 +20,13 @@ from gtmsm.worlds.world import World
 
 EXAMPLES = 4
 """Clips kept for people."""
+
+Walked: TypeAlias = Float[Tensor, "batch time S"]
+"""Poses of a model, from the start of each walk."""
+Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
+FrameErrors: TypeAlias = dict[str, Float[Tensor, "batch future"]]
+Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
+"""By name."""
 
 
 class Examiner(ABC):
@@ -77,12 +84,17 @@ class Examiner(ABC):
         """Where the agent was, in coordinates in which near is similar."""
 
     @abstractmethod
-    def known_places(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time P"]:
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time P"]:
         """The same in the coordinates of a model, which believes to have walked `walk`."""
 
-    @abstractmethod
     def move_in(self, generator: torch.Generator) -> None:
         """Put new agents anywhere into the places where agents are now."""
+        self._move_in(generator)
+        if self.slips is not None:
+            self.slips.slip_by(generator)
+
+    @abstractmethod
+    def _move_in(self, generator: torch.Generator) -> None: ...
 
     def slippery(self, probability: float) -> World:
         """The same world where actions slip with another probability."""
@@ -96,38 +108,28 @@ class Examiner(ABC):
     # ---- errors
 
     @abstractmethod
-    def errors(
-        self, believed: Float[Tensor, "n time D"], true: Float[Tensor, "n time D"]
-    ) -> dict[str, Float[Tensor, "n time"]]:
+    def errors(self, believed: Float[Tensor, "n time D"], true: Float[Tensor, "n time D"]) -> Errors:
         """Errors of poses by name, both from the start; headings in degrees."""
 
     @abstractmethod
-    def within(self, errors: dict[str, Float[Tensor, "n time"]]) -> Bool[Tensor, "n time"]:
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
         """Whether these errors are small enough to be `right`."""
 
-    def as_claimed(
-        self, errors: dict[str, Float[Tensor, "n time"]], settings: LandmarkConfig
-    ) -> Bool[Tensor, "n time"]:
+    def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
         """Whether they are within the tolerances that the model learned to be sure of."""
         return self.within(errors)
 
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
+    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
         """More errors of predicted frames, by name."""
         return {}
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def masks(self, clip: Clip) -> Masks:
         """Steps of special interest, by name; what `judge` finds is averaged over the first of them."""
         return {}
 
     # ---- walks
 
-    def note(
-        self,
-        clip: Clip,
-        walk: Float[Tensor, "batch time S"],
-        imagined: Tensor,
-        reckoned: Float[Tensor, "batch time S"] | None = None,
-    ) -> None:
+    def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
         """Add a batch of walks to `scores`, the first few also to `gallery`; `reckoned`: poses by actions alone."""
         self._add(clip, walk, reckoned)
         if not self._examples:
@@ -143,13 +145,11 @@ class Examiner(ABC):
             self._examples |= self._scenes(clip[some])
 
     @abstractmethod
-    def _add(
-        self, clip: Clip, walk: Float[Tensor, "batch time S"], reckoned: Float[Tensor, "batch time S"] | None
-    ) -> None:
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         """Keep what `scores` needs."""
 
     @abstractmethod
-    def _shown(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
+    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time D"]:
         """Inferred poses as the gallery has them."""
 
     @abstractmethod

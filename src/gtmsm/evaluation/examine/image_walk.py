@@ -10,7 +10,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine.examiner import Examiner
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Walked
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
@@ -63,31 +63,27 @@ class ImageWalkExaminer(Examiner):
         """Cells."""
         return clip.true_pose
 
-    def known_places(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 2"]:
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 2"]:
         """Cells: places as good as any that the model may find."""
         return clip.true_pose
 
-    def move_in(self, generator: torch.Generator) -> None:
+    def _move_in(self, generator: torch.Generator) -> None:
         """Any free cell is as likely as any other."""
         world, cells = self.world, self.world.config.cells
         free = (~world.solid).flatten(1).float().to(generator.device)
         chosen = torch.multinomial(free, 1, generator=generator)[:, 0]
         cell = torch.stack([chosen // cells, chosen % cells], dim=-1)
         world.place(world.image, cell, world.solid if world.config.obstacles else None)
-        if self.slips is not None:
-            self.slips.slip_by(generator)
 
-    def errors(
-        self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]
-    ) -> dict[str, Float[Tensor, "n time"]]:
+    def errors(self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]) -> Errors:
         """Distances."""
         return {"position_error": (believed - true).norm(dim=-1)}
 
-    def within(self, errors: dict[str, Float[Tensor, "n time"]]) -> Bool[Tensor, "n time"]:
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
         """Within half a cell; that is also all a model can claim, whose own units may be any."""
         return errors["position_error"] <= HALF_A_CELL
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def masks(self, clip: Clip) -> Masks:
         """Where steps can fail: steps at memorised cells before any predicted one failed, which nobody can know."""
         if not self.can_be_hindered:
             return {}
@@ -102,15 +98,13 @@ class ImageWalkExaminer(Examiner):
             failed |= self.slips.slipped
         return failed[:, self.tau :].cumsum(1) == 0
 
-    def _add(
-        self, clip: Clip, walk: Float[Tensor, "batch time S"], reckoned: Float[Tensor, "batch time S"] | None
-    ) -> None:
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         self._compares |= reckoned is not None
         by_actions = walk if reckoned is None else reckoned
         parts = (clip.true_pose, clip.true_start[:, None], walk, by_actions, self.unhindered(clip))
         self._noted.append(tuple(part.cpu() for part in parts))
 
-    def _shown(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time S"]:
+    def _shown(self, clip: Clip, walk: Walked) -> Walked:
         return walk
 
     def _scenes(self, clip: Clip) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
-from gtmsm.evaluation.examine.examiner import Examiner, from_start
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, FrameErrors, Masks, Walked, from_start
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
@@ -76,20 +76,18 @@ class RoomsExaminer(Examiner):
         """x, y, cos and sin, in the start's frame."""
         return as_place(from_start(clip.true_start, clip.true_pose))
 
-    def known_places(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 4"]:
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 4"]:
         """True poses as the model would have them: by the least-squares map of true positions onto the model's."""
         _, into_model, sign = self._fitted(clip, walk)
         pose = from_start(clip.true_start, clip.true_pose)
         return as_place(torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1))
 
-    def move_in(self, generator: torch.Generator) -> None:
+    def _move_in(self, generator: torch.Generator) -> None:
         """At rest on free spots, facing anywhere."""
         place, spots = self.world.where, self.world.plans.spots
         spot = torch.randint(spots.shape[1], place.shape, device=generator.device, generator=generator)
         heading = 2 * math.pi * torch.rand(len(place), 1, device=generator.device, generator=generator)
         self.world.place(place, torch.cat([spots[place, spot.to(place.device)], heading.to(spots.device)], dim=1))
-        if self.slips is not None:
-            self.slips.slip_by(generator)
 
     def clumsy(self, walker: Walker) -> Walker | None:
         """Of walkers from object to object: one that goes straight into what is in the way."""
@@ -97,9 +95,7 @@ class RoomsExaminer(Examiner):
             return None
         return ScavengerWalker(replace(walker.config, may_bump=True))
 
-    def errors(
-        self, believed: Float[Tensor, "n time 3"], true: Float[Tensor, "n time 3"]
-    ) -> dict[str, Float[Tensor, "n time"]]:
+    def errors(self, believed: Float[Tensor, "n time 3"], true: Float[Tensor, "n time 3"]) -> Errors:
         """Headings, and distances, also in widths of the room."""
         off = (believed - true)[..., :2].norm(dim=-1)
         return {
@@ -108,18 +104,16 @@ class RoomsExaminer(Examiner):
             "position_error_relative": off / self.world.width[:, None],
         }
 
-    def within(self, errors: dict[str, Float[Tensor, "n time"]]) -> Bool[Tensor, "n time"]:
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
         """Near, and facing the right way."""
         return (errors["position_error_relative"] <= NEAR_IN_WIDTHS) & (errors["heading_error"] <= RIGHT_TURN)
 
-    def as_claimed(
-        self, errors: dict[str, Float[Tensor, "n time"]], settings: LandmarkConfig
-    ) -> Bool[Tensor, "n time"]:
+    def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
         """Within the tolerances that the model learned to be sure of."""
         turn = errors["heading_error"] <= settings.tolerance_turn
         return turn & (errors["position_error"] <= settings.tolerance)
 
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
+    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
         """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
         if not self._several_rooms:
             return {}
@@ -134,7 +128,7 @@ class RoomsExaminer(Examiner):
             for name, part in rows.items()
         }
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def masks(self, clip: Clip) -> Masks:
         """Where there are several rooms: steps in one that was left after it was memorised, and entered again; steps in
         any that was walked in while memorising; those of them after 400."""
         if not self._several_rooms:
@@ -155,14 +149,12 @@ class RoomsExaminer(Examiner):
             "seen_rooms_late": seen & late,
         }
 
-    def _add(
-        self, clip: Clip, walk: Float[Tensor, "batch time S"], reckoned: Float[Tensor, "batch time S"] | None
-    ) -> None:
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         self._fitted(clip, walk)
         errors = self.errors(self.in_world(walk), from_start(clip.true_start, clip.true_pose))
         self._errors.append({name: error.cpu() for name, error in errors.items()})
 
-    def _shown(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time 3"]:
+    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 3"]:
         """In the world's frame."""
         return stepped(clip.true_start[:, None], self.in_world(walk))
 
@@ -208,7 +200,7 @@ class RoomsExaminer(Examiner):
     def _several_rooms(self) -> bool:
         return self.world.config.plan != "room"
 
-    def _fitted(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> tuple[Tensor, Tensor, float]:
+    def _fitted(self, clip: Clip, walk: Walked) -> tuple[Tensor, Tensor, float]:
         """Least-squares maps of the model's positions onto true ones and of true ones onto the model's, and the sign of
         its headings; found on the first clips, kept for the rest."""
         if self._fit is None:

@@ -9,18 +9,7 @@ from matplotlib.patches import Polygon, Rectangle
 from matplotlib.ticker import MaxNLocator
 
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
-from gtmsm.evaluation.report.figure_style import (
-    ACTIONS,
-    BLUE,
-    GREEN,
-    GREY,
-    INK,
-    ORANGE,
-    PURPLE,
-    RED,
-    STYLE,
-    new_figure,
-)
+from gtmsm.evaluation.report.figure_style import ACTIONS, BLUE, GREY, INK, PLACES, RED, STYLE, new_figure
 from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 
 ON_THE_MAP = 48
@@ -172,9 +161,7 @@ def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
     """A colour for each true place, blended between four corners: the same place is the same in every panel."""
     low = pose.min(0)
     row, column = ((pose - low) / np.maximum(pose.max(0) - low, 1e-9)).T[:, :, None]
-    top_left, top_right, bottom_left, bottom_right = (
-        np.array(mpl.colors.to_rgb(colour)) for colour in (ORANGE, GREEN, PURPLE, "#5a4fcf")
-    )
+    top_left, top_right, bottom_left, bottom_right = (np.array(mpl.colors.to_rgb(colour)) for colour in PLACES)
     top, bottom = ((1 - column) * a + column * b for a, b in ((top_left, top_right), (bottom_left, bottom_right)))
     blended: np.ndarray = (1 - row) * top + row * bottom
     return blended

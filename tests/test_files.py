@@ -2,8 +2,7 @@
 
 import json
 import os
-import subprocess
-import sys
+import resource
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,8 @@ from safetensors.torch import save_file
 from gtmsm import files
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, replacing, require_folder, write_atomically, write_tensors
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.training import train
 
 
 def test_what_was_written_is_there(tmp_path: Path):
@@ -75,7 +75,7 @@ def test_a_file_is_no_folder(tmp_path: Path):
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_of_somebody_else_is_refused(tmp_path: Path):
     tmp_path.chmod(0o500)
-    with pytest.raises(InputError, match="belongs to somebody else"):
+    with pytest.raises(InputError, match="belongs to another user"):
         require_folder(tmp_path / "new")
 
 
@@ -110,28 +110,32 @@ def test_a_truncated_file_of_tensors_is_refused_in_one_line(tmp_path: Path, kept
     assert "\n" not in str(refusal.value)
 
 
-def test_on_a_full_disk_the_previous_checkpoint_survives(tmp_path: Path, toy_flags: list[str]):
-    """The child may write no file above 100 kB from update 5 on: its weights fit, its checkpoint does not."""
-    run = tmp_path / "run"
-    child = (
-        "import resource, signal, sys\n"
-        "from gtmsm import cli\n"
-        "from gtmsm.training import train\n"
-        "save = train._Loop._save\n"
-        "def fill_the_disk(self, update):\n"
-        "    save(self, update)\n"
-        "    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
-        "train._Loop._save = fill_the_disk\n"
-        "cli.main(sys.argv[1:])\n"
-    )
-    words = ["train", "image-walk-small", *toy_flags, "--run", str(run), "--no-evaluate"]
-    done = subprocess.run([sys.executable, "-c", child, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert (
-        done.stderr == f"gtmsm: could not write {run / 'checkpoint.safetensors'}: File too large; nothing was changed\n"
-    )
+def test_on_a_full_disk_the_previous_checkpoint_survives(
+    gtmsm, tmp_path: Path, toy_flags: list[str], monkeypatch: pytest.MonkeyPatch
+):
+    """No file above 100 kB can be written from update 5 on: the weights fit, the checkpoint does not."""
+    run, save, limits = tmp_path / "run", train._Loop._save, resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_the_disk(loop: train._Loop, update: int) -> None:
+        save(loop, update)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+
+    monkeypatch.setattr(train._Loop, "_save", fill_the_disk)
+    try:
+        code, _, err = gtmsm("train", "image-walk-small", *toy_flags, "--run", run, "--no-evaluate")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert code == 2
+    assert err == f"gtmsm: could not write {run / 'checkpoint.safetensors'}: File too large; nothing was changed\n"
     about, tensors = read_tensors(run / "checkpoint.safetensors")
     assert (int(tensors["count"]), about["prospected"]) == (5, True)
     assert WorldModel.load(run).state_dict().keys() == {n[6:] for n in tensors if n.startswith("model.")}
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
     assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["update"] == 9
+
+
+def test_a_model_is_saved_under_a_name_that_is_text(tmp_path: Path):
+    model = WorldModel(WorldModelConfig(), (3, 8, 8), 5)
+    model.save(str(tmp_path / "a.safetensors"))
+    assert (tmp_path / "a.safetensors").is_file()
+    assert WorldModel.load(str(tmp_path / "a.safetensors")).settings == model.settings

@@ -13,8 +13,8 @@ import yaml
 from safetensors.torch import save_file
 
 from gtmsm.errors import InputError
+from gtmsm.evaluation.columns import CONTROLS
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
-from gtmsm.evaluation.table import CONTROLS
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Free, MotionConfig

@@ -16,9 +16,11 @@ from gtmsm.errors import InputError, did_you_mean
 from gtmsm.flags import parse, value_of
 
 if TYPE_CHECKING:
+    import torch
     from lightning_fabric import Fabric
 
     from gtmsm.bench import Report
+    from gtmsm.evaluation.score import EvaluationConfig
     from gtmsm.run import Run
     from gtmsm.training.train import Outcome
 
@@ -47,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _complain("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0  # whoever read our output has seen enough
+        code = 0  # the reader of our output has closed it
     except OSError as problem:
         code = _complain(str(problem), 2)
     sys.exit(code)
@@ -188,7 +190,7 @@ class EvaluateFlags:
     images: str | None = None
     """Score on the test images of this .npz or folder instead of those it was trained with."""
     clips: int | None = None
-    """Held-out walks; default: as the run's config says."""
+    """Held-out walks, also the most of each kind that test landmarks; default: as the run's config says."""
     tau: int | None = None
     """Steps to memorise; default: as the run's config says."""
     horizon: int | None = None
@@ -198,7 +200,8 @@ class EvaluateFlags:
     places: Literal["room", "rooms", "maze"] | None = None
     """Score in places of another kind than it was trained in: "rooms" is App. C (300 steps predicted)."""
     out: Path | None = None
-    """Where to write; default: the run folder, or a folder in it named after other --places."""
+    """Where to write; default: the run folder (of shipped weights runs/NAME-evaluated), or a folder in it named after
+    other --places."""
     device: Device = "auto"
     """Where to compute."""
 
@@ -215,10 +218,12 @@ def _evaluate(words: list[str]) -> int:
     if flags.places in HORIZON_IN:
         given = {"horizon": HORIZON_IN[flags.places]} | given
     settings = replace(run.experiment.evaluation, **given)
-    out = flags.out or (run.folder / flags.places if flags.places else run.folder)
+    folder = run.scores_folder
+    out = flags.out or (folder / flags.places if flags.places else folder)
     console = Console()
-    scores = run.evaluate(settings, choose_device(flags.device), flags.images, out, flags.places)
-    _show(scores, out, console)
+    if flags.out is None and folder != run.folder:
+        console.print(f"{run.folder} was not trained here and stays as it is; scores go to {out}", soft_wrap=True)
+    _score(run, settings, choose_device(flags.device), out, console, images=flags.images, plan=flags.places)
     return 0
 
 
@@ -253,23 +258,9 @@ class ImagineFlags:
 def _imagine(words: list[str]) -> int:
     flags = parse(ImagineFlags, words, "gtmsm imagine")
     from gtmsm.film import film_imagination
-    from gtmsm.run import Run
     from gtmsm.training.engine import choose_device
 
-    told = film_imagination(
-        Run.open(flags.run),
-        actions=flags.actions,
-        picture=flags.picture,
-        images=flags.images,
-        steps=flags.steps,
-        tau=flags.tau,
-        seed=flags.seed,
-        sample=flags.sample,
-        out=flags.out,
-        device=choose_device(flags.device),
-    )
-    Console().print(told, soft_wrap=True, highlight=False)
-    return 0
+    return _tell(film_imagination(**_opened(flags) | {"device": choose_device(flags.device)}))
 
 
 @dataclass(frozen=True)
@@ -293,18 +284,8 @@ class RecordFlags:
 def _record(words: list[str]) -> int:
     flags = parse(RecordFlags, words, "gtmsm record")
     from gtmsm.find import record_walk
-    from gtmsm.run import Run
 
-    told = record_walk(
-        Run.open(flags.run),
-        flags.out,
-        steps=flags.steps,
-        seed=flags.seed,
-        images=flags.images,
-        pictures=flags.pictures,
-    )
-    Console().print(told, soft_wrap=True, highlight=False)
-    return 0
+    return _tell(record_walk(**_opened(flags)))
 
 
 @dataclass(frozen=True)
@@ -328,18 +309,21 @@ class LocaliseFlags:
 def _localise(words: list[str]) -> int:
     flags = parse(LocaliseFlags, words, "gtmsm localise")
     from gtmsm.find import find_picture
-    from gtmsm.run import Run
     from gtmsm.training.engine import choose_device
 
-    told = find_picture(
-        Run.open(flags.run),
-        flags.clip,
-        flags.picture,
-        out=flags.out,
-        device=choose_device(flags.device),
-        closure=flags.closure,
-    )
-    Console().print(told, soft_wrap=True, highlight=False)
+    return _tell(find_picture(**_opened(flags) | {"device": choose_device(flags.device)}))
+
+
+def _opened(flags: Any) -> dict[str, Any]:
+    """Flags as arguments by name, the run folder opened."""
+    from gtmsm.run import Run
+
+    return vars(flags) | {"run": Run.open(flags.run)}
+
+
+def _tell(lines: str) -> int:
+    """Print what a verb has to say."""
+    Console().print(lines, soft_wrap=True, highlight=False)
     return 0
 
 
@@ -435,19 +419,23 @@ def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, 
         )
         return 130
     if evaluate:
-        scores = run.evaluate(run.experiment.evaluation, fabric.device)
-        _show(scores, run.folder, console)
+        _score(run, run.experiment.evaluation, fabric.device, run.folder, console)
     return 0
 
 
-def _show(scores: dict[str, Any], folder: Path, console: Console) -> None:
-    """The table, the headline, and where to look."""
+def _score(
+    run: "Run", settings: "EvaluationConfig", device: "torch.device", out: Path, console: Console, **places: Any
+) -> None:
+    """Score a run with a progress line on stderr; then the table, the headline, and where to look."""
+    from gtmsm.evaluation.progress import ProgressLine
     from gtmsm.evaluation.table import headline, scores_table
     from gtmsm.run import REPORT
 
+    with ProgressLine(Console(stderr=True)) as tell:
+        scores = run.evaluate(settings, device, out=out, tell=tell, **places)
     console.print(scores_table(scores))
     console.print(headline(scores), highlight=False, soft_wrap=True)
-    console.print(f"report: {folder / REPORT}", highlight=False, soft_wrap=True)
+    console.print(f"report: {out / REPORT}", highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

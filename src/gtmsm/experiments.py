@@ -23,7 +23,7 @@ from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
-from gtmsm.worlds.images import BUILTIN, ImageSet, load_images
+from gtmsm.worlds.images import BUILTIN, ImageSet, load_images, load_picture
 from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.slip import SlipConfig, Slipping, slipping
@@ -218,7 +218,7 @@ class Setting(ABC):
         """A quick look at held-out clips, for the progress display."""
         full = self.experiment.evaluation
         brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-        return partial(glance, world=self.test_world, walker=self.walker, settings=brief, device=self.device)
+        return partial(glance, world=self.test_world, walker=self.walker, settings=brief)
 
     def build_model(self) -> WorldModel:
         """Fresh weights, by the experiment's seed."""
@@ -307,12 +307,17 @@ def _require_memory(needed: int, device: torch.device) -> None:
     )
 
 
-def set_up(experiment: Experiment, device: torch.device, images: str | None = None) -> ImageWalkSetting | RoomsSetting:
-    """Open the worlds of an experiment; on other images than its own where they are given."""
+def set_up(
+    experiment: Experiment, device: torch.device, images: str | None = None, picture: Path | None = None
+) -> ImageWalkSetting | RoomsSetting:
+    """Open the worlds of an experiment; on other images than its own where they are given, or on a single picture."""
     if isinstance(experiment, ImageWalkExperiment):
-        loaded = load_images(images or experiment.images, experiment.world.size)
+        size = experiment.world.size
+        only = None if picture is None else load_picture(picture, size)[None]
+        loaded = load_images(images or experiment.images, size) if only is None else ImageSet(only, only, "", "")
         return ImageWalkSetting(experiment, loaded, device)
     if not isinstance(experiment, RoomsExperiment):
         raise InputError(f"a {type(experiment).__name__} has no world; use a preset of `gtmsm train`")
     require(images is None, "rooms have no images; leave out --images")
+    require(picture is None, f"a run that walks through rooms cannot show {picture}; leave out --picture")
     return RoomsSetting(experiment, device)

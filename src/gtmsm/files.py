@@ -38,7 +38,14 @@ def require_folder(folder: Path) -> None:
     if not there.is_dir():
         raise InputError(f"cannot write into {folder}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write into {folder}: {there} belongs to somebody else")
+        raise InputError(f"cannot write into {folder}: {there} belongs to another user")
+
+
+def require_writable(path: Path) -> None:
+    """Refuse a file that cannot be written, before any work is done."""
+    require_folder(path.parent)
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

@@ -1,13 +1,15 @@
 """A place, a walk through it, and what the model imagines of the rest: as a video."""
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64, UInt8
+from jaxtyping import Float, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.config import require, require_seed
@@ -15,33 +17,24 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine import RoomsExaminer
+from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
-from gtmsm.evaluation.score import Examiner, examiner_for
 from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
-from gtmsm.experiments import ImageWalkExperiment
-from gtmsm.files import require_folder
+from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.run import Run
-from gtmsm.worlds.image_walk import ImageWalk, draw_windows
-from gtmsm.worlds.images import load_picture
+from gtmsm.worlds.image_walk import draw_windows
 from gtmsm.worlds.physics import IDLE
-from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.slip import slipping, unwrapped
-from gtmsm.worlds.walkers import PoissonWalker, Walker
-from gtmsm.worlds.world import World
 
 MOST_STEPS = 2_000
 """More than anybody would watch."""
-
 COLUMN = 192
 """Width of a column of the video, or a little less, in pixels."""
 VIEW = 256
 """The same in rooms, where there is more to see and there are fewer columns."""
 BLANK = 0.1
 """Grey of what has not been imagined yet."""
-FPS, FPS_IN_ROOMS = 8, 12
-"""A step in rooms is a small one: Labyrinth has 15 per second."""
 
 
 def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | None = None) -> list[int]:
@@ -51,23 +44,19 @@ def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | N
     [3, 3, 3, 0]
     """
     keys = keys or {name[0]: i for i, name in enumerate(names)}
+    first, second, *_ = (*keys, *keys)
+    example = f'"{first}10 {second}5"'
     actions: list[int] = []
     for letter, repeats in re.findall(r"(\d+|[^\s\d,])\s*(\d*)", text):
         if letter.lower() not in keys:
             known = ", ".join(f"{key} ({_name(i, names)})" for key, i in keys.items())
             raise InputError(
-                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: {_example(keys)}'
+                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: {example}'
             )
         actions += [keys[letter.lower()]] * int(repeats or 1)
         require(len(actions) <= MOST_STEPS, f'"{text}" holds more than {MOST_STEPS} actions; give fewer')
-    require(bool(actions), f'"{text}" holds no actions; give something like {_example(keys)}')
+    require(bool(actions), f'"{text}" holds no actions; give something like {example}')
     return actions
-
-
-def _example(keys: Mapping[str, int]) -> str:
-    """Something one could type."""
-    first, second, *_ = (*keys, *keys)
-    return f'"{first}10 {second}5"'
 
 
 def _name(action: int, names: tuple[str, ...]) -> str:
@@ -93,120 +82,132 @@ def film_imagination(
     tau = run.experiment.evaluation.tau if tau is None else tau
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
     model = run.load_model(device)
-    world, walker = _on_picture(run, picture, device) if picture else _in_test_world(run, images, device)
-    place = unwrapped(world)
-    assert isinstance(place, (ImageWalk, Rooms)), "a world that nobody has taught to be filmed"
-    generator = torch.Generator(device).manual_seed(seed)
+    setting = run.set_up(device, images, picture=picture)
+    world, walker = setting.test_world, setting.walker
+    examiner = examiner_for(world, tau, run.experiment.evaluation.metric_poses)
+    generator = torch.Generator().manual_seed(seed)
     world.reset(1, generator)
-    chosen = parse_actions(actions, world.action_names, place.action_keys) if actions else None
+    chosen = parse_actions(actions, world.action_names, examiner.world.action_keys) if actions else None
     walk = walker(world, tau + (len(chosen) if chosen else steps), generator)
     if chosen:
-        walk[0, tau:] = torch.tensor(chosen, device=device)
+        walk[0, tau:] = torch.tensor(chosen)
     clip = as_clip(world, walk)
     past, future = clip.split(tau)
     memory, here = model.memorise(past.x, past.a)
-    dream = model.imagine(memory, here, future.a, generator if sample else None)
-    examiner = examiner_for(world, replace(run.experiment.evaluation, tau=tau, horizon=future.steps))
-    seen = examiner.revisited(clip)[0]
-    bumped = place.bumped[0, tau:].tolist() if isinstance(place, Rooms) else [False] * future.steps
+    chance = torch.Generator(device).manual_seed(seed + 1) if sample else None
+    film = FILMS[type(examiner)](examiner, model, clip, model.imagine(memory, here, future.a, chance))
+    bumped, seen = film.bumped(), examiner.revisited(clip)[0].tolist()
     captions = [
         f"step {tau + 1 + t}: {_name(a, world.action_names)}{', bumped' * bump}, "
         f"{'seen before' if known else 'never seen'}"
-        for t, (a, known, bump) in enumerate(zip(walk[0, tau:].tolist(), seen.tolist(), bumped, strict=True))
+        for t, (a, known, bump) in enumerate(zip(walk[0, tau:].tolist(), seen, bumped, strict=True))
     ]
-    if isinstance(place, ImageWalk):
-        frames = _frames_on_image(place, clip, dream.frames[0], captions)
-    else:
-        frames = _frames_in_rooms(clip, dream, examiner, captions)
     try:
-        write_video(out, frames, FPS if isinstance(place, ImageWalk) else FPS_IN_ROOMS)
+        write_video(out, film.frames(captions), film.fps)
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
-    mse = metrics.frame_mse(future.x, dream.frames)[0]
-    if isinstance(place, ImageWalk):
-        quality = _quality_on_image(mse, seen)
-    else:
-        still = metrics.frame_mse(future.x, past.x[:, -1:].expand_as(future.x))[0]
-        quality = _quality_in_rooms(mse, still, examiner)
-    told = f"{future.steps} steps imagined after {tau} memorised; {quality}\n"
+    told = f"{future.steps} steps imagined after {tau} memorised; {film.quality()}\n"
     if any(bumped):
         first = tau + 1 + bumped.index(True)
         told += f"bumped at step {first}: no walls are known in rooms, so from there on poses go astray\n"
     return f"{told}video: {out}"
 
 
-def _quality_on_image(mse: Float[Tensor, "future"], seen: Bool[Tensor, "future"]) -> str:
-    """PSNR where memory can know the answer."""
-    psnr = metrics.psnr_pooled(mse, seen)
-    return "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
-
-
-def _quality_in_rooms(mse: Float[Tensor, "future"], still: Float[Tensor, "future"], examiner: Examiner) -> str:
-    """PSNR over all steps, since a view can be put together from others, and how far off the last pose is."""
-    off = examiner.scores()
-    return (
-        f"PSNR {metrics.psnr_pooled(mse):.1f} dB (the last frame repeated: {metrics.psnr_pooled(still):.1f}), "
-        f"at the end {off['position_error']:.2f} wall heights and {off['heading_error']:.1f}° off"
-    )
-
-
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:
     """Refuse what cannot be filmed, before any work is done for it."""
     require_video_name(out)
-    require_folder(out.parent)
-    require(not out.is_dir(), f"cannot write {out}: it is a folder")
+    require_writable(out)
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
     require(tau >= 1, f"tau is {tau}; give at least 1 step to memorise")
     require(tau >= neighbours, f"tau is {tau} but the model reads {neighbours} neighbours; memorise at least as many")
     require_seed(seed)
 
 
-def _on_picture(run: Run, picture: Path, device: torch.device) -> tuple[World, Walker]:
-    """The run's world with one picture as its only image."""
-    experiment = run.experiment
-    if not isinstance(experiment, ImageWalkExperiment):
-        raise InputError(f"{run.folder} walks through rooms, where {picture} cannot be shown; leave out --picture")
-    image = load_picture(picture, experiment.world.size)
-    world = slipping(ImageWalk(image[None].to(device), experiment.world), experiment.slip)
-    return world, PoissonWalker(experiment.walker)
+@dataclass(frozen=True)
+class _Film(ABC):
+    """A walk, and what was imagined of its steps after tau."""
+
+    examiner: Any
+    model: WorldModel
+    clip: Clip
+    dream: Dream
+    fps: ClassVar[int] = 8
+
+    @abstractmethod
+    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
+        """The film, with a caption at each step."""
+
+    @abstractmethod
+    def quality(self) -> str:
+        """What the imagined frames are worth, in words; asked after `frames`."""
+
+    def bumped(self) -> list[bool]:
+        """Whether the agent walked into something, at each imagined step; asked before `frames`."""
+        return [False] * self.truth.shape[1]
+
+    @property
+    def truth(self) -> Float[Tensor, "1 future channel height width"]:
+        """The frames that were to be imagined."""
+        return self.clip.x[:, self.examiner.tau :]
+
+    @property
+    def mse(self) -> Float[Tensor, "1 future"]:
+        """Errors of the imagined frames."""
+        return metrics.frame_mse(self.truth, self.dream.frames)
 
 
-def _in_test_world(run: Run, images: str | None, device: torch.device) -> tuple[World, Walker]:
-    """The run's world with its held-out places."""
-    setting = run.set_up(device, images)
-    return setting.test_world, setting.walker
+class _FilmOnImage(_Film):
+    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
+        """The map with the agent's window, what is there, what is imagined, and all that was imagined so far."""
+        world, imagined = self.examiner.world, self.dream.frames[0]
+        size, crop = world.config.size, world.config.crop
+        zoom = max(1, COLUMN // size)
+        cells = self.clip.true_pose[0, -len(imagined) :].long()
+        maps = draw_windows(world.picture()[0], cells, world.config, zoom, world.solid[0])
+        painted = paint(imagined, world.config.corner(cells), size)
+        views = [_enlarged(frames, size * zoom // crop) for frames in (self.truth[0], imagined)]
+        columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
+        labels = ["where it is", "truth", "imagined", "imagined so far"]
+        return side_by_side(columns, labels, scale=1, captions=captions)
+
+    def quality(self) -> str:
+        """PSNR where memory can know the answer."""
+        psnr = metrics.psnr_pooled(self.mse, self.examiner.revisited(self.clip))
+        return "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
 
 
-def _frames_on_image(
-    world: ImageWalk, clip: Clip, imagined: Float[Tensor, "future channel crop crop"], captions: list[str]
-) -> UInt8[np.ndarray, "future tall wide 3"]:
-    """The map with the agent's window, what is there, what is imagined, and all that was imagined so far."""
-    size, crop, future = world.config.size, world.config.crop, len(imagined)
-    zoom = max(1, COLUMN // size)
-    cells = clip.true_pose[0, -future:].long()
-    maps = draw_windows(world.picture()[0], cells, world.config, zoom, world.solid[0])
-    painted = paint(imagined, world.config.corner(cells), size)
-    views = [_enlarged(frames, size * zoom // crop) for frames in (clip.x[0, -future:], imagined)]
-    columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
-    labels = ["where it is", "truth", "imagined", "imagined so far"]
-    return side_by_side(columns, labels, scale=1, captions=captions)
+class _FilmInRooms(_Film):
+    fps = 12  # a step in rooms is a small one: Labyrinth has 15 per second
+
+    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
+        """The map with memorised places, the way since then and the agent, true and inferred; truth; imagined."""
+        examiner, model = self.examiner, self.model
+        past = model.motion.unroll(model.motion.start(1), self.clip.a[:, : examiner.tau])
+        examiner.note(self.clip, torch.cat([past, self.dream.poses], 1), self.dream.frames)
+        shown = examiner.gallery(model)
+        pixels = shown.truth.shape[-1]
+        scale = max(1, VIEW // pixels)
+        true, inferred = (tensor_of(pose[0]) for pose in (shown.true_pose, shown.inferred_pose))
+        maps = film_map(shown.maps[0], true, examiner.tau, scale * pixels, inferred, trail=True)
+        labels = ["red: where it is, blue: where it thinks", "truth", "imagined"]
+        return side_by_side([maps, shown.truth[0], shown.imagined[0]], labels, scale, captions)
+
+    def quality(self) -> str:
+        """PSNR over all steps, since a view can be put together from others, and how far off the last pose is."""
+        off, tau = self.examiner.scores(), self.examiner.tau
+        still = metrics.frame_mse(self.truth, self.clip.x[:, tau - 1 : tau].expand_as(self.truth))
+        return (
+            f"PSNR {metrics.psnr_pooled(self.mse):.1f} dB (the last frame repeated: {metrics.psnr_pooled(still):.1f}), "
+            f"at the end {off['position_error']:.2f} wall heights and {off['heading_error']:.1f}° off"
+        )
+
+    def bumped(self) -> list[bool]:
+        """What the world says."""
+        bumped: list[bool] = self.examiner.world.bumped[0, self.examiner.tau :].tolist()
+        return bumped
 
 
-def _frames_in_rooms(
-    clip: Clip, dream: Dream, examiner: Examiner, captions: list[str]
-) -> UInt8[np.ndarray, "future tall wide 3"]:
-    """The map with memorised places, the way since then and the agent, as it is and as inferred; truth; imagined."""
-    assert isinstance(examiner, RoomsExaminer)
-    tau, motion = examiner.tau, dream.model.motion
-    past = motion.unroll(motion.start(1), clip.a[:, :tau])
-    examiner.note(clip, torch.cat([past, dream.poses], 1), dream.frames)
-    shown = examiner.gallery(dream.model)
-    pixels = shown.truth.shape[-1]
-    scale = max(1, VIEW // pixels)
-    true, inferred = (tensor_of(pose[0]) for pose in (shown.true_pose, shown.inferred_pose))
-    maps = film_map(shown.maps[0], true, tau, scale * pixels, inferred, trail=True)
-    labels = ["red: where it is, blue: where it thinks", "truth", "imagined"]
-    return side_by_side([maps, shown.truth[0], shown.imagined[0]], labels, scale, captions)
+FILMS: dict[type[Examiner], type[_Film]] = {ImageWalkExaminer: _FilmOnImage, RoomsExaminer: _FilmInRooms}
 
 
 def paint(

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from gtmsm.config import as_plain, read_config, require
 from gtmsm.errors import InputError, did_you_mean
+from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import (
     Experiment,
@@ -29,9 +30,9 @@ from gtmsm.presets import PRESETS
 from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process
+from gtmsm.training.log import METRICS
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
-from gtmsm.worlds.image_walk import ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN
 
 CONFIG = "config.yaml"
@@ -116,20 +117,21 @@ class Run:
         images: str | None = None,
         out: Path | None = None,
         plan: Plan | None = None,
+        tell: Tell | None = None,
     ) -> dict[str, Any]:
         """Score the weights on held-out places; writes scores.json and report.html, and returns the scores.
 
-        `images` and `plan` are places of another kind than it was trained on.
+        `images` and `plan` are places of another kind than it was trained on; `tell` is told how far it is.
         """
         from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
 
-        folder = out or self.folder
+        folder = out or self.scores_folder
         require_folder(folder)
         setting = self.set_up(device, images, plan)
         model = self.load_model(device)
         # Displacements were learned from or not: scores say so, and compare poses accordingly.
         settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
-        result = evaluate(model, setting.test_world, setting.walker, settings, device)
+        result = evaluate(model, setting.test_world, setting.walker, settings, device, tell)
         scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {
             "scored_on": f"{scored.test} test {noun} of {scored.name}, {setting.hashed} {scored.sha256}",
@@ -152,11 +154,16 @@ class Run:
         )
         return result.scores
 
+    @property
+    def scores_folder(self) -> Path:
+        """Where scores and the report go unless told: the run itself; of shipped weights runs/NAME-evaluated."""
+        trained_here = (self.folder / METRICS).exists()
+        return self.folder if trained_here else Path("runs") / f"{self.folder.resolve().name}-evaluated"
+
     def load_model(self, device: torch.device) -> WorldModel:
         """The weights of this run, unless they are those of another model than its config describes."""
         model = WorldModel.load(self.folder, device)
-        world = self.experiment.world
-        side = world.crop if isinstance(world, ImageWalkConfig) else world.pixels
+        side = self.experiment.world.pixels
         theirs = {**_flat(as_plain(model.settings)), "frame": model.frame_shape}
         mine = {**_flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
         for name, value in mine.items():
@@ -167,19 +174,24 @@ class Run:
                 )
         return model
 
-    def set_up(self, device: torch.device, images: str | None = None, plan: Plan | None = None) -> Setting:
-        """The worlds of this run, by default of the kind it was trained on."""
+    def set_up(
+        self,
+        device: torch.device,
+        images: str | None = None,
+        plan: Plan | None = None,
+        picture: Path | None = None,
+    ) -> Setting:
+        """The worlds of this run, by default of the kind it was trained on; see `experiments.set_up`."""
         experiment = in_other_places(self.experiment, plan) if plan else self.experiment
+        source = vars(experiment).get("images", BUILTIN)
         try:
-            return set_up(experiment, device, images)
+            return set_up(experiment, device, images, picture)
         except InputError as problem:
-            if not isinstance(experiment, ImageWalkExperiment) or images is not None:
-                raise
-            if experiment.images == BUILTIN or Path(experiment.images).exists():
+            if images is not None or picture is not None or source == BUILTIN or Path(source).exists():
                 raise
             raise InputError(
                 f"this run was trained on {self.places.name} (sha256 {self.places.sha256[:12]}...), which is "
-                f'not at "{experiment.images}"; give it, or other images, with --images: "builtin" will do'
+                f'not at "{source}"; give it, or other images, with --images: "builtin" will do'
             ) from problem
 
 
@@ -238,12 +250,11 @@ def resume(
     run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: Fabric, console: Console
 ) -> tuple[Run, Outcome]:
     """A run, continued; only its number of updates may change, and where its images are."""
-    training = replace(run.experiment.training, updates=experiment.training.updates)
-    same = replace(run.experiment, training=training)
-    if isinstance(same, ImageWalkExperiment) and isinstance(experiment, ImageWalkExperiment):
-        same = replace(same, images=experiment.images)
+    training = experiment.training
+    same = replace(run.experiment, training=replace(run.experiment.training, updates=training.updates))
+    may_change = {"images": None}
     require(
-        as_plain(same) == as_plain(experiment),
+        as_plain(same) | may_change == as_plain(experiment) | may_change,
         "a resumed run keeps its settings: only --updates may be given anew, and --images where it has any",
     )
     done = updates_behind(run.folder / CHECKPOINT)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,12 +64,42 @@ def test_images_that_vanished_since_training_are_asked_for(refused, copied: Path
     assert files_below(copied) == before
 
 
+def test_a_pipe_is_told_how_far_it_is_on_stderr(gtmsm, toy_run: Path, tmp_path: Path):
+    code, out, err = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path)
+    assert code == 0
+    assert err.splitlines()[0] == "scoring clips: 0% done"
+    assert "scoring" not in out
+
+
+def test_shipped_weights_are_scored_elsewhere_and_stay_as_they_are(
+    gtmsm, toy_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    shipped = tmp_path / "weights" / "toy"
+    shipped.mkdir(parents=True)
+    for name in ("config.yaml", "weights.safetensors"):
+        shutil.copy(toy_run / name, shipped)
+    monkeypatch.chdir(tmp_path)
+    before = files_below(shipped)
+    code, out, _ = gtmsm("evaluate", "weights/toy", "--clips", 1, "--horizon", 3)
+    assert code == 0
+    assert "weights/toy was not trained here and stays as it is; scores go to runs/toy-evaluated" in out
+    assert {path.name for path in (tmp_path / "runs" / "toy-evaluated").iterdir()} == {"scores.json", "report.html"}
+    assert files_below(shipped) == before
+
+
+def test_a_run_that_was_trained_here_is_scored_in_its_own_folder(gtmsm, copied: Path):
+    (copied / "scores.json").unlink()
+    assert f"report: {copied / 'report.html'}" in gtmsm("evaluate", copied, "--clips", 1, "--horizon", 3).out
+    assert (copied / "scores.json").is_file()
+
+
 # ---- compare
 
 
 def test_compare_sets_runs_side_by_side(gtmsm, toy_run: Path, copied: Path):
     scores = json.loads((copied / "scores.json").read_text())
-    (copied / "scores.json").write_text(json.dumps(scores | {"converged": True, "pose_r2": 0.9987}))
+    good = {"retrieval_revisited": 0.995, "pose_r2": 0.9987}
+    (copied / "scores.json").write_text(json.dumps(scores | good))
     code, out, _ = gtmsm("compare", toy_run, copied)
     assert code == 0
     assert "1 of 2 converged" in out

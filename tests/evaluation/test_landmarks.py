@@ -2,18 +2,20 @@
 
 import json
 import math
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
 import torch
 
+from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig
+from gtmsm.evaluation import landmarks, score
+from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer, examiner_for
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, strangers, summary
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
-from gtmsm.evaluation.survey import ImageSurvey, RoomsSurvey, survey_of
-from gtmsm.evaluation.trials import strangers, summary
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
@@ -25,7 +27,8 @@ from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker, Walker
+from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
 TINY = LandmarkEvaluationConfig(walks=3, steps=30, slips=(0.0, 0.2), lost=2, lost_steps=5, pictures=4)
@@ -97,6 +100,44 @@ def test_either_form_of_landmarks_is_scored_over_images(form: str):
     assert all(0 <= share <= 1 for share in shares(landmarks))
 
 
+def test_few_clips_are_few_long_walks_too():
+    landmarks = evaluate(model(), images(), PoissonWalker(), replace(SETTINGS, clips=1), CPU).scores["landmarks"]
+    assert landmarks["walks"] == 1
+    assert landmarks["unknown_start"]["trials"] == TINY.lost
+
+
+def test_progress_is_told_from_nothing_to_all():
+    told: list[tuple[str, float]] = []
+    evaluate(model(), images(), PoissonWalker(), SETTINGS, CPU, lambda doing, done: told.append((doing, done)))
+    doing, done = zip(*told, strict=True)
+    assert list(dict.fromkeys(doing)) == [
+        "clips", "walks with 0% slips", "walks with 20% slips", "unknown starts", "single pictures",
+    ]  # fmt: skip
+    assert done[0] == 0 and done[-1] == pytest.approx(1) and list(done) == sorted(done)
+
+
+def test_walks_to_score_on_are_drawn_on_the_cpu_whatever_the_device(monkeypatch: pytest.MonkeyPatch):
+    real, devices, drawn = torch.Generator, {}, []
+
+    def generator(device: torch.device | str = "cpu") -> torch.Generator:
+        """What is asked for a GPU is noted as such, and made on the CPU."""
+        made = real()
+        devices[made] = torch.device(device).type
+        return made
+
+    def noted(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Clip:
+        drawn.append(devices[generator])
+        return record(world, walker, n, steps, generator)
+
+    monkeypatch.setattr(torch, "Generator", generator)
+    for module in (score, landmarks):
+        monkeypatch.setattr(module, "record", noted)
+    evaluate(model(), images(), PoissonWalker(), SETTINGS, torch.device("cuda"))
+    glance(model(), images(), PoissonWalker(), SETTINGS)
+    assert set(devices.values()) == {"cpu", "cuda"}, "samples of the model are drawn where it is"
+    assert len(drawn) >= 6 and set(drawn) == {"cpu"}
+
+
 def test_scores_of_landmarks_can_be_written_as_json(scored, in_rooms):
     for scores in (scored.scores, in_rooms.scores):
         assert json.loads(json.dumps(scores, allow_nan=False)) == scores
@@ -135,7 +176,7 @@ def test_what_is_scored_is_what_is_memorised_and_dreamt(scored):
 
 
 def test_a_glance_sees_the_right_cells_too():
-    assert "position_within_half_cell_memorised" in glance(model(), images(), PoissonWalker(), SETTINGS, CPU)
+    assert "position_within_half_cell_memorised" in glance(model(), images(), PoissonWalker(), SETTINGS)
 
 
 def test_worlds_that_slip_can_be_scored():
@@ -167,10 +208,10 @@ def test_pictures_are_summed_up_apart():
 
 
 def test_half_a_cell_off_is_still_right():
-    survey = ImageSurvey(images())
+    examiner = ImageWalkExaminer(images(), 16)
     believed = torch.tensor([[[0.5, 0.0], [0.0, 0.51], [0.3, 0.4], [0.4, 0.4]]])
-    errors = survey.errors(believed, torch.zeros_like(believed))
-    assert survey.within(errors).tolist() == [[True, False, True, False]]
+    errors = examiner.errors(believed, torch.zeros_like(believed))
+    assert examiner.within(errors).tolist() == [[True, False, True, False]]
 
 
 def test_in_rooms_both_position_and_heading_must_be_right():
@@ -178,15 +219,17 @@ def test_in_rooms_both_position_and_heading_must_be_right():
     world.reset(1)
     near, far, turn = 0.049 * float(world.width), 0.051 * float(world.width), math.radians(1)
     believed = torch.tensor([[[near, 0, 9 * turn], [far, 0, 0], [0, near, -11 * turn], [0, 0, 2 * math.pi]]])
-    survey = RoomsSurvey(world)
-    assert survey.within(survey.errors(believed, torch.zeros_like(believed))).tolist() == [[True, False, False, True]]
+    examiner = RoomsExaminer(world, 16)
+    assert examiner.within(examiner.errors(believed, torch.zeros_like(believed))).tolist() == [
+        [True, False, False, True]
+    ]
 
 
 def test_new_agents_move_into_free_cells_of_the_same_pictures_among_the_same_obstacles():
     world, generator = images(), torch.Generator().manual_seed(1)
     world.reset(20, generator)
     image, solid = world.image.clone(), world.solid.clone()
-    survey_of(world).move_in(generator)
+    examiner_for(world, 16).move_in(generator)
     assert torch.equal(world.image, image) and torch.equal(world.solid, solid)
     row, column = world.cell.T
     assert not solid[torch.arange(20), row, column].any()
@@ -197,13 +240,13 @@ def test_new_agents_move_into_the_same_rooms():
     world, generator = rooms(), torch.Generator().manual_seed(1)
     world.reset(3, generator)
     before, pose = world.where.clone(), world.pose.clone()
-    survey_of(world).move_in(generator)
+    examiner_for(world, 16).move_in(generator)
     assert torch.equal(world.where, before) and not torch.equal(world.pose, pose)
 
 
 def test_only_who_walks_from_object_to_object_can_bump():
-    assert RoomsSurvey(rooms()).clumsy(SpinWalker()) is None
-    clumsy = RoomsSurvey(rooms()).clumsy(ScavengerWalker())
+    assert RoomsExaminer(rooms(), 16).clumsy(SpinWalker()) is None
+    clumsy = RoomsExaminer(rooms(), 16).clumsy(ScavengerWalker())
     assert isinstance(clumsy, ScavengerWalker) and clumsy.config.may_bump
 
 

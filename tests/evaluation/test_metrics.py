@@ -100,39 +100,13 @@ def test_ssim_of_many_small_frames_takes_seconds():
     assert time.perf_counter() - begin < 5  # a fifth of 100 clips; about 0.5 s on one idle core
 
 
-def test_a_step_is_revisited_only_where_the_very_place_was_memorised():
-    pose = torch.tensor([[[0.0, 0], [0, 1], [0, 1], [1, 1], [0, 0]]])
-    assert metrics.revisited(pose, 2).tolist() == [[True, False, True]]
-
-
-def test_a_place_first_seen_while_predicting_is_not_revisited():
-    pose = torch.tensor([[[0.0, 0], [5, 5], [5, 5]]])
-    assert metrics.revisited(pose, 1).tolist() == [[False, False]]
-
-
-def test_another_clip_of_the_batch_does_not_make_a_place_known():
-    pose = torch.tensor([[[0.0, 0], [1, 1]], [[1.0, 1], [1, 1]]])
-    assert metrics.revisited(pose, 1).tolist() == [[False], [True]]
-
-
-def test_a_hit_is_an_entry_recorded_at_the_present_place():
-    pose = torch.tensor([[[0.0, 0], [0, 1], [0, 1], [0, 0]]])
-    assert metrics.hits(pose, 2, torch.tensor([[1, 1]])).tolist() == [[True, False]]
-
-
-def test_nothing_hits_at_a_place_that_was_never_memorised():
-    pose = frames(3, 12, 2)
-    retrieved = torch.randint(8, (3, 4), generator=torch.Generator().manual_seed(0))
-    assert not metrics.hits(pose, 8, retrieved).any()
-
-
-def test_a_share_by_step_counts_only_the_masked_and_is_none_where_there_are_none():
+def test_a_rate_by_step_counts_only_the_masked_and_is_none_where_there_are_none():
     value = torch.tensor([[True, True, True], [False, False, True]])
     mask = torch.tensor([[True, True, False], [True, False, False]])
     assert metrics.by_step(value, mask) == [0.5, 1.0, None]
 
 
-def test_without_a_mask_a_share_by_step_counts_everyone():
+def test_without_a_mask_a_rate_by_step_counts_everything():
     assert metrics.by_step(torch.tensor([[True, False], [True, True]])) == [1.0, 0.5]
 
 
@@ -172,15 +146,10 @@ def test_a_diverged_pose_is_refused():
         metrics.affine_fit(torch.tensor([[0.0, torch.nan], [1, 1]]), torch.zeros(2, 2))
 
 
-def test_steps_before_the_first_hit_are_those_that_nothing_went_before():
-    hit = torch.tensor([[0, 0, 1, 0, 1], [1, 0, 0, 0, 0], [0, 0, 0, 0, 0]], dtype=torch.bool)
-    assert metrics.before_first(hit).int().tolist() == [[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
-
-
-def test_a_share_of_nothing_is_none():
+def test_a_mean_of_nothing_is_none():
     value, mask = torch.tensor([True, False, True]), torch.tensor([True, True, False])
-    assert metrics.share(value, mask) == 0.5
-    assert metrics.share(value, torch.zeros(3, dtype=torch.bool)) is None
+    assert metrics.mean_where(value, mask) == 0.5
+    assert metrics.mean_where(value, torch.zeros(3, dtype=torch.bool)) is None
 
 
 def test_positions_taken_as_they_are_explain_less_than_after_a_fit():
@@ -189,3 +158,19 @@ def test_positions_taken_as_they_are_explain_less_than_after_a_fit():
     assert metrics.explained(true + 3, true) < 0
     assert metrics.affine_fit(true + 3, true).r2 == pytest.approx(1)
     assert metrics.explained(true, torch.zeros_like(true)) == 0, "who never moved explains nothing"
+
+
+def test_a_run_converged_where_retrieval_and_r2_reach_their_bars():
+    reached = {"retrieval_revisited": 0.995, "pose_r2": 0.999}
+    assert metrics.converged(reached) is True
+    assert metrics.converged(reached | {"pose_r2": 0.98}) is False
+    assert metrics.converged(reached | {"retrieval_revisited": None}) is False
+    assert metrics.converged({"heading_error": 0.1}) is None
+
+
+def test_where_steps_can_fail_convergence_is_judged_at_steps_that_can_be_known():
+    after_obstacles = {"retrieval_revisited": 0.5, "pose_r2": 0.6, "psnr_unhindered": 24.0}
+    known = {"retrieval_unhindered": 0.995, "pose_r2_unhindered": 0.999}
+    assert metrics.converged(after_obstacles | known) is True
+    assert metrics.converged(after_obstacles | known | {"retrieval_unhindered": 0.9}) is False
+    assert metrics.converged(after_obstacles | {"converged": False}) is None, "scores of version 0.1 do not tell"

@@ -548,7 +548,7 @@ def test_a_small_world_is_really_learned(tmp_path: Path):
     model = setting.build_model()
     train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
     settings = EvaluationConfig(tau=64, horizon=64, clips=64, seed=3)
-    seen = glance(model, setting.test_world, setting.walker, settings, CPU)
+    seen = glance(model, setting.test_world, setting.walker, settings)
     assert seen["pose_r2"] > 0.95
     assert seen["retrieval"] > 0.95
 

@@ -8,7 +8,7 @@ import torch
 from gtmsm.data.record import one_hot, record
 from gtmsm.data.windows import record_windows
 from gtmsm.errors import InputError
-from gtmsm.evaluation.score import EvaluationConfig, examiner_for
+from gtmsm.evaluation.examine import examiner_for
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.physics import ACTIONS, IDLE
@@ -203,7 +203,7 @@ def test_the_world_inside_can_be_had():
     world = slippery("rooms")
     assert unwrapped(world) is world.world
     assert unwrapped(world.world) is world.world
-    assert examiner_for(world, EvaluationConfig()).world is world.world
+    assert examiner_for(world, tau=1).world is world.world
 
 
 def test_a_world_is_only_wrapped_where_something_can_go_wrong():

@@ -1,4 +1,4 @@
-"""Whether a probability can be believed: how often what was said to be likely came true."""
+"""Calibration: how often what was said to be likely came true."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 def reliability(predicted: Float[Tensor, "n"], right: Bool[Tensor, "n"], bins: int = 10) -> dict[str, Any]:
     """Probabilities in bins of equal width, beside how often they were right; None where a bin is empty.
 
-    The expected calibration error is the mean distance of the two, each bin weighed by how much is in it.
+    The expected calibration error is the mean distance of the two, weighted by the number of predictions in each bin.
     """
     predicted = predicted.detach().double().cpu()
     index = (predicted * bins).long().clamp(0, bins - 1)

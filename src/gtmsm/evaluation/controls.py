@@ -1,4 +1,4 @@
-"""What the same memory and decoder would show without the model's knowledge, or with more of it."""
+"""What the same memory and decoder would show if they knew less than the model, or more."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from gtmsm.tensors import Belief, gather
 
 @dataclass(frozen=True)
 class Guess:
-    """Predicted frames and, where they were made from one memory entry each, which."""
+    """Predicted frames and, where they were made from one memory entry each that was searched for, which."""
 
     frames: Float[Tensor, "batch future channel height width"]
     retrieved: Int[Tensor, "batch future"] | None
@@ -45,8 +45,9 @@ def controls(
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),
-        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), closest),
-        "copy_nearest_true_pose": Guess(gather(past.x, closest), closest),
+        # Told the true pose, they retrieve the right place by construction: that is no score of theirs.
+        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), None),
+        "copy_nearest_true_pose": Guess(gather(past.x, closest), None),
         "copy_nearest_predicted_pose": Guess(gather(past.x, believed), believed),
         "last_frame": Guess(still, None),
         "mean_frame": Guess(blend, None),

@@ -1,16 +1,31 @@
-"""What recognising places is good for: walks that slip, starts that are unknown, pictures out of nowhere (App. D)."""
+"""What recognising places is good for: walks that slip, starts that are unknown, single pictures (App. D)."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
 
 from gtmsm.config import config, require
-from gtmsm.evaluation.survey import survey_of
-from gtmsm.evaluation.trials import InWorld, Trials
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import as_clip, record
+from gtmsm.evaluation import metrics
+from gtmsm.evaluation.calibration import reliability
+from gtmsm.evaluation.examine.examiner import Examiner, from_start
+from gtmsm.evaluation.progress import Meter
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.worlds.slip import SlipConfig, Slippery, Slipping, slipping, unwrapped
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import gather
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
+
+FRAMES_AT_ONCE = 2**14
+"""Long walks come in portions of as many frames."""
+CLOSURE = 64
+"""Steps after which loops are closed, where that is scored."""
+WORK = 3
+"""Of a step, for the progress line; a scored step with its controls takes about four times as long."""
 
 
 @config
@@ -18,7 +33,7 @@ class LandmarkEvaluationConfig:
     """How a model that recognises places is scored; one that does not is not."""
 
     walks: int = 32
-    """Held-out walks of each kind."""
+    """Held-out walks of each kind, or as many as there are clips to score if these are fewer."""
     steps: int = 1000
     """Of the long walks in which actions slip."""
     slips: tuple[float, ...] = (0.0, 0.05, 0.1)
@@ -39,44 +54,185 @@ class LandmarkEvaluationConfig:
             require(0 <= value <= 1, f"slips holds {value}; expected probabilities from 0 to 1")
 
 
-@torch.no_grad()
-def score_landmarks(
-    model: WorldModel,
-    world: World,
-    walker: Walker,
-    settings: LandmarkEvaluationConfig,
-    tau: int,
-    seed: int,
-    device: torch.device,
-    in_world: InWorld,
+def work_of_trials(settings: LandmarkEvaluationConfig, tau: int, clumsy: Walker | None) -> int:
+    """Work of all trials, for the progress line."""
+    long = (len(settings.slips) + (clumsy is not None)) * settings.steps
+    return WORK * settings.walks * (long + 3 * tau + settings.lost * settings.lost_steps)
+
+
+@dataclass(frozen=True)
+class Trials:
+    """What is asked of a model that recognises places, in one kind of world."""
+
+    model: WorldModel
+    examiner: Examiner
+    settings: LandmarkEvaluationConfig
+    seed: int
+    meter: Meter
+
+    def scores(self, world: World, walker: Walker) -> dict[str, Any]:
+        """All trials, in the places of `world`; from the seed alone."""
+        examiner, clumsy = self.examiner, self.examiner.clumsy(walker)
+        return {
+            "slip": [
+                {"probability": p} | self.long_walks(examiner.slippery(p), walker, f"walks with {100 * p:g}% slips")
+                for p in self.settings.slips
+            ],
+            "bump": None if clumsy is None else self.long_walks(examiner.world, clumsy, "walks that bump"),
+            "unknown_start": self.unknown_start(world, walker),
+            "localise": self.localise(world, walker),
+            "walks": self.settings.walks,
+            "memorised": examiner.tau,
+            "unit": examiner.unit,
+            "right": examiner.right,
+        }
+
+    def _generator(self, i: int) -> torch.Generator:
+        """Of the walks of one kind of trial; on the CPU, so that every device is asked the same."""
+        return torch.Generator().manual_seed(self.seed + i)
+
+    def long_walks(self, world: World, walker: Walker, name: str) -> dict[str, Any]:
+        """Errors at every step of long walks from a known start, by landmarks and by dead reckoning.
+
+        Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
+        """
+        model, examiner, steps, generator = self.model, self.examiner, self.settings.steps, self._generator(2)
+        assert model.landmarks is not None
+        parts: dict[str, list[dict[str, Tensor]]] = {}
+        at_once = max(1, FRAMES_AT_ONCE // steps)
+        for begin in range(0, self.settings.walks, at_once):
+            n = min(at_once, self.settings.walks - begin)
+            clip = record(world, walker, n, steps, generator)
+            ways = {
+                "landmarks": model.follow(clip.x, clip.a, closure=0).mean,
+                "dead_reckoning": model.motion.unroll(model.motion.start(n), clip.a),
+            }
+            if model.landmarks.settings.form == "bayes":
+                ways["loops_closed"] = model.follow(clip.x, clip.a, closure=CLOSURE).mean
+            for way, poses in ways.items():
+                errors = examiner.errors(examiner.in_world(poses), from_start(clip.true_start, clip.true_pose))
+                parts.setdefault(way, []).append(errors | {"within": examiner.within(errors).float()})
+            self.meter.add(name, WORK * n * steps)
+        return {
+            way: _over_time({key: torch.cat([error[key] for error in errors]) for key in errors[0]})
+            for way, errors in parts.items()
+        }
+
+    def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
+        """How often agents that were put anywhere into a memorised place know where they are, after each step."""
+        model, examiner, settings, generator = self.model, self.examiner, self.settings, self._generator(3)
+        clip = record(world, walker, settings.walks, examiner.tau, generator)
+        memory, _ = model.memorise(clip.x, clip.a)
+        rights, knowns, owns = [], [], []
+        for _ in range(settings.lost):
+            examiner.move_in(generator)
+            again = as_clip(world, walker(world, settings.lost_steps, generator))
+            belief = model.follow(again.x, again.a, memory, model.anywhere(len(again.a)))
+            believed = examiner.in_world(belief.mean)
+            rights.append(examiner.within(examiner.errors(believed, from_start(clip.true_start, again.true_pose))))
+            knowns.append(examiner.same_place(clip.true_pose, again.true_pose).any(-1))
+            owns.append(self._on_own_map(memory, clip, again, believed))
+        self.meter.add("unknown starts", WORK * settings.walks * (examiner.tau + settings.lost * settings.lost_steps))
+        right, known, own = torch.cat(rights), torch.cat(knowns), torch.cat(owns)
+        scores: dict[str, Any] = {}
+        for suffix, some in (("", right), ("_at_memorised", right[known[:, -1]])):
+            by_step = _rounded(some.double().mean(0)) if len(some) else None
+            scores |= {
+                f"trials{suffix}": len(some),
+                f"within{suffix}": by_step[-1] if by_step else None,
+                f"within{suffix}_by_step": by_step,
+            }
+        on_own_map = metrics.by_step(own, known)
+        return scores | {"within_on_own_map": on_own_map[-1], "within_on_own_map_by_step": on_own_map}
+
+    def _on_own_map(
+        self, memory: Memory, past: Clip, again: Clip, believed: Float[Tensor, "n time D"]
+    ) -> Bool[Tensor, "n time"]:
+        """Whether agents that are back at a memorised place believe to be where their own map has it."""
+        n, time, size = believed.shape
+        then, now = past.true_pose[:, None], again.true_pose[:, :, None]
+        shape = n, time, past.steps, size
+        own = self.examiner.in_world(self.model.motion.pose_at(memory.place.mean))
+        space = self.model.motion.space
+        expected = space.step(own[:, None], space.displacement(then, now))
+        errors = self.examiner.errors(believed[:, :, None].expand(shape).flatten(1, 2), expected.flatten(1, 2))
+        near = self.examiner.within(errors).unflatten(1, (time, past.steps))
+        return (near & self.examiner.same_place(past.true_pose, again.true_pose)).any(-1)
+
+    def localise(self, world: World, walker: Walker) -> dict[str, Any]:
+        """Single pictures of later steps, and of other places: is the first place right, and is it known to be?"""
+        model, examiner, tau, pictures = self.model, self.examiner, self.examiner.tau, self.settings.pictures
+        space = model.motion.space
+        assert model.landmarks is not None
+        later = max(tau, pictures)
+        clip = record(world, walker, self.settings.walks, tau + later, self._generator(4))
+        past, true = clip[:, :tau], from_start(clip.true_start, clip.true_pose)
+        memory, _ = model.memorise(past.x, past.a)
+        stranger, exists = strangers(examiner.where)
+        right, on_own_map, claimed, sure, seen, sure_of_strangers = [], [], [], [], [], []
+        own_map = examiner.in_world(model.motion.pose_at(memory.place.mean))
+        for t in torch.linspace(tau, tau + later - 1, pictures).long().tolist():
+            now = slice(t, t + 1)
+            found = model.localise(memory, clip.x[:, now])
+            place, entry = examiner.in_world(found.pose[:, :1]), found.entry[:, :1]
+            right.append(examiner.within(examiner.errors(place, true[:, now]))[:, 0])
+            # A place may be recognised although the map is wrong there: how does it lie from what was recognised?
+            known, truly = gather(own_map, entry), gather(true, entry)
+            errors = examiner.errors(space.displacement(known, place), space.displacement(truly, true[:, now]))
+            on_own_map.append(examiner.within(errors)[:, 0])
+            claimed.append(examiner.as_claimed(errors, model.landmarks.settings)[:, 0])
+            sure.append(found.known)
+            seen.append(examiner.same_place(past.true_pose, clip.true_pose[:, now]).any(-1)[:, 0])
+            sure_of_strangers.append(model.localise(memory, clip.x[stranger, now]).known[exists])
+        self.meter.add("single pictures", WORK * self.settings.walks * 2 * tau)
+        return summary(*(torch.cat(part) for part in (right, on_own_map, claimed, sure, seen, sure_of_strangers)))
+
+
+def summary(
+    right: Bool[Tensor, "n"],
+    on_own_map: Bool[Tensor, "n"],
+    claimed: Bool[Tensor, "n"],
+    sure: Float[Tensor, "n"],
+    seen: Bool[Tensor, "n"],
+    sure_of_strangers: Float[Tensor, "m"],
 ) -> dict[str, Any]:
-    """What landmarks are worth in the places of `world`, of which tau steps are memorised; from seeds alone."""
-    survey = survey_of(world)
-    trials = Trials(model, survey, tau, in_world)
-    walks, steps = settings.walks, settings.steps
+    """Scores of single pictures: how often the first place was right, from the true start or from what was recognised.
 
-    def chance(i: int) -> torch.Generator:
-        return torch.Generator(device).manual_seed(seed + i)
-
-    clumsy = survey.clumsy(walker)
+    Calibration is judged by `claimed`: right from what was recognised, as near as the model claims.
+    """
+    never = torch.zeros_like(sure_of_strangers, dtype=torch.bool)
+    known, is_stranger_known = sure > 0.5, sure_of_strangers > 0.5
     return {
-        "slip": [
-            {"probability": p} | trials.long_walks(_slippery(world, p), walker, chance(2), walks, steps)
-            for p in settings.slips
-        ],
-        "bump": None if clumsy is None else trials.long_walks(unwrapped(world), clumsy, chance(2), walks, steps),
-        "unknown_start": trials.unknown_start(world, walker, chance(3), walks, settings.lost, settings.lost_steps),
-        "localise": trials.localise(world, walker, chance(4), walks, settings.pictures),
-        "walks": settings.walks,
-        "memorised": tau,
-        "unit": survey.unit,
-        "right": survey.right,
+        "visited": int(seen.sum()),
+        "top1_visited": metrics.mean_where(right, seen),
+        "top1_visited_on_own_map": metrics.mean_where(on_own_map, seen),
+        "known_visited": metrics.mean_where(known, seen),
+        "unvisited": int((~seen).sum()),
+        "top1_unvisited": metrics.mean_where(right, ~seen),
+        "known_unvisited": metrics.mean_where(known, ~seen),
+        "foreign": len(never),
+        "false_known": metrics.mean_where(is_stranger_known, ~never),
+        "reliability": reliability(torch.cat([sure, sure_of_strangers]), torch.cat([claimed, never])),
     }
 
 
-def _slippery(world: World, probability: float) -> World:
-    """The same world with other slips."""
-    repeat = world.config.repeat if isinstance(world, Slipping) else SlipConfig().repeat
-    inner = unwrapped(world)
-    assert isinstance(inner, Slippery)
-    return slipping(inner, SlipConfig(probability=probability, repeat=repeat))
+def strangers(place: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], Bool[Tensor, "n"]]:
+    """For each walk the next one in another place, and whether there is any."""
+    n = len(place)
+    ahead = (torch.arange(n, device=place.device)[:, None] + torch.arange(n, device=place.device)) % n
+    differs = place[ahead] != place[:, None]
+    return ahead.gather(1, differs.byte().argmax(1, keepdim=True))[:, 0], differs.any(1)
+
+
+def _over_time(errors: dict[str, Float[Tensor, "walks time"]]) -> dict[str, Any]:
+    """Means at every step; of errors also that of the last step, of being right that of all steps."""
+    scores: dict[str, Any] = {}
+    for name, error in errors.items():
+        curve = error.double().mean(0)
+        scores |= {name: (curve.mean() if name == "within" else curve[-1]).item(), f"{name}_by_step": _rounded(curve)}
+    return scores
+
+
+def _rounded(curve: Float[Tensor, "time"]) -> list[float]:
+    """Five digits are enough to draw it."""
+    return [round(value, 5) for value in curve.tolist()]

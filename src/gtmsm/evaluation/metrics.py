@@ -1,10 +1,12 @@
 """How good a prediction is: pure functions of tensors, frames in [0, 1], so the data range is 1."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from gtmsm.errors import InputError
@@ -12,8 +14,23 @@ from gtmsm.errors import InputError
 PSNR_CAP = 100.0
 """dB given to an exact copy, which has no finite PSNR; far above what 8-bit pictures can resolve (about 59 dB)."""
 
-CONVERGED = {"retrieval_revisited": 0.99, "pose_r2": 0.99}
-"""A run counts as converged where all of these are reached."""
+CONVERGED = {"retrieval": 0.99, "R²": 0.99}
+"""A run counts as converged where all of these are reached, at steps that can be known."""
+
+
+def converged(scores: Mapping[str, Any]) -> bool | None:
+    """Whether a run converged: at revisited places and, where steps can fail, until the first that failed.
+
+    None where that is not defined, or where older scores do not tell steps that can be known from others.
+    """
+    if "psnr_unhindered" not in scores:
+        retrieval, r2 = scores.get("retrieval_revisited"), scores.get("pose_r2")
+    else:
+        retrieval, r2 = scores.get("retrieval_unhindered"), scores.get("pose_r2_unhindered")
+    if r2 is None:
+        return None
+    return (retrieval or 0) >= CONVERGED["retrieval"] and r2 >= CONVERGED["R²"]
+
 
 SSIM_WINDOW = 7
 """Side of the uniform window: an 8x8 frame has no pixel where the usual 11x11 Gaussian fits."""
@@ -79,21 +96,6 @@ def _ssim(
     return (luminance * structure).mean((-3, -2, -1))
 
 
-def revisited(true_pose: Float[Tensor, "batch time D"], tau: int) -> Bool[Tensor, "batch future"]:
-    """Which predicted steps are at exactly a place that was memorised."""
-    past, future = true_pose[:, None, :tau], true_pose[:, tau:, None]
-    return (future == past).all(-1).any(-1)
-
-
-def hits(
-    true_pose: Float[Tensor, "batch time D"], tau: int, retrieved: Int[Tensor, "batch future"]
-) -> Bool[Tensor, "batch future"]:
-    """Whether the memory entry retrieved at each predicted step was recorded exactly there."""
-    past, future = true_pose[:, :tau], true_pose[:, tau:]
-    recorded_at = past.gather(1, retrieved.long()[..., None].expand_as(future))
-    return (recorded_at == future).all(-1)
-
-
 def by_step(value: Bool[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] | None = None) -> list[float | None]:
     """How often `value` holds at each step, among the batch entries in the mask; None where there are none."""
     mask = torch.ones_like(value) if mask is None else mask
@@ -101,13 +103,8 @@ def by_step(value: Bool[Tensor, "batch time"], mask: Bool[Tensor, "batch time"] 
     return [h / n if n else None for h, n in zip(held, of, strict=True)]
 
 
-def before_first(hit: Bool[Tensor, "batch time"]) -> Bool[Tensor, "batch time"]:
-    """The steps before the first one at which `hit` holds; all where it never does."""
-    return hit.cumsum(1) == 0
-
-
-def share(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
-    """The mean of `value` (how often it holds) where `mask` does; None where that is nowhere."""
+def mean_where(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float | None:
+    """The mean of `value` (how often it holds) where `mask` holds; None where that is nowhere."""
     return value[mask].double().mean().item() if mask.any() else None
 
 
@@ -118,7 +115,7 @@ class AffineFit:
     matrix: Float[Tensor, "S D"]
     offset: Float[Tensor, "D"]
     r2: float
-    """Share of the variance of the true positions that the map explains, all axes pooled."""
+    """Fraction of the variance of the true positions that the map explains, all axes pooled."""
 
     def __call__(self, inferred: Float[Tensor, "*n S"]) -> Float[Tensor, "*n D"]:
         """Inferred positions in true coordinates."""
@@ -138,7 +135,7 @@ def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> 
 
 
 def explained(guess: Float[Tensor, "*n D"], true: Float[Tensor, "*n D"]) -> float:
-    """R²: the share of the variance of the true positions, all axes pooled, that the guess explains as it is."""
+    """R²: the fraction of the variance of the true positions, all axes pooled, that the guess explains as it is."""
     x, y = (positions.detach().flatten(0, -2).double().cpu() for positions in (guess, true))
     _require_finite(x)
     total = (y - y.mean(0)).square().sum()

@@ -1,7 +1,7 @@
 """Memorise, imagine, compare with the truth and with the controls."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -11,24 +11,23 @@ from torch import Tensor
 from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
-from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import Guess, controls
-from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer
-from gtmsm.evaluation.gallery import Gallery, RoomsGallery
-from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, score_landmarks
+from gtmsm.evaluation.examine import Examiner, examiner_for
+from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, work_of_trials
+from gtmsm.evaluation.progress import Meter, Tell
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.worlds.image_walk import ImageWalk
-from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.slip import Slipping, unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
-__all__ = ["Evaluation", "EvaluationConfig", "Examiner", "evaluate", "examiner_for", "glance"]
-
 SSIM_EVERY = 4
 """SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
+WORK = {"record": 1, "predict": 2, "score": 1}
+"""Of a step, for the progress line: to record it, to predict it in every way, and to score one way."""
+WAYS = 9
+"""Ways to predict: the model, its samples and seven controls."""
 
 
 @config
@@ -40,7 +39,7 @@ class EvaluationConfig:
     horizon: int = 256
     """Steps to predict (section 4.1)."""
     clips: int = 500
-    """Held-out clips."""
+    """Held-out clips; where there are landmarks, also the most walks of each kind that test these."""
     seed: int = 0
     """Of the clips: the same seed gives the same walks in the same places."""
     slip: float = 0.0
@@ -64,33 +63,23 @@ class Evaluation:
     """Numbers for programs, pictures for people."""
 
     scores: dict[str, Any]
-    gallery: Gallery | RoomsGallery
-
-
-def examiner_for(world: World, settings: EvaluationConfig) -> Examiner:
-    """Who knows this kind of world."""
-    inner = unwrapped(world)
-    if isinstance(inner, ImageWalk):
-        slips = world if isinstance(world, Slipping) else None
-        return ImageWalkExaminer(inner, settings.tau, settings.metric_poses, slips)
-    if isinstance(inner, Rooms):
-        return RoomsExaminer(inner, settings.tau, settings.horizon, settings.metric_poses)
-    raise InputError(f"walks in a {type(inner).__name__} cannot be scored; give an ImageWalk or Rooms")
+    gallery: Gallery
 
 
 @dataclass
-class _Tally:
-    """What one way of predicting did, clip after clip."""
+class _Errors:
+    """Errors of one way to predict, batch after batch."""
 
     mse: list[Float[Tensor, "batch future"]] = field(default_factory=list)
     ssim: list[Float[Tensor, "batch future"]] = field(default_factory=list)
     hit: list[Bool[Tensor, "batch future"]] = field(default_factory=list)
     more: dict[str, list[Float[Tensor, "batch future"]]] = field(default_factory=dict)
 
-    def add(self, clip: Clip, tau: int, guess: Guess, examiner: Examiner) -> None:
+    def add(self, clip: Clip, guess: Guess, examiner: Examiner) -> None:
         """Compare one batch with the truth."""
-        self.mse.append(metrics.frame_mse(clip.x[:, tau:], guess.frames).cpu())
-        self.ssim.append(metrics.ssim(clip.x[:, tau::SSIM_EVERY], guess.frames[:, ::SSIM_EVERY]).cpu())
+        truth = clip.x[:, examiner.tau :]
+        self.mse.append(metrics.frame_mse(truth, guess.frames).cpu())
+        self.ssim.append(metrics.ssim(truth[:, ::SSIM_EVERY], guess.frames[:, ::SSIM_EVERY]).cpu())
         hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
         if hit is not None:
             self.hit.append(hit.cpu())
@@ -100,7 +89,7 @@ class _Tally:
     def summary(
         self, seen: Bool[Tensor, "clips future"], masks: dict[str, Bool[Tensor, "clips future"]]
     ) -> dict[str, Any]:
-        """The scores of this way."""
+        """The scores."""
         mse, ssim = torch.cat(self.mse), torch.cat(self.ssim)
         hit = torch.cat(self.hit) if self.hit else None
         scores = {
@@ -109,53 +98,60 @@ class _Tally:
             "psnr_revisited": metrics.psnr_pooled(mse, seen),
             "psnr_unseen": metrics.psnr_pooled(mse, ~seen),
             "ssim": ssim.double().mean().item(),
-            "retrieval_revisited": None if hit is None else metrics.share(hit, seen),
-            "retrieval_revisited_last16": None if hit is None else metrics.share(hit[:, -16:], seen[:, -16:]),
+            "retrieval_revisited": None if hit is None else metrics.mean_where(hit, seen),
+            "retrieval_revisited_last16": None if hit is None else metrics.mean_where(hit[:, -16:], seen[:, -16:]),
             "psnr_by_step": metrics.psnr_by_step(mse),
             "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
         }
         scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
+        if hit is not None:
+            scores |= {f"retrieval_{name}": metrics.mean_where(hit, mask) for name, mask in masks.items()}
         judged_on = next(iter(masks.values()), torch.ones_like(seen))
-        scores |= {name: metrics.share(torch.cat(errors), judged_on) for name, errors in self.more.items()}
-        return scores
+        return scores | {name: metrics.mean_where(torch.cat(errors), judged_on) for name, errors in self.more.items()}
 
 
 @torch.no_grad()
 def evaluate(
-    model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig, device: torch.device
+    model: WorldModel,
+    world: World,
+    walker: Walker,
+    settings: EvaluationConfig,
+    device: torch.device,
+    tell: Tell | None = None,
 ) -> Evaluation:
-    """Score `model` on walks in the places of `world`."""
+    """Score `model` on walks in the places of `world`; `tell` is told how far it is."""
     reading = model.settings.recall.neighbours
     require(
         reading <= settings.tau,
         f"the model reads {reading} neighbours but tau is {settings.tau}; memorise at least {reading} steps",
     )
-    examiner = examiner_for(world, settings)
-    # Apart, so that two models are scored on the same walks however much chance each of them uses.
-    walks, chance = (torch.Generator(device).manual_seed(settings.seed + i) for i in (0, 1))
-    tallies: dict[str, _Tally] = {}
+    examiner = examiner_for(world, settings.tau, settings.metric_poses)
+    bounded = replace(settings.landmarks, walks=min(settings.landmarks.walks, settings.clips))
+    of_a_step = WORK["record"] + WORK["predict"] + WAYS * WORK["score"]
+    of_clips = of_a_step * settings.clips * (settings.tau + settings.horizon)
+    of_trials = 0 if model.landmarks is None else work_of_trials(bounded, settings.tau, examiner.clumsy(walker))
+    meter = Meter(of_clips + of_trials, tell)
+    meter.add("clips", 0)
+    # Walks are drawn on the CPU, so that every device scores the same ones, and by a generator of their own, so that
+    # every model does, however much chance it uses.
+    walks = torch.Generator().manual_seed(settings.seed)
+    chance = torch.Generator(device).manual_seed(settings.seed + 1)
+    rows: dict[str, _Errors] = {}
     masks: dict[str, list[Tensor]] = {}
     for clip in _batches(world, walker, settings, walks):
-        past, future = clip.split(settings.tau)
-        memory, here = model.memorise(past.x, past.a)
-        dream = model.imagine(memory, here, future.a)
-        sampled = model.imagine(memory, here, future.a, chance)
-        walk, reckoned = _believed(model, past, future, dream)
-        places = examiner.true_places(clip), examiner.known_places(model, clip, walk)
-        guesses = {
-            "imagined": Guess(dream.frames, dream.retrieved),
-            "sampled": Guess(sampled.frames, sampled.retrieved),
-            **controls(model, past, future, memory, dream, *places, chance),
-        }
+        steps = len(clip.x) * clip.steps
+        meter.add("clips", steps * WORK["record"])
+        guesses = _guesses(model, examiner, clip, chance)
+        meter.add("clips", steps * WORK["predict"])
         for name, guess in guesses.items():
-            tallies.setdefault(name, _Tally()).add(clip, settings.tau, guess, examiner)
-        examiner.note(clip, walk, dream.frames, reckoned)
+            rows.setdefault(name, _Errors()).add(clip, guess, examiner)
+            meter.add("clips", steps * WORK["score"])
         for name, mask in ({"revisited": examiner.revisited(clip)} | examiner.masks(clip)).items():
             masks.setdefault(name, []).append(mask.cpu())
     every = {name: torch.cat(parts) for name, parts in masks.items()}
     seen = every.pop("revisited")
-    share = seen.double().mean().item()
-    summaries = {name: tally.summary(seen, every) | {"revisited_fraction": share} for name, tally in tallies.items()}
+    revisited = {"revisited_fraction": seen.double().mean().item()}
+    summaries = {name: errors.summary(seen, every) | revisited for name, errors in rows.items()}
     scores = {
         **summaries.pop("imagined"),
         **examiner.scores(),
@@ -163,43 +159,50 @@ def evaluate(
         "controls": summaries,
         "protocol": _protocol(settings, examiner),
     }
-    if "pose_r2" in scores:
-        scores["converged"] = all((scores[name] or 0) >= bar for name, bar in metrics.CONVERGED.items())
+    if (verdict := metrics.converged(scores)) is not None:
+        scores["converged"] = verdict
     if model.landmarks is not None:
-        scores["landmarks"] = score_landmarks(
-            model, world, walker, settings.landmarks, settings.tau, settings.seed, device, examiner.in_world
-        )
+        scores["landmarks"] = Trials(model, examiner, bounded, settings.seed, meter).scores(world, walker)
     return Evaluation(scores, examiner.gallery(model))
 
 
-@torch.no_grad()
-def glance(
-    model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig, device: torch.device
-) -> dict[str, float]:
-    """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
-    generator = torch.Generator(device).manual_seed(settings.seed)
-    examiner = examiner_for(world, settings)
-    clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
-    past, future = clip.split(settings.tau)
+def _guesses(model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Generator) -> dict[str, Guess]:
+    """What the model and its controls predict of one batch."""
+    past, future = clip.split(examiner.tau)
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a)
+    sampled = model.imagine(memory, here, future.a, chance)
+    places = examiner.true_places(clip), examiner.known_places(clip, _note(model, examiner, clip, dream))
+    return {
+        "imagined": Guess(dream.frames, dream.retrieved),
+        "sampled": Guess(sampled.frames, sampled.retrieved),
+        **controls(model, past, future, memory, dream, *places, chance),
+    }
+
+
+def _note(model: WorldModel, examiner: Examiner, clip: Clip, dream: Dream) -> Float[Tensor, "batch time S"]:
+    """Where the model believes to be at every step; the examiner notes it, beside where actions alone would lead."""
+    walk = reckoned = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+    if model.landmarks is not None:
+        walk = torch.cat([model.follow(clip.x[:, : examiner.tau], clip.a[:, : examiner.tau]).mean, dream.poses], 1)
+    examiner.note(clip, walk, dream.frames, None if model.landmarks is None else reckoned)
+    return walk
+
+
+@torch.no_grad()
+def glance(model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
+    """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
+    examiner = examiner_for(world, settings.tau, settings.metric_poses)
+    generator = torch.Generator().manual_seed(settings.seed)
+    clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
+    past, future = clip.split(settings.tau)
+    dream = model.imagine(*model.memorise(past.x, past.a), future.a)
     values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}
     hit = examiner.hits(clip, dream.retrieved)
     if hit is not None:
-        values["retrieval"] = metrics.share(hit, examiner.revisited(clip)) or 0.0
-    walk, reckoned = _believed(model, past, future, dream)
-    examiner.note(clip, walk, dream.frames, reckoned)
+        values["retrieval"] = metrics.mean_where(hit, examiner.revisited(clip)) or 0.0
+    _note(model, examiner, clip, dream)
     return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
-
-
-def _believed(
-    model: WorldModel, past: Clip, future: Clip, dream: Dream
-) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time S"] | None]:
-    """Where the model believes to be at every step, and where its actions alone would lead, if that is not the same."""
-    reckoned = model.motion.unroll(model.motion.start(len(past.a)), torch.cat([past.a, future.a], 1))
-    if model.landmarks is None:
-        return reckoned, None
-    return torch.cat([model.follow(past.x, past.a).mean, dream.poses], 1), reckoned
 
 
 def _batches(
@@ -214,10 +217,7 @@ def _batches(
 def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:
     """How the scores came about, as the metric rules ask."""
     return {
-        "tau": settings.tau,
-        "horizon": settings.horizon,
-        "clips": settings.clips,
-        "seed": settings.seed,
+        **{name: getattr(settings, name) for name in ("tau", "horizon", "clips", "seed")},
         "prediction": "mean path, point estimate of the prior (a mixture: the mean of its heaviest component); samples "
         "of the prior under `sampled`",
         "psnr": "data range 1; pooled = PSNR of the mean error, frames = mean of per-frame PSNRs, capped at "

@@ -9,13 +9,15 @@ from pathlib import Path
 
 import numpy as np
 from imageio_ffmpeg import get_ffmpeg_exe
-from jaxtyping import Bool, Float, Shaped, UInt8
+from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw, ImageFont
 
 from gtmsm.errors import InputError
 from gtmsm.files import replacing
 
 SUFFIXES = (".mp4", ".gif")
+LETTERS = 24
+"""Pixels of the text in a film of the report, some 800 wide: it can then be read on a phone."""
 INK, PAPER = 230, 26
 ERROR_FULL_SCALE = 0.5
 """The error drawn as white; pictures differ by less, so a scale of 1 would show little."""
@@ -48,12 +50,12 @@ def side_by_side(
     labels: Sequence[str],
     scale: int,
     captions: Sequence[str] | None = None,
-    into: UInt8[np.ndarray, "time tall wide 3"] | None = None,
+    letters: int = 0,
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Set films in a row, a label above each and a caption per step below.
 
     Films of floats (channels first) are enlarged pixel by pixel; films of bytes (channels last) are shown as they are.
-    `into` is where to draw, by default onto a new canvas.
+    `letters` is the height of text in pixels, by default as fits the scale.
     """
     lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
     if len(lengths) != 1 or len(labels) != len(columns):
@@ -61,23 +63,18 @@ def side_by_side(
             f"films side by side need one length and a label each; "
             f"got lengths {sorted(lengths)} and {len(labels)} labels for {len(columns)} films"
         )
-    size, gap = _text_size(scale), max(4, scale // 4)
-    sizes = [_size_on_screen(column, scale) for column in columns]
-    widths = [max(width, _text_width(label, size)) for (_, width), label in zip(sizes, labels, strict=True)]
+    # By default letters grow with the pixels, but stay legible.
+    size, gap = letters or max(12, min(28, scale)), max(4, scale // 4)
+    films = [column if column.dtype == np.uint8 else _enlarged(column, scale) for column in columns]
+    widths = [max(film.shape[2], _text_width(label, size)) for film, label in zip(films, labels, strict=True)]
     wide, line = sum(widths) + gap * (len(widths) - 1), 2 * size
-    tall = line + max(height for height, _ in sizes) + (line if captions is not None else 0)
-    # One canvas, filled in place: a film of hundreds of frames is too big to copy at every step of the layout.
-    shape = (len(columns[0]), tall, wide, 3)
-    canvas = np.empty(shape, np.uint8) if into is None else into
-    if canvas.shape != shape:
-        raise InputError(f"a film of shape {shape} does not fit into {canvas.shape}; give a canvas of its shape")
-    canvas[:] = PAPER
+    tall = line + max(film.shape[1] for film in films) + (line if captions is not None else 0)
+    canvas = np.full((len(columns[0]), tall, wide, 3), PAPER, np.uint8)
     left = 0
-    for column, label, width in zip(columns, labels, widths, strict=True):
+    for film, label, width in zip(films, labels, widths, strict=True):
         canvas[:, :line, left : left + width] = _text(label, width, size)
-        pixels = column if column.dtype == np.uint8 else _enlarged(column, scale)
-        inset = left + (width - pixels.shape[2]) // 2
-        canvas[:, line : line + pixels.shape[1], inset : inset + pixels.shape[2]] = pixels
+        inset = left + (width - film.shape[2]) // 2
+        canvas[:, line : line + film.shape[1], inset : inset + film.shape[2]] = film
         left += width + gap
     for frame, caption in zip(canvas, captions or (), strict=captions is not None):
         frame[-line:] = _text(caption, wide, size)
@@ -97,21 +94,20 @@ def comparison(
     With a map before each, a clip has a row to itself.
     """
     across = 1 if maps else min(2, len(truth))
-    canvas = np.empty(0, np.uint8)
+    steps, clips = tau + truth.shape[1], []
     for i, (x, y, known) in enumerate(zip(truth, imagined, seen, strict=True)):
         error = np.abs(x - y).mean(1, keepdims=True) / ERROR_FULL_SCALE
         words = ["seen before" if k else "never seen" for k in known]
-        captions = [f"step {tau + 1 + t} of {tau + len(x)}: {word}" for t, word in enumerate(words)]
+        captions = [f"step {tau + 1 + t} of {steps}: {word}" for t, word in enumerate(words)]
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
-        if i == 0:  # all are of one size: that of the first step, drawn for nothing else
-            _, tall, wide, _ = side_by_side([film[:1] for film in columns], labels, scale, captions[:1]).shape
-            down = -(-len(truth) // across)
-            canvas = np.full((len(x), down * tall + scale, across * (wide + 2 * scale), 3), PAPER, np.uint8)
-        top, left = i // across * tall + scale // 2, i % across * (wide + 2 * scale) + scale
-        side_by_side(columns, labels, scale, captions, canvas[:, top : top + tall, left : left + wide])
-    return canvas
+        clip = side_by_side(columns, labels, scale, captions, LETTERS)
+        clips.append(np.pad(clip, ((0, 0), (0, scale), (scale, scale), (0, 0)), constant_values=PAPER))
+    if len(clips) % across:
+        clips.append(np.full_like(clips[0], PAPER))
+    rows = [np.concatenate(clips[i : i + across], 2) for i in range(0, len(clips), across)]
+    return np.concatenate(rows, 1)
 
 
 def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:
@@ -144,18 +140,6 @@ def _enlarged(
     """Every pixel as a square of `scale` pixels; grey as three equal channels."""
     pixels = (film.clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(scale, axis=1).repeat(scale, axis=2)
-
-
-def _size_on_screen(film: Shaped[np.ndarray, "time _ _ _"], scale: int) -> tuple[int, int]:
-    """Height and width that a film will have."""
-    if film.dtype == np.uint8:
-        return film.shape[1], film.shape[2]
-    return scale * film.shape[2], scale * film.shape[3]
-
-
-def _text_size(scale: int) -> int:
-    """Letters grow with the pixels, but stay legible."""
-    return max(12, min(28, scale))
 
 
 @lru_cache(maxsize=4096)  # captions repeat from step to step

@@ -35,7 +35,7 @@ def fit_poses(inferred: Float[np.ndarray, "n D"], true: Float[np.ndarray, "n D"]
 
 
 def _rigid(inferred: Float[np.ndarray, "n D"], true: Float[np.ndarray, "n D"]) -> Fit:
-    """One turn and one shift; headings count, too, since who turns on the spot has no other sign of the turn."""
+    """One turn and one shift. Headings count, too: an agent that turns on the spot has no other sign of the turn."""
     middles = inferred[:, :2].mean(0), true[:, :2].mean(0)
     mine, theirs = ((poses[:, :2] - middle) @ [1, 1j] for poses, middle in zip((inferred, true), middles, strict=True))
     agreement = (mine.conj() * theirs).sum()

@@ -11,7 +11,8 @@ from matplotlib.patches import Ellipse
 from matplotlib.patheffects import withStroke
 
 from gtmsm.errors import InputError
-from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure, spread
+from gtmsm.evaluation.report.figure_style import BLUE, GREY, ORANGE, STYLE, new_figure
+from gtmsm.evaluation.report.plots import bare
 from gtmsm.files import replacing
 from gtmsm.find.ground import Ground
 from gtmsm.find.words import DOUBTFUL, worth_telling
@@ -55,7 +56,6 @@ def draw_answer(
     _draw_places(place, ground, where, GREY if lost else BLUE)
     at = ground.chart.pixel(ground.path[entry])
     place.plot(*at, "s", ms=6, mfc="none", mec=ORANGE, mew=1.8, zorder=4)
-    place.set_title(ground.title)
     figure.suptitle(headline, x=0.01, ha="left", fontsize=12, fontweight="bold")
     _explain(panels["note"], ground, lost, entry)
     try:
@@ -68,35 +68,24 @@ def draw_answer(
 def _view(axes: Axes, picture: UInt8[np.ndarray, "height width 3"], title: str, name: str) -> None:
     """A frame, its pixels as squares."""
     axes.imshow(picture)
-    axes.set_title(title)
+    bare(axes, title)
     axes.set_xlabel(name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}", loc="left")
-    axes.set(xticks=[], yticks=[], anchor="NW")
-    axes.spines[:].set_visible(False)
 
 
 def _draw_ground(axes: Axes, ground: Ground) -> None:
     """The map, and the memorised path faintly on it."""
     tall, wide = ground.chart.picture.shape[:2]
     axes.imshow(ground.chart.picture, extent=(0, wide, tall, 0), zorder=0)
-    axes.set(xlim=(0, wide), ylim=(tall, 0), xticks=[], yticks=[], anchor="NW")
-    axes.spines[:].set_visible(False)
+    bare(axes, ground.title)
+    axes.set(xlim=(0, wide), ylim=(tall, 0))
     way = ground.chart.pixel(ground.path)
     axes.plot(*way.T, color="white", lw=2.6, alpha=0.45, zorder=1)
     axes.plot(*way.T, color=DARK, lw=1, alpha=0.6, zorder=1)
     if ground.arrows:
         some = slice(None, None, -(-len(way) // ARROWS))
         ahead = 0.5 * ARROW * wide * ground.looks(ground.path[some])
-        axes.quiver(
-            *way[some].T,
-            *ahead.T,
-            angles="xy",
-            scale_units="xy",
-            scale=1,
-            color=DARK,
-            alpha=0.45,
-            width=0.005,
-            zorder=1,
-        )
+        units = {"angles": "xy", "scale_units": "xy", "scale": 1}
+        axes.quiver(*way[some].T, *ahead.T, **units, color=DARK, alpha=0.45, width=0.005, zorder=1)
     axes.plot(*way[0], "o", ms=6, mfc="white", mec=DARK, mew=1.4, zorder=3)
 
 
@@ -107,21 +96,16 @@ def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) ->
     for i in reversed(shown):
         _draw_place(axes, ground, where, i, colour)
     centres = ground.pixel(where.pose[0, shown].double().cpu().numpy())
-    _make_room(axes, centres, 0.04 * wide)
-    left = centres[:, 0].max() > 0.82 * wide
-    column = centres[:, 0].min() - 0.08 * wide if left else centres[:, 0].max() + 0.08 * wide
-    for i, (x, y), height in zip(shown, centres, spread(centres[:, 1].tolist(), 0.055 * wide), strict=True):
-        axes.plot([x, column], [y, height], color="white", lw=2.4, alpha=0.7, zorder=6)
-        axes.plot([x, column], [y, height], color=colour, lw=1, zorder=6)
-        axes.text(
-            column, height, f"{where.weight[0, i]:.2f}", color=colour, fontsize=11, fontweight="bold", zorder=8,
-            ha="right" if left else "left", va="center_baseline",
-            path_effects=[withStroke(linewidth=3, foreground="white")],
-        )  # fmt: skip
+    _include(axes, centres, 0.04 * wide)
+    rim = [withStroke(linewidth=3, foreground="white")]
+    label = {"textcoords": "offset points", "fontsize": 11, "fontweight": "bold", "path_effects": rim, "zorder": 8}
+    for i, centre in zip(shown, centres, strict=True):
+        left, above = ((16, 14), (16, -22), (-44, 14))[i]
+        axes.annotate(f"{where.weight[0, i]:.2f}", centre, (left, above), color=colour, **label)
 
 
-def _make_room(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> None:
-    """Show what lies outside of the map, too."""
+def _include(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> None:
+    """Widen the view to what lies outside of the map."""
     (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
     (west, north), (east, south) = points.min(0) - margin, points.max(0) + margin
     axes.set(xlim=(min(left, west), max(right, east)), ylim=(max(bottom, south), min(top, north)))

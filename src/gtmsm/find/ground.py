@@ -1,5 +1,6 @@
 """What an answer is drawn on: the map of the clip, or the one that the model itself has."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,9 +75,7 @@ def ground_for(
     """The best there is to draw on."""
     if recording.chart is not None and recording.poses is not None:
         return _on_the_map(recording.chart, inferred, recording.poses, metric)
-    if isinstance(world, ImageWalkConfig):
-        return _mosaic(model, world.stride, recording, inferred)
-    return _empty_sheet(inferred, metric)
+    return GROUNDS[type(world)](model, world, recording, inferred, metric)
 
 
 def _on_the_map(
@@ -92,9 +91,16 @@ def _on_the_map(
     return Ground(chart, fit, true, "the place, and the walk that is memorised", caption)
 
 
-def _mosaic(model: WorldModel, stride: int, recording: Recording, inferred: Float[np.ndarray, "time 2"]) -> Ground:
+def _mosaic(
+    model: WorldModel,
+    world: ImageWalkConfig,
+    recording: Recording,
+    inferred: Float[np.ndarray, "time 2"],
+    metric: bool,
+) -> Ground:
     """The memorised frames, each where the model thinks that it was seen."""
     assert isinstance(model.motion, Free)
+    stride = world.stride
     moves = model.motion.M.detach().double().cpu().numpy().T
     to_cells = np.linalg.lstsq(moves, np.array(MOVES, dtype=float)[: len(moves)], rcond=None)[0]
     fit = Fit(to_cells, np.zeros(2))
@@ -123,7 +129,9 @@ def _mosaic(model: WorldModel, stride: int, recording: Recording, inferred: Floa
     return Ground(chart, fit, cells, "what the model remembers, put together", caption)
 
 
-def _empty_sheet(inferred: Float[np.ndarray, "time 3"], metric: bool) -> Ground:
+def _empty_sheet(
+    model: WorldModel, world: RoomsConfig, recording: Recording, inferred: Float[np.ndarray, "time 3"], metric: bool
+) -> Ground:
     """The path as the model thinks that it was, with a bar of one unit to measure it by."""
     low, high = np.minimum(inferred[:, :2].min(0), 0), np.maximum(inferred[:, :2].max(0), 0)
     side = 1.3 * max(LEAST_SIDE, float((high - low).max()))
@@ -143,3 +151,7 @@ def _ruled(per_unit: float) -> UInt8[np.ndarray, "side side 3"]:
     sheet = np.full((SHEET, SHEET, 3), PAPER, np.uint8)
     sheet[-14:-10, 12 : 12 + round(per_unit)] = 80
     return sheet
+
+
+GROUNDS: dict[type, Callable[..., Ground]] = {ImageWalkConfig: _mosaic, RoomsConfig: _empty_sheet}
+"""What to draw on where a clip has no map, by the kind of world."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.data.store import SUFFIX, Recording, read_clip, require_size
-from gtmsm.files import require_folder
+from gtmsm.files import require_writable
 from gtmsm.find.figure import draw_answer
 from gtmsm.find.ground import ground_for, require_same_world
 from gtmsm.find.words import headline, told
@@ -36,8 +36,7 @@ class _Question:
 def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torch.device, closure: int = 0) -> str:
     """Draw where the picture was seen; returns lines that say it."""
     require(out.suffix.lower() == ".png", f'cannot write a figure as "{out.name}"; end its name with .png')
-    require_folder(out.parent)
-    require(not out.is_dir(), f"cannot write {out}: it is a folder")
+    require_writable(out)
     model = run.load_model(device)
     recording = _read(clip, model)
     question = _ask(picture, model, device)

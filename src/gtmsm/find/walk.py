@@ -12,16 +12,12 @@ from torch import Tensor
 from gtmsm.config import require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
-from gtmsm.data.store import Chart, Recording, require_clip_name, write_clip
-from gtmsm.evaluation.score import EvaluationConfig, examiner_for
-from gtmsm.files import replacing, require_folder
+from gtmsm.data.store import Recording, require_clip_name, write_clip
+from gtmsm.evaluation.examine import Examiner, examiner_for
+from gtmsm.files import replacing, require_folder, require_writable
 from gtmsm.find.words import pose_in_words
 from gtmsm.pose import space_of
 from gtmsm.run import Run
-from gtmsm.worlds.floor_map import SHARP
-from gtmsm.worlds.image_walk import ImageWalk, hatched
-from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.slip import unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
@@ -33,8 +29,6 @@ PICTURES, OTHERS = 3, 2
 """Pictures of places that are in the clip, and of another place."""
 ELSEWHERE = 32
 """Steps walked in that other place."""
-ZOOM = 8
-"""Pixels of a map per pixel of an image."""
 
 
 @torch.no_grad()
@@ -44,48 +38,33 @@ def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: st
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
     require_seed(seed)
     require_clip_name(out)
-    require(not out.is_dir(), f"cannot write {out}: it is a folder")
-    for folder in (out.parent, *([pictures] if pictures else [])):
-        require_folder(folder)
+    require_writable(out)
+    if pictures is not None:
+        require_folder(pictures)
     setting = run.set_up(torch.device("cpu"), images)
     world, walker = setting.test_world, setting.walker
     generator = torch.Generator().manual_seed(seed)
     world.reset(1, generator)
     clip = as_clip(world, walker(world, steps, generator))
-    recording = Recording.of(clip, _chart(world))
+    examiner = examiner_for(world, steps)
+    recording = Recording.of(clip, examiner.chart())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_clip(out, recording)
     told = f"{steps} steps of {recording.frames.shape[2]}x{recording.frames.shape[1]} pixels, with the truth: {out}"
     if pictures is None:
         return told
     pictures.mkdir(parents=True, exist_ok=True)
-    lines = _seen_again(world, walker, clip, generator, pictures) + _elsewhere(world, walker, generator, pictures)
-    return "\n".join([told, *lines])
+    again = _seen_again(examiner, world, walker, clip, generator, pictures)
+    return "\n".join([told, *again, *_elsewhere(examiner, world, walker, generator, pictures)])
 
 
-def _chart(world: World) -> Chart:
-    """The place of the only agent from above."""
-    place = unwrapped(world)
-    if isinstance(place, Rooms):
-        floor = place.map(int(place.where[0]))
-        per_unit = floor.scale / SHARP
-        (west, south), tall = floor.corner, floor.image.height / SHARP
-        origin = np.array([-west * per_unit, tall + south * per_unit])
-        return Chart(floor.pixels(), origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
-    assert isinstance(place, ImageWalk), "a world that nobody has taught to be recorded"
-    config = place.config
-    large = place.picture()[0].repeat_interleave(ZOOM, 1).repeat_interleave(ZOOM, 2)
-    picture = _bytes(hatched(large, config, ZOOM, place.solid[0]))
-    middle, step = ZOOM * (config.margin + config.crop / 2), float(ZOOM * config.stride)
-    return Chart(picture, np.array([middle, middle]), np.array([[0.0, step], [step, 0.0]]))
-
-
-def _seen_again(world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path) -> list[str]:
+def _seen_again(
+    examiner: Examiner, world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path
+) -> list[str]:
     """Pictures taken later on, where the agent comes by again; of the clip itself if it never does."""
     more = max(LATER, clip.steps)
     later = as_clip(world, walker(world, more, generator))
     whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)))
-    examiner = examiner_for(world, EvaluationConfig(tau=clip.steps, horizon=more))
     again = clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]
     came_back = len(again) > 0
     source = "when it came by again" if came_back else "in the clip itself, since the walk never came by again"
@@ -98,12 +77,12 @@ def _seen_again(world: World, walker: Walker, clip: Clip, generator: torch.Gener
     return lines
 
 
-def _elsewhere(world: World, walker: Walker, generator: torch.Generator, folder: Path) -> list[str]:
+def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torch.Generator, folder: Path) -> list[str]:
     """Pictures of another place, where there is one."""
-    before = _which(world)
+    before = int(examiner.where[0])
     for _ in range(100):
         world.reset(1, generator)
-        if _which(world) != before:
+        if int(examiner.where[0]) != before:
             break
     else:
         return ["no pictures of another place: this run's world has no other"]
@@ -114,12 +93,6 @@ def _elsewhere(world: World, walker: Walker, generator: torch.Generator, folder:
         _write_picture(path, clip.x[0, step])
         lines.append(f"{path}: of another place, never seen in the clip")
     return lines
-
-
-def _which(world: World) -> int:
-    """The place of the only agent."""
-    place = unwrapped(world)
-    return int((place.where if isinstance(place, Rooms) else place.image)[0])  # type: ignore[attr-defined]
 
 
 def _spread(steps: Tensor, count: int) -> list[int]:

@@ -381,7 +381,7 @@ class WorldModel(nn.Module):
         """Weights and settings in one safetensors file, atomically."""
         path = Path(path)
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
-        write_tensors(path, self.state_dict(), about)
+        write_tensors(Path(path), self.state_dict(), about)
 
     def begin_with(self, folder: Path) -> None:
         """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""

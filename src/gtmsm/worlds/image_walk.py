@@ -74,6 +74,11 @@ class ImageWalkConfig:
         )
 
     @property
+    def pixels(self) -> int:
+        """Side of a frame, as rooms call it."""
+        return self.crop
+
+    @property
     def cells(self) -> int:
         """Cells per axis."""
         return (self.size - self.crop) // self.stride + 1

@@ -53,6 +53,12 @@ def test_a_cell_met_again_only_among_the_predicted_steps_is_no_revisit(world: Im
     assert ImageWalkExaminer(world, tau=1).revisited(clip).tolist() == [[False, False]]
 
 
+def test_another_clip_of_the_batch_does_not_make_a_place_known(world: ImageWalk):
+    pose = torch.tensor([[[1.0, 1], [2, 2]], [[2.0, 2], [2, 2]]])
+    examiner = ImageWalkExaminer(world, tau=1)
+    assert examiner.same_place(pose[:, :1], pose[:, 1:])[..., 0].tolist() == [[False], [True]]
+
+
 def test_a_hit_is_any_entry_recorded_at_the_present_cell(world: ImageWalk):
     clip = through((2, 2), (2, 3), (2, 2), (2, 2), (2, 3), (4, 4))
     examiner = ImageWalkExaminer(world, tau=3)
@@ -114,19 +120,19 @@ def test_nobody_is_asked_for_what_came_after_an_obstacle(obstructed: ImageWalk):
     masks = ImageWalkExaminer(obstructed, tau=3).masks(clip)
     assert clip.true_pose[0, 3:].tolist() == [[2, 3], [1, 3], [1, 4], [1, 4], [1, 4], [1, 3]]
     assert masks["unhindered"].tolist() == [[True, False, False, False, False, False]]
-    free = ImageWalkExaminer(obstructed, tau=3)._unhindered(clip)
+    free = ImageWalkExaminer(obstructed, tau=3).unhindered(clip)
     assert free.tolist() == [[True, True, True, True, False, False]]
 
 
 def test_the_edge_of_the_image_is_no_obstacle(obstructed: ImageWalk):
     clip = blocked_at(obstructed, [STAY, LEFT, LEFT, LEFT, LEFT])
-    assert ImageWalkExaminer(obstructed, tau=1)._unhindered(clip).all()
+    assert ImageWalkExaminer(obstructed, tau=1).unhindered(clip).all()
 
 
 def test_nobody_is_asked_for_what_came_after_a_slip(world: ImageWalk):
     slippery = Slipping(world, SlipConfig(probability=0.2))
     clip = record(slippery, PoissonWalker(), 6, 30, torch.Generator().manual_seed(0))
-    free = ImageWalkExaminer(world, TAU, slips=slippery)._unhindered(clip)
+    free = ImageWalkExaminer(slippery, TAU).unhindered(clip)
     for now, slipped in zip(free.tolist(), slippery.slipped[:, TAU:].tolist(), strict=True):
         first = slipped.index(True) if any(slipped) else len(slipped)
         assert now == [t < first for t in range(len(slipped))]
@@ -169,3 +175,14 @@ def test_poses_of_any_other_space_are_brought_into_cells(world: ImageWalk, clip:
     examiner = ImageWalkExaminer(world, TAU)
     examiner.note(clip, walk, clip.x[:, TAU:])
     torch.testing.assert_close(examiner.in_world(walk), from_start, atol=1e-4, rtol=0)
+
+
+def test_r2_at_steps_that_can_be_known_forgives_what_came_after_an_obstacle(obstructed: ImageWalk):
+    clip = blocked_at(obstructed, [RIGHT, RIGHT, LEFT, RIGHT, UP, RIGHT, RIGHT, DOWN, LEFT])
+    walk = clip.true_pose - clip.true_start[:, None]
+    walk[:, 7:] += 5.0  # from the obstacle on, nobody can know
+    examiner = ImageWalkExaminer(obstructed, 3, metric=True)
+    examiner.note(clip, walk, clip.x[:, 3:])
+    scores = examiner.scores()
+    assert scores["pose_r2_unhindered"] == pytest.approx(1)
+    assert scores["pose_r2"] < 0.5

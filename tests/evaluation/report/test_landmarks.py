@@ -48,7 +48,7 @@ def test_a_model_without_landmarks_has_no_section():
 @pytest.mark.parametrize("rooms", [False, True])
 def test_a_model_with_landmarks_has_its_figures_and_its_numbers_in_words(rooms: bool):
     page = "".join(landmarks.sections({"landmarks": scores(rooms)}))
-    assert re.findall(r'role="img" aria-label="([^"]+)"', page) == ["landmarks over time", "whereabouts"]
+    assert re.findall(r'role="img" aria-label="([^"]+)"', page) == ["landmarks over time", "localisation"]
     assert "no slip 90.0%, 95.0% and 20.0%; 5% slip 90.0%, 95.0% and 20.0%" in page
     assert ("bumps, no slip 90.0%, 95.0% and 20.0%" in page) == rooms
     assert "right for 80.0% of 10" in page and "12.5% of 6 pictures of other places" in page
@@ -56,7 +56,7 @@ def test_a_model_with_landmarks_has_its_figures_and_its_numbers_in_words(rooms: 
 
 
 def test_counts_stand_in_the_reliability_diagram():
-    text = svg(landmark_plots.whereabouts(scores()), "whereabouts")
+    text = svg(landmark_plots.localisation(scores()), "localisation")
     assert len(re.findall(r">[0-9]</text>", text)) >= 10
 
 

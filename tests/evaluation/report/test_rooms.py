@@ -10,13 +10,11 @@ import numpy as np
 import pytest
 import torch
 from imageio_ffmpeg import count_frames_and_secs
-from jaxtyping import TypeCheckError
 
-from gtmsm.errors import InputError
+from gtmsm.evaluation.columns import CONTROLS, COPY
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.report import rooms_plots, write_report
+from gtmsm.evaluation.report import rooms, rooms_plots, write, write_report
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
-from gtmsm.evaluation.table import CONTROLS, COPY
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.textures import load_textures
@@ -132,9 +130,9 @@ def test_headlines_are_the_scores_and_the_distances_to_the_controls(walking_page
     assert "25% of the predicted steps are near a memorised pose" in walking_page
 
 
-def test_no_distance_has_no_sign(walking: RoomsGallery, tmp_path: Path):
-    values = scores() | {"psnr_pooled": 23.4999}
-    assert card(page_of(tmp_path / "report.html", values, walking), "Against true poses") == "0.00"
+def test_no_distance_has_no_sign(walking: RoomsGallery):
+    cards = rooms._cards(scores() | {"psnr_pooled": 23.4999}, walking)
+    assert [card.number for card in cards if card.name == "Against true poses"] == ["0.00"]
 
 
 def test_the_page_reaches_for_nothing_outside_itself_and_runs_nothing(walking_page: str):
@@ -175,15 +173,13 @@ def test_every_action_has_its_true_and_its_learned_displacement(walking_page: st
         assert re.findall(r"<td>([^<]*)</td>", cells) == ["0.060", "0.061", "0.000", "0.001", "8.6°", "8.7°"]
 
 
-def test_colours_of_rooms_are_shown_only_where_there_are_several(
-    walking: RoomsGallery, walking_page: str, tmp_path: Path
-):
+def test_colours_of_rooms_are_shown_only_where_there_are_several(walking: RoomsGallery, walking_page: str):
     assert "colour" not in re.sub(r"over colours|colour-scheme|<style>.*?</style>", "", walking_page, flags=re.DOTALL)
     more = {"floor_colour_error": 12.34, "wall_colour_error": 20.0, "psnr_seen_rooms": 24.0}
-    page = page_of(tmp_path / "report.html", scores(**more), walking)
-    assert card(page, "Floor colour off") == "12.3"
-    assert "floor colour<small>1/255</small>" in page
-    assert "Rooms seen</b>" in page
+    cards = {card.name: card.number for card in rooms._cards(scores(**more), walking)}
+    assert cards["Floor colour off"] == "12.3"
+    assert "floor colour<small>1/255</small>" in write._table(scores(**more))
+    assert "Rooms seen</b>" in "".join(rooms.reading(scores(**more)))
 
 
 def test_scores_may_be_few(walking: RoomsGallery, tmp_path: Path):
@@ -193,24 +189,12 @@ def test_scores_may_be_few(walking: RoomsGallery, tmp_path: Path):
     assert card(page, "Against copying") == "–"
 
 
-def test_stretches_share_a_line_until_it_holds_sixteen_frames():
-    lines = rooms_plots.strip_lines(((34, 41), (70, 77), (284, 299), (396, 415)))
-    assert [[(piece[0], piece[-1]) for piece in line] for line in lines] == [
-        [(34, 41), (70, 77)], [(284, 299)], [(396, 411)], [(412, 415)],
-    ]  # fmt: skip
-
-
 def test_inferred_headings_are_compared_within_the_same_full_turn():
     true = np.linspace(0, 9, 50)
     wrapped = (true + 0.1 + np.pi) % (2 * np.pi) - np.pi - 4 * np.pi
     unwrapped_true, inferred = rooms_plots._unwrapped(true, wrapped)
     np.testing.assert_allclose(unwrapped_true, true)
     np.testing.assert_allclose(inferred, true + 0.1)
-
-
-def test_a_stretch_that_is_not_predicted_is_refused(walking: RoomsGallery):
-    with pytest.raises((InputError, TypeCheckError), match="steps 30 to 35 are not predicted: those are 34 to 43"):
-        replace(walking, strips=((30, 35),))
 
 
 def test_a_map_film_has_a_frame_per_predicted_step_and_the_arrows_in_their_colours(walking: RoomsGallery):

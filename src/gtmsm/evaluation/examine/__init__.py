@@ -1,7 +1,22 @@
-"""What is particular to scoring each kind of world."""
+"""What is particular to scoring each kind of world: one examiner for each."""
 
+from gtmsm.errors import InputError
 from gtmsm.evaluation.examine.examiner import Examiner
 from gtmsm.evaluation.examine.image_walk import ImageWalkExaminer
 from gtmsm.evaluation.examine.rooms import RoomsExaminer
+from gtmsm.worlds.image_walk import ImageWalk
+from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.slip import unwrapped
+from gtmsm.worlds.world import World
 
-__all__ = ["Examiner", "ImageWalkExaminer", "RoomsExaminer"]
+__all__ = ["Examiner", "ImageWalkExaminer", "RoomsExaminer", "examiner_for"]
+
+EXAMINERS: dict[type, type[Examiner]] = {ImageWalk: ImageWalkExaminer, Rooms: RoomsExaminer}
+
+
+def examiner_for(world: World, tau: int, metric: bool = False) -> Examiner:
+    """The examiner of this kind of world, for walks of which tau steps are memorised; `metric`: see `Examiner`."""
+    kind = type(unwrapped(world))
+    if kind not in EXAMINERS:
+        raise InputError(f"walks in a {kind.__name__} cannot be scored; give an ImageWalk or Rooms")
+    return EXAMINERS[kind](world, tau, metric)

@@ -1,58 +1,178 @@
-"""What scoring needs to know of a kind of world."""
+"""What scoring needs to know of a kind of world, and what is the same in all of them."""
 
-from typing import Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from dataclasses import replace
+from typing import Any, ClassVar, TypeAlias
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
-from gtmsm.evaluation.gallery import Gallery, RoomsGallery
+from gtmsm.data.store import Chart
+from gtmsm.evaluation.gallery import Gallery
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.pose import space_of
+from gtmsm.worlds.slip import SlipConfig, Slipping, slipping, unwrapped
+from gtmsm.worlds.walkers import Walker
+from gtmsm.worlds.world import World
+
+EXAMPLES = 4
+"""Clips kept for people."""
+
+Walked: TypeAlias = Float[Tensor, "batch time S"]
+"""Poses of a model, from the start of each walk."""
+Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
+FrameErrors: TypeAlias = dict[str, Float[Tensor, "batch future"]]
+Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
+"""By name."""
 
 
-@runtime_checkable
-class Examiner(Protocol):
-    """What is particular to a kind of world; it looks at the walk that was recorded last."""
+class Examiner(ABC):
+    """Scores walks of one kind of world; it looks at the walk that was recorded last.
 
+    Poses are compared as they lie from the start of their walk: of a model that is `metric` as they are, in the
+    world's units; of any other after the linear map that fits best.
+    """
+
+    unit: ClassVar[str]
+    """Of errors in position."""
+    right: ClassVar[str]
+    """What counts as knowing where one is."""
+    exact: ClassVar[bool]
+    """Whether places are exactly the same or not: only then can a retrieval be right."""
     privileges: str
     """What a model was given beyond frames and actions."""
     poses: str
     """How inferred poses are compared with true ones."""
+    world: Any
+    """Without its slips."""
+
+    def __init__(self, world: World, tau: int, metric: bool = False) -> None:
+        """For walks in `world` of which tau steps are memorised; `metric`: the model's poses are in its units."""
+        self.world, self.tau, self.metric = unwrapped(world), tau, metric
+        self.slips = world if isinstance(world, Slipping) else None
+        self._examples: dict[str, Any] = {}
+
+    # ---- places
+
+    @property
+    @abstractmethod
+    def where(self) -> Int[Tensor, "n"]:
+        """The number of each agent's place."""
+
+    @abstractmethod
+    def same_place(
+        self, past: Float[Tensor, "n before D"], now: Float[Tensor, "n time D"]
+    ) -> Bool[Tensor, "n time before"]:
+        """Which true poses of the past each present one is at or near."""
 
     def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """Which predicted steps are at a memorised place."""
+        return self.same_place(clip.true_pose[:, : self.tau], clip.true_pose[:, self.tau :]).any(-1)
 
     def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
-        """Whether what was retrieved is right; None where places are never exactly the same."""
+        """Whether each memory entry retrieved was recorded at the present place; None where places are not exact."""
+        if not self.exact:
+            return None
+        same = self.same_place(clip.true_pose[:, : self.tau], clip.true_pose[:, self.tau :])
+        return same.gather(2, retrieved.long()[..., None])[..., 0]
 
+    @abstractmethod
     def true_places(self, clip: Clip) -> Float[Tensor, "batch time P"]:
-        """Where the agent was, in coordinates in which it is near or far."""
+        """Where the agent was, in coordinates in which near is similar."""
 
-    def known_places(
-        self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
-    ) -> Float[Tensor, "batch time P"]:
-        """The same in the coordinates of the model, whose own belief is `walk`."""
+    @abstractmethod
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time P"]:
+        """The same in the coordinates of a model, which believes to have walked `walk`."""
 
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
+    def move_in(self, generator: torch.Generator) -> None:
+        """Put new agents anywhere into the places where agents are now."""
+        self._move_in(generator)
+        if self.slips is not None:
+            self.slips.slip_by(generator)
+
+    @abstractmethod
+    def _move_in(self, generator: torch.Generator) -> None: ...
+
+    def slippery(self, probability: float) -> World:
+        """The same world where actions slip with another probability."""
+        config = SlipConfig() if self.slips is None else self.slips.config
+        return slipping(self.world, replace(config, probability=probability))
+
+    def clumsy(self, walker: Walker) -> Walker | None:
+        """The walker, if it took no care of what is in its way; None where that makes no difference."""
+        return None
+
+    # ---- errors
+
+    @abstractmethod
+    def errors(self, believed: Float[Tensor, "n time D"], true: Float[Tensor, "n time D"]) -> Errors:
+        """Errors of poses by name, both from the start; headings in degrees."""
+
+    @abstractmethod
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
+        """Whether these errors are small enough to be `right`."""
+
+    def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
+        """Whether they are within the tolerances that the model learned to be sure of."""
+        return self.within(errors)
+
+    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
         """More errors of predicted frames, by name."""
+        return {}
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def masks(self, clip: Clip) -> Masks:
         """Steps of special interest, by name; what `judge` finds is averaged over the first of them."""
+        return {}
 
-    def note(
-        self,
-        clip: Clip,
-        walk: Float[Tensor, "batch time S"],
-        imagined: Tensor,
-        reckoned: Float[Tensor, "batch time S"] | None = None,
-    ) -> None:
-        """Take a batch of walks to heart, for `scores` and `gallery`; `reckoned`: by actions alone."""
+    # ---- walks
 
+    def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
+        """Add a batch of walks to `scores`, the first few also to `gallery`; `reckoned`: poses by actions alone."""
+        self._add(clip, walk, reckoned)
+        if not self._examples:
+            some = slice(EXAMPLES)
+            parts = {
+                "truth": clip.x[:, self.tau :],
+                "imagined": imagined,
+                "true_pose": clip.true_pose,
+                "seen": self.revisited(clip),
+                "inferred_pose": self._shown(clip, walk),
+            }
+            self._examples = {name: part[some].cpu().numpy() for name, part in parts.items()}
+            self._examples |= self._scenes(clip[some])
+
+    @abstractmethod
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
+        """Keep what `scores` needs."""
+
+    @abstractmethod
+    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time D"]:
+        """Inferred poses as the gallery has them."""
+
+    @abstractmethod
+    def _scenes(self, clip: Clip) -> dict[str, Any]:
+        """More of the first few clips, for the gallery."""
+
+    @abstractmethod
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch D"]:
         """Poses of the model from the start of its walk, in the world's units; after `note`."""
 
+    @abstractmethod
     def scores(self) -> dict[str, Any]:
         """Of all walks noted: how well poses were inferred."""
 
-    def gallery(self, model: WorldModel) -> Gallery | RoomsGallery:
+    @abstractmethod
+    def gallery(self, model: WorldModel) -> Gallery:
         """The first few walks noted, for people."""
+
+    @abstractmethod
+    def chart(self) -> Chart:
+        """The place of the first agent from above."""
+
+
+def from_start(start: Float[Tensor, "n D"], pose: Float[Tensor, "n time D"]) -> Float[Tensor, "n time D"]:
+    """Poses as they lie from a start."""
+    return space_of(pose.shape[-1]).displacement(start[:, None], pose)

@@ -1,32 +1,43 @@
-"""What is particular to scoring walks over images: exact revisits, cells, walls, obstacles."""
+"""Scoring walks over images: cells that are the same or not, walls, obstacles."""
 
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
+from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.gallery import Gallery, WayFound
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Walked
+from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
-from gtmsm.worlds.image_walk import MOVES, ImageWalk, draw_windows
-from gtmsm.worlds.slip import Slipping
+from gtmsm.worlds.image_walk import MOVES, ImageWalk, draw_windows, hatched
+from gtmsm.worlds.world import World
 
 HALF_A_CELL = 0.5
-"""Whoever is that near to the true cell is in it."""
-EXAMPLES = 4
+"""A position this near to the true cell is in it."""
 ZOOM = 8
+"""Pixels of a map per pixel of an image."""
+IN_A_STRIP = 8
+LATE = 208
+"""Predicted step at which the paper's second strip begins (t = 464)."""
 
 
-class ImageWalkExaminer:
-    """Cells are the same or not; a pose space is right up to an affine map, or counts cells from the start."""
+class ImageWalkExaminer(Examiner):
+    """A pose space is right up to an affine map, or counts cells from the start."""
 
-    def __init__(self, world: ImageWalk, tau: int, metric: bool = False, slips: Slipping | None = None) -> None:
-        """For walks in `world`, where actions may go wrong as `slips` says; `metric`: poses are in cells."""
-        self.world, self.tau, self.metric, self.slips = world, tau, metric, slips
-        self.can_be_hindered = world.config.obstacles > 0 or slips is not None
+    unit = "cells"
+    right = "within half a cell"
+    exact = True
+    world: ImageWalk
+
+    def __init__(self, world: World, tau: int, metric: bool = False) -> None:
+        """See `Examiner`."""
+        super().__init__(world, tau, metric)
+        self.can_be_hindered = self.world.config.obstacles > 0 or self.slips is not None
         learned_from = "true displacements as targets while training; " if metric else "no displacement loss, "
         self.privileges = f"fixed start; {learned_from}no true poses, no labels of walls"
         self.poses = (
@@ -34,133 +45,152 @@ class ImageWalkExaminer:
             if metric
             else "R² of true positions after one affine map of the inferred ones"
         )
-        self._true: list[Tensor] = []
-        self._start: list[Tensor] = []
-        self._inferred: list[Tensor] = []
-        self._reckoned: list[Tensor] = []
-        self._free: list[Tensor] = []
+        self._noted: list[tuple[Tensor, ...]] = []
         self._compares = self.can_be_hindered
-        self._examples: dict[str, Any] = {}
-        self._solid: Tensor
 
-    def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """Which predicted steps are at a memorised cell."""
-        return metrics.revisited(clip.true_pose, self.tau)
+    @property
+    def where(self) -> Int[Tensor, "n"]:
+        """Images."""
+        return self.world.image
 
-    def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"]:
-        """Whether what was retrieved was recorded at the present cell."""
-        return metrics.hits(clip.true_pose, self.tau, retrieved)
+    def same_place(
+        self, past: Float[Tensor, "n before 2"], now: Float[Tensor, "n time 2"]
+    ) -> Bool[Tensor, "n time before"]:
+        """The very same cell."""
+        return (past[:, None] == now[:, :, None]).all(-1)
 
     def true_places(self, clip: Clip) -> Float[Tensor, "batch time 2"]:
         """Cells."""
         return clip.true_pose
 
-    def known_places(
-        self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
-    ) -> Float[Tensor, "batch time 2"]:
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 2"]:
         """Cells: places as good as any that the model may find."""
         return clip.true_pose
 
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
-        """Nothing beyond what is scored everywhere."""
-        return {}
+    def _move_in(self, generator: torch.Generator) -> None:
+        """Any free cell is as likely as any other."""
+        world, cells = self.world, self.world.config.cells
+        free = (~world.solid).flatten(1).float().to(generator.device)
+        chosen = torch.multinomial(free, 1, generator=generator)[:, 0]
+        cell = torch.stack([chosen // cells, chosen % cells], dim=-1)
+        world.place(world.image, cell, world.solid if world.config.obstacles else None)
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def errors(self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]) -> Errors:
+        """Distances."""
+        return {"position_error": (believed - true).norm(dim=-1)}
+
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
+        """Within half a cell; that is also all a model can claim, whose own units may be any."""
+        return errors["position_error"] <= HALF_A_CELL
+
+    def masks(self, clip: Clip) -> Masks:
         """Where steps can fail: steps at memorised cells before any predicted one failed, which nobody can know."""
         if not self.can_be_hindered:
             return {}
-        return {"unhindered": self.revisited(clip) & self._unhindered(clip)}
+        return {"unhindered": self.revisited(clip) & self.unhindered(clip)}
 
-    def note(
-        self,
-        clip: Clip,
-        walk: Float[Tensor, "batch time S"],
-        imagined: Tensor,
-        reckoned: Float[Tensor, "batch time S"] | None = None,
-    ) -> None:
-        """Keep poses, and the first few clips to show."""
-        self._compares |= reckoned is not None
-        self._true.append(clip.true_pose.cpu())
-        self._start.append(clip.true_start[:, None].cpu())
-        self._inferred.append(walk.cpu())
-        self._reckoned.append((walk if reckoned is None else reckoned).cpu())
-        self._free.append(self._unhindered(clip).cpu())
-        if not self._examples:
-            self._examples = _examples(self.world, clip, imagined, walk.cpu(), self.tau)
-            self._solid = self.world.solid[:EXAMPLES].cpu()
-
-    def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 2"]:
-        """Poses of the model from the start of its walk, in cells; after `note`."""
-        if self.metric:
-            return walk
-        true, start, inferred = (torch.cat(part) for part in (self._true, self._start, self._inferred))
-        return metrics.affine_fit(inferred, true - start)(walk.cpu()).to(walk)
-
-    def scores(self) -> dict[str, Any]:
-        """How well the inferred positions explain the true ones and, where steps can fail, how often they are right."""
-        true, start, inferred = (torch.cat(part) for part in (self._true, self._start, self._inferred))
-        r2 = metrics.explained(inferred + start, true) if self.metric else metrics.affine_fit(inferred, true).r2
-        if not self._compares:
-            return {"pose_r2": r2}
-        free = torch.cat(self._free)
-        past = torch.ones_like(true[:, : self.tau, 0], dtype=torch.bool)
-        scores: dict[str, Any] = {"pose_r2": r2}
-        for prefix, walk in (("", inferred), ("dead_reckoning_", torch.cat(self._reckoned))):
-            off = (self.in_world(walk) + start - true).norm(dim=-1)
-            right = off <= HALF_A_CELL
-            scores |= {
-                f"{prefix}position_within_half_cell_memorised": metrics.share(right[:, : self.tau], past),
-                f"{prefix}position_within_half_cell_predicted": metrics.share(right[:, self.tau :], free),
-                f"{prefix}position_error_by_step": off.double().mean(0).tolist(),
-            }
-        return scores | {"unhindered_fraction": free.double().mean().item()}
-
-    def gallery(self, model: WorldModel) -> Gallery:
-        """What to show."""
-        true, start, inferred = (torch.cat(part) for part in (self._true, self._start, self._inferred))
-        into = metrics.affine_fit(true, inferred)
-        if self.metric:
-            into = metrics.AffineFit(torch.eye(2, dtype=torch.float64), -start[0, 0].double(), 1.0)
-        way = self._way_found(start) if self._compares else None
-        return Gallery(
-            **self._examples, **_learned_motion(model, self.world, into, inferred), metric=self.metric, way=way
-        )
-
-    def _unhindered(self, clip: Clip) -> Bool[Tensor, "batch future"]:
+    def unhindered(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """The predicted steps before the first at which an obstacle was in the way or an action slipped."""
         failed = torch.zeros_like(clip.true_pose[..., 0], dtype=torch.bool)
         if self.world.config.obstacles:
             failed |= self.world.blocked
         if self.slips is not None:
             failed |= self.slips.slipped
-        return metrics.before_first(failed[:, self.tau :])
+        return failed[:, self.tau :].cumsum(1) == 0
 
-    def _way_found(self, start: Float[Tensor, "clips 1 2"]) -> WayFound:
-        """Of the example clips: obstacles, and paths in cells."""
-        count = len(self._solid)
-        seen_from = torch.from_numpy(self._examples["true_pose"])[:, self.tau - 1 : self.tau].long()
-        scenes = [
-            draw_windows(torch.from_numpy(picture), cell, self.world.config, ZOOM, solid)[0]
-            for picture, cell, solid in zip(self._examples["images"], seen_from, self._solid, strict=True)
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
+        self._compares |= reckoned is not None
+        by_actions = walk if reckoned is None else reckoned
+        parts = (clip.true_pose, clip.true_start[:, None], walk, by_actions, self.unhindered(clip))
+        self._noted.append(tuple(part.cpu() for part in parts))
+
+    def _shown(self, clip: Clip, walk: Walked) -> Walked:
+        return walk
+
+    def _scenes(self, clip: Clip) -> dict[str, Any]:
+        world, last = self.world, clip.true_pose[:, self.tau - 1]
+        pictures, solid = world.picture()[: len(last)], world.solid[: len(last)]
+        framed = [
+            draw_windows(picture, cell[None], world.config, ZOOM, taken)[0]
+            for picture, cell, taken in zip(pictures, last.long(), solid, strict=True)
         ]
-        believed, reckoned = (
-            (self.in_world(part[0][:count]) + start[:count]).numpy() for part in (self._inferred, self._reckoned)
+        return {
+            "images": pictures.cpu().numpy(),
+            "view_corner": world.config.corner(last).cpu().numpy(),
+            "solid": solid.cpu().numpy(),
+            "scenes": torch.stack(framed).cpu().numpy(),
+        }
+
+    def _all(self) -> tuple[Tensor, ...]:
+        """True poses, starts, inferred poses, poses by actions alone, and unhindered steps, of all walks noted."""
+        return tuple(torch.cat(parts) for parts in zip(*self._noted, strict=True))
+
+    def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 2"]:
+        """In cells from the start."""
+        if self.metric:
+            return walk
+        true, start, inferred, _, _ = self._all()
+        return metrics.affine_fit(inferred, true - start)(walk.cpu()).to(walk)
+
+    def scores(self) -> dict[str, Any]:
+        """R² of positions and, where steps can fail, how often positions are right, at steps that can be known."""
+        true, start, inferred, reckoned, free = self._all()
+        memorised = torch.ones_like(true[:, : self.tau, 0], dtype=torch.bool)
+        scores: dict[str, Any] = {"pose_r2": self._r2(true, start, inferred, None)}
+        if not self._compares:
+            return scores
+        scores["pose_r2_unhindered"] = self._r2(true, start, inferred, torch.cat([memorised, free], 1))
+        for prefix, walk in (("", inferred), ("dead_reckoning_", reckoned)):
+            errors = self.errors(self.in_world(walk) + start, true)
+            right, off = self.within(errors), errors["position_error"]
+            scores |= {
+                f"{prefix}position_within_half_cell_memorised": metrics.mean_where(right[:, : self.tau], memorised),
+                f"{prefix}position_within_half_cell_predicted": metrics.mean_where(right[:, self.tau :], free),
+                f"{prefix}position_error_by_step": off.double().mean(0).tolist(),
+            }
+        return scores | {"unhindered_fraction": free.double().mean().item()}
+
+    def _r2(self, true: Tensor, start: Tensor, inferred: Tensor, mask: Tensor | None) -> float:
+        """R² of positions, over the steps in the mask or all."""
+        moved = inferred + start if self.metric else inferred
+        guess, truth = (moved, true) if mask is None else (moved[mask], true[mask])
+        return metrics.explained(guess, truth) if self.metric else metrics.affine_fit(guess, truth).r2
+
+    def gallery(self, model: WorldModel) -> ImageGallery:
+        """Positions, walls and moves, all in the inferred space."""
+        true, start, inferred, reckoned, _ = self._all()
+        parts = dict(self._examples)
+        solid, scenes = parts.pop("solid"), parts.pop("scenes")
+        into, way, count = metrics.affine_fit(true, inferred), None, len(solid)
+        if self.metric:
+            into = metrics.AffineFit(torch.eye(2, dtype=torch.float64), -start[0, 0].double(), 1.0)
+        if self._compares:
+            paths = ((self.in_world(walk[:count]) + start[:count]).numpy() for walk in (inferred, reckoned))
+            way = WayFound(solid, scenes, *paths)
+        return ImageGallery(
+            **parts,
+            **_learned_motion(model, self.world, into, inferred),
+            tau=self.tau,
+            strips=strips(self.tau, parts["truth"].shape[1]),
+            metric=self.metric,
+            way=way,
         )
-        return WayFound(self._solid.numpy(), torch.stack(scenes).numpy(), believed, reckoned)
+
+    def chart(self) -> Chart:
+        """The image, enlarged, with solid cells hatched."""
+        world, config = self.world, self.world.config
+        large = world.picture()[0].repeat_interleave(ZOOM, 1).repeat_interleave(ZOOM, 2)
+        picture = hatched(large, config, ZOOM, world.solid[0])
+        middle, step = ZOOM * (config.margin + config.crop / 2), float(ZOOM * config.stride)
+        pixels = (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
+        return Chart(pixels, np.array([middle, middle]), np.array([[0.0, step], [step, 0.0]]))
 
 
-def _examples(world: ImageWalk, clip: Clip, imagined: Tensor, walk: Tensor, tau: int) -> dict[str, Any]:
-    """The first few clips of a batch that was just recorded in `world`."""
-    some = slice(EXAMPLES)
-    return {
-        "images": world.picture()[some].cpu().numpy(),
-        "truth": clip.x[some, tau:].cpu().numpy(),
-        "imagined": imagined[some].cpu().numpy(),
-        "true_pose": clip.true_pose[some].cpu().numpy(),
-        "inferred_pose": walk[some].numpy(),
-        "tau": tau,
-        "view_corner": world.config.corner(clip.true_pose[some, tau - 1]).cpu().numpy(),
-    }
+def strips(tau: int, future: int) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
+    count = min(IN_A_STRIP, future)
+    late = tau + min(LATE, future - count + 1)
+    return (tau + 1, tau + count), (late, late + count - 1)
 
 
 def _learned_motion(
@@ -171,7 +201,6 @@ def _learned_motion(
     assert isinstance(motion, Free)
     far = world.config.cells - 0.5
     corners = torch.tensor([[-0.5, -0.5], [-0.5, far], [far, far], [far, -0.5]])
-    moves = torch.tensor(MOVES, dtype=torch.float64)
     low, high = inferred.flatten(0, 1).amin(0), inferred.flatten(0, 1).amax(0)
     margin = 1.5 * motion.M.detach().cpu().norm(dim=0).max()
     xs, ys = (torch.linspace(float(a), float(b), 160) for a, b in zip(low - margin, high + margin, strict=True))
@@ -187,5 +216,5 @@ def _learned_motion(
         "wall_ys": ys.numpy(),
         "wall_values": values.numpy(),
         "walls": into(corners.double()).float().numpy(),
-        "true_displacement": (moves @ into.matrix).float().numpy(),
+        "true_displacement": (torch.tensor(MOVES, dtype=torch.float64) @ into.matrix).float().numpy(),
     }

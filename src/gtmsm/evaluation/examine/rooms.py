@@ -1,38 +1,55 @@
-"""What is particular to scoring walks through rooms: poses in the start's frame, headings, colours of rooms."""
+"""Scoring walks through rooms: poses with a heading in the start's frame, colours of rooms."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
+from gtmsm.data.store import Chart
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, FrameErrors, Masks, Walked, from_start
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.pose import PlaneWithHeading
+from gtmsm.worlds.floor_map import SHARP
 from gtmsm.worlds.rooms import Rooms
+from gtmsm.worlds.scavenger import ScavengerWalker
+from gtmsm.worlds.walkers import Walker
+from gtmsm.worlds.world import World
 
 SPACE = PlaneWithHeading()
 NEAR = 0.25
 """Units within which a pose counts as revisited ..."""
 NEAR_TURN = math.radians(8)
 """... if its heading is within this, too: less than one step of a rotating agent."""
+NEAR_IN_WIDTHS = 0.05
+"""A position is right within this fraction of the room's width ..."""
+RIGHT_TURN = 10.0
+"""... if its heading is within as many degrees."""
 LATE = 400
-"""Frames after this step are scored apart, where a clip is long enough (App. C shows 396 to 411)."""
+"""Frames after this step have a score of their own, where a clip is long enough (App. C shows 396 to 411)."""
 SHOWN = {(33, 78): ((34, 41), (70, 77)), (150, 300): ((284, 299),), (150, 450): ((396, 411),)}
-"""The stretches of time steps that the paper shows, by tau and T; of other clips the last are shown."""
+"""The runs of time steps that the paper shows, by tau and T; of other clips the last are shown."""
 LAST = 16
-EXAMPLES = 4
 
 
-class RoomsExaminer:
+class RoomsExaminer(Examiner):
     """Poses are compared in the frame of each walk's own start: where a room lies on a map cannot be known."""
 
-    def __init__(self, world: Rooms, tau: int, horizon: int, metric: bool) -> None:
-        """For walks in `world` of which tau steps are memorised; `metric`: poses are in the world's units."""
-        self.world, self.tau, self.horizon, self.metric = world, tau, horizon, metric
+    unit = "wall heights"
+    right = f"within {100 * NEAR_IN_WIDTHS:.0f}% of the room's width and {RIGHT_TURN:.0f}°"
+    exact = False
+    world: Rooms
+
+    def __init__(self, world: World, tau: int, metric: bool = False) -> None:
+        """See `Examiner`."""
+        super().__init__(world, tau, metric)
         self.privileges = "the agent's start is the origin; " + (
             "true displacements as targets while training (section 4.2.2)" if metric else "no displacement loss"
         )
@@ -41,36 +58,63 @@ class RoomsExaminer:
             if metric
             else "after the best linear map of positions and sign of headings, which actions alone cannot tell"
         )
-        self._fit: tuple[Tensor, float] | None = None
-        self._heading: list[Tensor] = []
-        self._position: list[Tensor] = []
-        self._relative: list[Tensor] = []
-        self._examples: dict[str, Any] = {}
+        self._fit: tuple[Tensor, Tensor, float] | None = None
+        self._errors: list[dict[str, Tensor]] = []
 
-    def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """Which predicted steps are at a pose near a memorised one."""
-        past, future = clip.true_pose[:, None, : self.tau], clip.true_pose[:, self.tau :, None]
-        near = (future - past)[..., :2].norm(dim=-1) <= NEAR
-        return (near & (wrapped((future - past)[..., 2]).abs() <= NEAR_TURN)).any(-1)
+    @property
+    def where(self) -> Int[Tensor, "n"]:
+        """Floor plans."""
+        return self.world.where
 
-    def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> None:
-        """No two poses are exactly the same."""
-        return None
+    def same_place(
+        self, past: Float[Tensor, "n before 3"], now: Float[Tensor, "n time 3"]
+    ) -> Bool[Tensor, "n time before"]:
+        """Near enough to see nearly the same; no two poses are exactly the same."""
+        step = now[:, :, None] - past[:, None]
+        return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
     def true_places(self, clip: Clip) -> Float[Tensor, "batch time 4"]:
         """x, y, cos and sin, in the start's frame."""
-        return SPACE.place(_from_start(clip))
+        return SPACE.place(from_start(clip.true_start, clip.true_pose))
 
-    def known_places(
-        self, model: WorldModel, clip: Clip, walk: Float[Tensor, "batch time S"]
-    ) -> Float[Tensor, "batch time 4"]:
-        """True poses as the model would have them."""
-        matrix, sign = self._fitted(clip, walk)
-        pose = _from_start(clip)
-        xy = pose[..., :2] @ torch.linalg.pinv(matrix).to(pose)
-        return SPACE.place(torch.cat([xy, sign * pose[..., 2:]], dim=-1))
+    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 4"]:
+        """True poses as the model would have them: by the least-squares map of true positions onto the model's."""
+        _, into_model, sign = self._fitted(clip, walk)
+        pose = from_start(clip.true_start, clip.true_pose)
+        return SPACE.place(torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1))
 
-    def judge(self, clip: Clip, frames: Tensor) -> dict[str, Float[Tensor, "batch future"]]:
+    def _move_in(self, generator: torch.Generator) -> None:
+        """At rest on free spots, facing anywhere."""
+        place, spots = self.world.where, self.world.plans.spots
+        spot = torch.randint(spots.shape[1], place.shape, device=generator.device, generator=generator)
+        heading = 2 * math.pi * torch.rand(len(place), 1, device=generator.device, generator=generator)
+        self.world.place(place, torch.cat([spots[place, spot.to(place.device)], heading.to(spots.device)], dim=1))
+
+    def clumsy(self, walker: Walker) -> Walker | None:
+        """Of walkers from object to object: one that goes straight into what is in the way."""
+        if not isinstance(walker, ScavengerWalker):
+            return None
+        return ScavengerWalker(replace(walker.config, may_bump=True))
+
+    def errors(self, believed: Float[Tensor, "n time 3"], true: Float[Tensor, "n time 3"]) -> Errors:
+        """Headings, and distances, also in widths of the room."""
+        off = (believed - true)[..., :2].norm(dim=-1)
+        return {
+            "heading_error": wrapped(believed[..., 2] - true[..., 2]).abs().rad2deg(),
+            "position_error": off,
+            "position_error_relative": off / self.world.width[:, None],
+        }
+
+    def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
+        """Near, and facing the right way."""
+        return (errors["position_error_relative"] <= NEAR_IN_WIDTHS) & (errors["heading_error"] <= RIGHT_TURN)
+
+    def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
+        """Within the tolerances that the model learned to be sure of."""
+        turn = errors["heading_error"] <= settings.tolerance_turn
+        return turn & (errors["position_error"] <= settings.tolerance)
+
+    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
         """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
         if not self._several_rooms:
             return {}
@@ -85,7 +129,7 @@ class RoomsExaminer:
             for name, part in rows.items()
         }
 
-    def masks(self, clip: Clip) -> dict[str, Bool[Tensor, "batch future"]]:
+    def masks(self, clip: Clip) -> Masks:
         """Where there are several rooms: steps in one that was left after it was memorised, and entered again; steps in
         any that was walked in while memorising; those of them after 400."""
         if not self._several_rooms:
@@ -106,52 +150,34 @@ class RoomsExaminer:
             "seen_rooms_late": seen & late,
         }
 
-    def note(
-        self,
-        clip: Clip,
-        walk: Float[Tensor, "batch time S"],
-        imagined: Tensor,
-        reckoned: Float[Tensor, "batch time S"] | None = None,
-    ) -> None:
-        """Compare poses with the truth; keep the first few clips to show."""
+    def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         self._fitted(clip, walk)
-        true, believed = _from_start(clip), self.in_world(walk)
-        self._heading.append(wrapped(believed[..., 2] - true[..., 2]).abs().rad2deg().cpu())
-        off = (believed - true)[..., :2].norm(dim=-1)
-        self._position.append(off.cpu())
-        self._relative.append((off / self.world.width[:, None]).cpu())
-        if self._examples:
-            return
-        some = slice(min(EXAMPLES, len(walk)))
-        self._examples = {
-            "truth": clip.x[some, self.tau :].cpu().numpy(),
-            "imagined": imagined[some].cpu().numpy(),
-            "true_pose": clip.true_pose[some].cpu().numpy(),
-            "inferred_pose": SPACE.step(clip.true_start[:, None], believed)[some].cpu().numpy(),
-            "seen": self.revisited(clip)[some].cpu().numpy(),
-            "maps": tuple(self.world.map(place) for place in self.world.where[some].tolist()),
-        }
+        errors = self.errors(self.in_world(walk), from_start(clip.true_start, clip.true_pose))
+        self._errors.append({name: error.cpu() for name, error in errors.items()})
+
+    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 3"]:
+        """In the world's frame."""
+        return SPACE.step(clip.true_start[:, None], self.in_world(walk))
+
+    def _scenes(self, clip: Clip) -> dict[str, Any]:
+        return {"maps": tuple(self.world.map(place) for place in self.world.where[: len(clip.x)].tolist())}
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 3"]:
-        """Poses of the model from the start of its walk, in the world's units; after `note`."""
+        """In the start's frame."""
         assert self._fit is not None
-        matrix, sign = self._fit
+        matrix, _, sign = self._fit
         return torch.cat([walk[..., :2] @ matrix.to(walk), sign * walk[..., 2:3]], dim=-1)
 
     def scores(self) -> dict[str, Any]:
         """Errors of heading and position, at the end and at every step."""
-        curves = {
-            "heading_error": torch.cat(self._heading),
-            "position_error": torch.cat(self._position),
-            "position_error_relative": torch.cat(self._relative),
-        }
+        curves = {name: torch.cat([part[name] for part in self._errors]) for name in self._errors[0]}
         return {name: float(error[:, -1].mean()) for name, error in curves.items()} | {
             f"{name}_by_step": error.mean(0).tolist() for name, error in curves.items()
         }
 
     def gallery(self, model: WorldModel) -> RoomsGallery:
-        """What to show."""
-        steps = self.tau + self.horizon
+        """Poses on the map, and what actions do."""
+        steps = self._examples["true_pose"].shape[1]
         last = (max(self.tau, steps - LAST) + 1, steps)
         learned, true = self._pushes(model)
         return RoomsGallery(
@@ -163,32 +189,41 @@ class RoomsExaminer:
             action_names=self.world.action_names,
         )
 
+    def chart(self) -> Chart:
+        """The floor plan."""
+        floor = self.world.map(int(self.world.where[0]))
+        per_unit = floor.scale / SHARP
+        (west, south), tall = floor.corner, floor.image.height / SHARP
+        origin = np.array([-west * per_unit, tall + south * per_unit])
+        return Chart(floor.pixels(), origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
+
     @property
     def _several_rooms(self) -> bool:
         return self.world.config.plan != "room"
 
-    def _fitted(self, clip: Clip, walk: Float[Tensor, "batch time S"]) -> tuple[Tensor, float]:
-        """positions = model's @ matrix, headings = sign * model's; found on the first clips, kept for the rest."""
+    def _fitted(self, clip: Clip, walk: Walked) -> tuple[Tensor, Tensor, float]:
+        """Least-squares maps of the model's positions onto true ones and of true ones onto the model's, and the sign of
+        its headings; found on the first clips, kept for the rest."""
         if self._fit is None:
-            if self.metric:
-                self._fit = torch.eye(2, dtype=torch.float64), 1.0
-            else:
-                true = _from_start(clip).double().cpu().flatten(0, 1)
+            same = torch.eye(2, dtype=torch.float64)
+            self._fit = same, same, 1.0
+            if not self.metric:
+                true = from_start(clip.true_start, clip.true_pose).double().cpu().flatten(0, 1)
                 mine = walk.double().cpu().flatten(0, 1)
-                matrix = torch.linalg.lstsq(mine[:, :2], true[:, :2], driver="gelsd").solution
                 off = [wrapped(sign * mine[:, 2] - true[:, 2]).abs().mean() for sign in (1.0, -1.0)]
-                self._fit = matrix, 1.0 if off[0] <= off[1] else -1.0
+                self._fit = (
+                    torch.linalg.lstsq(mine[:, :2], true[:, :2], driver="gelsd").solution,
+                    torch.linalg.lstsq(true[:, :2], mine[:, :2], driver="gelsd").solution,
+                    1.0 if off[0] <= off[1] else -1.0,
+                )
         return self._fit
 
     def _pushes(self, model: WorldModel) -> tuple[Any, Any]:
         """What one step of each action does to an agent at rest: as learned, and as it is in the middle of a room."""
-        count = len(self.world.action_names)
-        matrix, sign = self._fit or (torch.eye(2, dtype=torch.float64), 1.0)
-        motion = model.motion
+        count, motion = len(self.world.action_names), model.motion
         start = motion.start(count)
         actions = torch.arange(count, device=start.device)
-        learned = motion.unroll(start, one_hot(actions[:, None], count))[:, 0, :3].cpu()
-        learned = torch.cat([learned[:, :2] @ matrix.to(learned), sign * learned[:, 2:]], dim=-1)
+        learned = self.in_world(motion.unroll(start, one_hot(actions[:, None], count))[:, 0, :3].cpu())
         spots = self.world.plans.spots[:1, :1, :].expand(count, 1, 2)[:, 0]
         before = torch.cat([spots, torch.zeros_like(spots[:, :1])], dim=-1)
         self.world.place(torch.zeros(count, dtype=torch.long), before)
@@ -199,8 +234,3 @@ class RoomsExaminer:
 def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
     """The same angle between -pi and pi."""
     return torch.atan2(angle.sin(), angle.cos())
-
-
-def _from_start(clip: Clip) -> Float[Tensor, "batch time 3"]:
-    """True poses as they lie from each walk's start."""
-    return SPACE.displacement(clip.true_start[:, None], clip.true_pose)

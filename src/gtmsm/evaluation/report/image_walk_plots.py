@@ -2,71 +2,82 @@
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
+from matplotlib.ticker import MaxNLocator
 
-from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.report.figure_style import (
-    ACTIONS,
-    BLUE,
-    GREEN,
-    INK,
-    ORANGE,
-    PURPLE,
-    STYLE,
-    WIDTH,
-    new_figure,
-)
-from gtmsm.evaluation.report.plots import draw_strip, pixels
+from gtmsm.evaluation.gallery import ImageGallery, WayFound
+from gtmsm.evaluation.report.figure_style import ACTIONS, BLUE, GREY, INK, PLACES, RED, STYLE, new_figure
+from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 
-LEARNED = ("s₁ (learned units)", "s₂ (learned units)")
+ON_THE_MAP = 48
+"""Steps of a path drawn on the map, the last that were memorised: more would cover each other."""
+ASIDE = 0.07
+"""Cells by which paths are drawn beside each other, so that none hides another."""
 
 
 @mpl.rc_context(STYLE)
-def positions(gallery: Gallery, clip: int) -> Figure:
+def positions(gallery: ImageGallery, clip: int) -> Figure:
     """The paper's fig:image_nav, top: the world and the window, then positions as they were and as inferred."""
     tau, true, inferred = gallery.tau, gallery.true_pose[clip], gallery.inferred_pose[clip]
     colour = _place_colours(true)
-    figure = new_figure(2.7)
-    figure.get_layout_engine().set(wspace=0.06)
-    world, truth, past, future = figure.subplots(1, 4)
+    figure = new_figure(4.9)
+    figure.get_layout_engine().set(wspace=0.06, hspace=0.06)
+    (world, truth), (past, future) = figure.subplots(2, 2)
     _world(world, gallery, clip)
     _visits(truth, true[:tau, ::-1], colour[:tau], f"true, steps 1–{tau}")
     truth.set(xlabel="column", ylabel="row")
     truth.invert_yaxis()  # rows count downwards, as in the picture
     _visits(past, _upright(gallery, inferred[:tau]), colour[:tau], f"inferred, steps 1–{tau}")
-    _visits(future, _upright(gallery, inferred[tau:]), colour[tau:], f"inferred, steps {tau + 1}–{len(true)}")
+    _visits(future, _upright(gallery, inferred[tau:]), colour[tau:], f"inferred, {tau + 1}–{len(true)}")
     for axes in (past, future):
         walls = _ring(_upright(gallery, gallery.walls))
         axes.add_patch(Polygon(walls, fill=False, edgecolor=INK, lw=0.8, ls="--", alpha=0.5))
-        _name_axes(axes, gallery, ("s₁", "s₂"))
+        _name_axes(axes, gallery, "")
     return figure
 
 
 @mpl.rc_context(STYLE)
-def strips(gallery: Gallery, clip: int) -> Figure:
-    """The paper's fig:image_nav, bottom: true above imagined frames, early and late."""
-    figure = new_figure(1.5)
-    for axes, steps in zip(figure.subplots(1, 2), strip_steps(gallery.future), strict=True):
-        seen = gallery.seen[clip, steps]
-        pair = np.stack([gallery.truth[clip, steps], gallery.imagined[clip, steps]])
-        draw_strip(axes, pair, [gallery.tau + 1 + t for t in steps], seen)
+def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
+    """One walk as it was, as believed and by its actions alone: its last memorised steps on the map, all over time."""
+    tau, true = gallery.tau, gallery.true_pose[clip]
+    lines = (
+        ("dead reckoning", way.reckoned[clip], GREY, "-", 1.3),
+        ("true", true, RED, "-", 1.8),
+        ("believed", way.believed[clip], BLUE, (0, (3, 1.5)), 1.8),
+    )
+    figure = new_figure(6.6)
+    place, *over_time = figure.subplots(3, 1, height_ratios=(2.4, 1, 1))
+    first = max(0, tau - ON_THE_MAP)
+    _draw_cells(place, way.solid[clip], f"steps {first + 1}–{tau}, memorised")
+    steps = np.arange(1, len(true) + 1)
+    for i, (label, path, colour, dash, width) in enumerate(lines):
+        row, column = path[first:tau].T + ASIDE * (i - 1)
+        place.plot(column, row, ls=dash, color=colour, lw=width, label=label)
+        place.plot(column[-1:], row[-1:], "o", color=colour, ms=6)
+        for part, axes in enumerate(over_time):
+            axes.plot(steps, path[:, part], ls=dash, color=colour, lw=width)
+    for axes, name in zip(over_time, ("row", "column"), strict=True):
+        axes.set_ylabel(name)
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+    time_axes(over_time, tau, len(true))
+    over_time[0].set_title(f"memorised until step {tau}, imagined after it")
+    figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
-def strip_steps(future: int, count: int = 8) -> tuple[list[int], list[int]]:
-    """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
-    count = min(count, future)
-    late = min(207, future - count)
-    return list(range(count)), list(range(late, late + count))
+def worth_showing(gallery: ImageGallery, way: WayFound) -> int:
+    """The clip that actions alone lead farthest astray while it is memorised."""
+    off: Float[np.ndarray, "clips tau"] = np.linalg.norm(way.reckoned - gallery.true_pose, axis=-1)[:, : gallery.tau]
+    return int(off.mean(1).argmax())
 
 
 @mpl.rc_context(STYLE)
-def displacements(gallery: Gallery) -> Figure:
+def displacements(gallery: ImageGallery) -> Figure:
     """The learned M: an arrow per action, the true move dashed beside it."""
-    figure = new_figure(4.2, WIDTH / 2)
+    figure = new_figure(4.2)
     axes = figure.subplots()
     axes.grid()
     moves, true = (_upright(gallery, part) for part in (gallery.displacement, gallery.true_displacement))
@@ -79,19 +90,19 @@ def displacements(gallery: Gallery) -> Figure:
         axes.annotate("", move, (0, 0), arrowprops=arrow)
         axes.plot(*move, "o", color=colour, ms=5 if still else 0)
         axes.plot([0, truth[0]], [0, truth[1]], "--", color=INK, lw=1.2, alpha=0.75, zorder=5)
-        # Between two arrows there is room for the name of an action that goes nowhere.
+        # The name of an action that goes nowhere fits between two arrows.
         beyond = _gap_direction(moves) if still else move / length
         axes.annotate(name, move + 0.13 * reach * beyond, ha="center", va="center", color=colour, weight="bold")
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
-    _name_axes(axes, gallery, LEARNED)
+    _name_axes(axes, gallery, " (learned units)")
     axes.set_aspect("equal", anchor="N")
     return figure
 
 
 @mpl.rc_context(STYLE)
-def walls(gallery: Gallery) -> Figure:
+def walls(gallery: ImageGallery) -> Figure:
     """sigma_d over the inferred space, with the true walls drawn on it."""
-    figure = new_figure(4.2, WIDTH / 2)
+    figure = new_figure(4.2)
     axes = figure.subplots()
     xs, ys, values = gallery.wall_xs, gallery.wall_ys, gallery.wall_values
     if gallery.metric:
@@ -103,30 +114,28 @@ def walls(gallery: Gallery) -> Figure:
     for width, colour in ((3.2, "black"), (1.6, "white")):  # a line that shows on dark and on bright
         axes.add_patch(Polygon(_ring(_upright(gallery, gallery.walls)), fill=False, edgecolor=colour, lw=width))
     bar = figure.colorbar(heat, ax=axes, location="bottom", shrink=0.7, aspect=30)
-    bar.set_label("share of the move that is kept")
-    _name_axes(axes, gallery, LEARNED)
+    bar.set_label("fraction of the move that is kept")
+    _name_axes(axes, gallery, " (learned units)")
     axes.locator_params(nbins=5)
     return figure
 
 
-def _upright(gallery: Gallery, points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
+def _upright(gallery: ImageGallery, points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
     """Points of the inferred space as they are drawn: where they are cells, columns go to the right."""
     return points[:, ::-1] if gallery.metric else points
 
 
-def _name_axes(axes: Axes, gallery: Gallery, learned: tuple[str, str]) -> None:
+def _name_axes(axes: Axes, gallery: ImageGallery, unit: str) -> None:
     """Rows count downwards, as in the picture, where the inferred space has any."""
-    names = ("columns from the start", "rows") if gallery.metric else learned
+    names = ("columns from the start", "rows") if gallery.metric else (f"s₁{unit}", f"s₂{unit}")
     axes.set(xlabel=names[0], ylabel=names[1])
     if gallery.metric:
         axes.invert_yaxis()
 
 
-def _world(axes: Axes, gallery: Gallery, clip: int) -> None:
+def _world(axes: Axes, gallery: ImageGallery, clip: int) -> None:
     """The picture walked upon, with the window at the last memorised step, and obstacles where there are any."""
-    axes.set_title(f"world, view at step {gallery.tau}")
-    axes.set(xticks=[], yticks=[], anchor="N")
-    axes.spines[:].set_visible(False)
+    bare(axes, f"world, view at step {gallery.tau}")
     if gallery.way is not None:
         axes.imshow(pixels(gallery.way.scenes[clip]))
         return
@@ -152,13 +161,22 @@ def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
     """A colour for each true place, blended between four corners: the same place is the same in every panel."""
     low = pose.min(0)
     row, column = ((pose - low) / np.maximum(pose.max(0) - low, 1e-9)).T[:, :, None]
-    top_left, top_right, bottom_left, bottom_right = (
-        np.array(mpl.colors.to_rgb(colour)) for colour in (ORANGE, GREEN, PURPLE, "#5a4fcf")
-    )
-    blended: np.ndarray = (1 - row) * ((1 - column) * top_left + column * top_right) + row * (
-        (1 - column) * bottom_left + column * bottom_right
-    )
+    top_left, top_right, bottom_left, bottom_right = (np.array(mpl.colors.to_rgb(colour)) for colour in PLACES)
+    top, bottom = ((1 - column) * a + column * b for a, b in ((top_left, top_right), (bottom_left, bottom_right)))
+    blended: np.ndarray = (1 - row) * top + row * bottom
     return blended
+
+
+def _draw_cells(axes: Axes, solid: Bool[np.ndarray, "cells cells"], title: str) -> None:
+    """The grid, row 0 at the top, solid cells hatched."""
+    side = len(solid)
+    for row, column in np.argwhere(solid):
+        corner = (column - 0.5, row - 0.5)
+        axes.add_patch(Rectangle(corner, 1, 1, facecolor=INK, alpha=0.16, linewidth=0))
+        axes.add_patch(Rectangle(corner, 1, 1, fill=False, hatch="////", alpha=0.35, linewidth=0))
+    axes.add_patch(Rectangle((-0.5, -0.5), side, side, fill=False, edgecolor=INK, lw=1.2))
+    axes.set(xlim=(-1.2, side + 0.2), ylim=(side + 0.2, -1.2), xlabel="column", ylabel="row", title=title)
+    axes.set_aspect("equal")
 
 
 def _ring(corners: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:

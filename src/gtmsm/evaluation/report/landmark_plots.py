@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, STYLE, new_figure
+from gtmsm.evaluation.report.plots import whole_steps
 
 SMOOTHED = 20
 """Steps over which long curves are averaged: a few walks make a ragged line."""
@@ -31,9 +32,8 @@ WAYS = (
 def long_walks(landmarks: Mapping[str, Any]) -> Figure:
     """Errors at every step of long walks: a colour for how often actions slip, a line for what helps."""
     walked, panels = list(kinds(landmarks)), list(_panels(landmarks))
-    figure = new_figure(3.1)
-    figure.get_layout_engine().set(wspace=0.05)
-    for axes, (key, unit, title) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    figure = new_figure(0.9 + 2.1 * len(panels))
+    for axes, (key, unit, title) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
         highest, steps = 0.0, 2
         for _, colour, walks in reversed(walked):
             for way, dash, width, _ in WAYS:
@@ -54,21 +54,18 @@ def long_walks(landmarks: Mapping[str, Any]) -> Figure:
         for way, dash, _, name in reversed(WAYS)
         if way in walked[0][2]
     ]
-    figure.legend(
-        handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False, handlelength=2.6
-    )
+    figure.legend(handles=handles, loc="outside lower center", ncols=2, handlelength=2.6)
     return figure
 
 
 @mpl.rc_context(STYLE)
-def whereabouts(landmarks: Mapping[str, Any]) -> Figure:
-    """Finding out where one is: step by step from an unknown start; and whether a single look knows what it knows."""
-    figure = new_figure(4.2)
-    figure.get_layout_engine().set(wspace=0.08)
-    grid = figure.add_gridspec(2, 2, height_ratios=(3, 1))
-    _unknown_start(figure.add_subplot(grid[:, 0]), landmarks["unknown_start"], landmarks["right"])
-    diagram = figure.add_subplot(grid[0, 1])
-    _reliability(diagram, figure.add_subplot(grid[1, 1], sharex=diagram), landmarks["localise"]["reliability"])
+def localisation(landmarks: Mapping[str, Any]) -> Figure:
+    """How soon an unknown start is found, step by step; then how often a single picture is right, by how sure."""
+    figure = new_figure(7.4)
+    lost, diagram, counts = figure.subplots(3, 1, height_ratios=(3, 3, 1))
+    _unknown_start(lost, landmarks["unknown_start"], landmarks["right"])
+    counts.sharex(diagram)
+    _reliability(diagram, counts, landmarks["localise"]["reliability"])
     return figure
 
 
@@ -114,9 +111,9 @@ def _unknown_start(axes: Axes, scores: Mapping[str, Any], right: str) -> None:
         axes.plot(np.arange(1, len(curve) + 1), curve, "o-", ms=3.5, color=colour, lw=width, label=label)
     axes.set(title=f"put anywhere: {right}", xlabel="steps since", ylim=(-0.02, 1.04))
     axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
+    whole_steps(axes)
     axes.grid(axis="y")
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.13))
+    axes.legend(loc="upper left", bbox_to_anchor=(0, -0.2))
 
 
 def _reliability(axes: Axes, below: Axes, scores: Mapping[str, Any]) -> None:
@@ -134,7 +131,7 @@ def _reliability(axes: Axes, below: Axes, scores: Mapping[str, Any]) -> None:
     width = edges[1] - edges[0]
     below.bar(edges[:-1] + width / 2, count, 0.86 * width, color=GREY)
     for x, n in zip(edges[:-1] + width / 2, count.tolist(), strict=True):
-        below.annotate(f"{n}", (x, n), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=7)
+        below.annotate(f"{n}", (x, n), (0, 2), textcoords="offset points", ha="center", va="bottom", fontsize=9)
     below.set(xlabel="probability that the place is known", ylabel="pictures", yticks=[])
     below.set_ylim(0, 1.45 * max(1, count.max()))
     below.xaxis.set_major_formatter(PercentFormatter(1, 0))

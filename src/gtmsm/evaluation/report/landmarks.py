@@ -12,7 +12,7 @@ def sections(scores: Mapping[str, Any]) -> tuple[str, ...]:
     landmarks = scores.get("landmarks")
     if not landmarks:
         return ()
-    return (_long_walks(landmarks), _whereabouts(landmarks))
+    return (_long_walks(landmarks), _localisation(landmarks))
 
 
 def _long_walks(landmarks: Mapping[str, Any]) -> str:
@@ -30,23 +30,23 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
         f"Means over {landmarks['walks']} walks of {steps} steps from a known start. A slip is an action that is done "
         "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dotted: and by "
         "what is recognised later, once loops are closed; dashed: by the actions alone. "
-        f"Share of steps {landmarks['right']}, in this order: "
+        f"Fraction of steps {landmarks['right']}, in this order: "
         f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",
     )
 
 
-def _whereabouts(landmarks: Mapping[str, Any]) -> str:
+def _localisation(landmarks: Mapping[str, Any]) -> str:
     """Unknown starts and single looks, with the numbers in words."""
     lost, looks = landmarks["unknown_start"], landmarks["localise"]
     steps = len(lost["within_by_step"])
     error = looks["reliability"]["expected_calibration_error"]
     return page.section(
         "Landmarks: put anywhere, and shown a single picture",
-        svg(landmark_plots.whereabouts(landmarks), "whereabouts"),
-        f"Left: agents put anywhere into a place of which {landmarks['memorised']} steps were memorised. After {steps} "
-        f"steps {_percent(lost['within'])} know where they are, of those then at a memorised place "
+        svg(landmark_plots.localisation(landmarks), "localisation"),
+        f"Above: agents put anywhere into a place of which {landmarks['memorised']} steps were memorised. After "
+        f"{steps} steps {_percent(lost['within'])} know where they are, of those then at a memorised place "
         f"{_percent(lost['within_at_memorised'])}; {_percent(lost['within_on_own_map'])} of these are where their own "
-        "map has it: what lies between the two are errors of the map. Right: single pictures. At places that were "
+        "map has it: what lies between the two are errors of the map. Below: single pictures. At places that were "
         "visited the first guess "
         f"is right for {_percent(looks['top1_visited'])} of {looks['visited']}, and for "
         f"{_percent(looks['top1_visited_on_own_map'])} if errors of the map itself are not counted; "
@@ -57,6 +57,6 @@ def _whereabouts(landmarks: Mapping[str, Any]) -> str:
     )
 
 
-def _percent(share: float | None) -> str:
-    """A share in percent; a dash where there is none."""
-    return "–" if share is None else f"{100 * share:.1f}%"
+def _percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash where there is none."""
+    return "–" if fraction is None else f"{100 * fraction:.1f}%"

@@ -9,18 +9,18 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-import imageio.v2 as imageio
 import numpy as np
 from jaxtyping import UInt8
+from PIL import Image
 
+from gtmsm.evaluation.columns import Column, shown
 from gtmsm.evaluation.report.page_style import CSS
-from gtmsm.evaluation.table import Column, shown
 from gtmsm.evaluation.video import write_video
 
 
 @dataclass(frozen=True)
 class Card:
-    """A number one would say aloud, as text, and what it is."""
+    """A headline number as text, and what it is."""
 
     name: str
     number: str
@@ -66,6 +66,11 @@ def section(heading: str, content: str, caption: str) -> str:
     return f"<section><h2>{heading}</h2><figure>{content}<figcaption>{caption}</figcaption></figure></section>"
 
 
+def halves(*parts: str) -> str:
+    """Parts side by side, or below each other where the page is narrow."""
+    return f'<div class="halves">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
+
+
 def points(heading: str, items: Sequence[str]) -> str:
     """A titled list; all of it is HTML."""
     return f"<section><h2>{heading}</h2><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul></section>"
@@ -77,7 +82,7 @@ def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
         write_video(Path(folder) / "film.mp4", frames, fps)
         moving = _base64((Path(folder) / "film.mp4").read_bytes())
     poster = io.BytesIO()
-    imageio.imwrite(poster, frames[0], format="PNG")
+    Image.fromarray(frames[0]).save(poster, "PNG")
     return (
         f'<video autoplay loop muted playsinline controls width="{frames.shape[2]}" height="{frames.shape[1]}" '
         f'poster="data:image/png;base64,{_base64(poster.getvalue())}" '

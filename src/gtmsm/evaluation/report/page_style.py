@@ -33,10 +33,10 @@ header + section { margin-top: 28px; }
 figure { margin: 0; }
 sub { line-height: 0; }
 figcaption { margin-top: 10px; font-size: .9rem; max-width: 84ch; }
-figure svg { display: block; width: 100%; height: auto; margin: 0 0 6px; overflow: visible; }
+figure svg { display: block; width: 100%; max-width: 560px; height: auto; margin: 0 0 6px; overflow: visible; }
 svg image { image-rendering: pixelated; }
 .smooth svg image { image-rendering: auto; }
-video { display: block; width: 100%; height: auto; border-radius: 8px; background: #1a1a1a; }
+video { display: block; width: 100%; max-width: 900px; height: auto; border-radius: 8px; background: #1a1a1a; }
 .halves { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(420px, 100%), 1fr)); gap: 24px; }
 .unseen { color: var(--alarm); }
 .wide { overflow-x: auto; }
@@ -55,5 +55,9 @@ dl { display: grid; grid-template-columns: repeat(auto-fill, minmax(230px, 1fr))
 dl div { border-top: 1px solid var(--line); padding: 7px 0; }
 dt { color: var(--soft); font-size: .82rem; }
 dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
+@media (max-width: 600px) {
+  main { padding: 28px 14px 48px; }
+  tbody th { min-width: 150px; }
+}
 @media print { body { background: none; } section { break-inside: avoid; } }
 """

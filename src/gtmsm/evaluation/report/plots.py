@@ -5,51 +5,96 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from gtmsm.evaluation.report.figure_style import INK, LINES, RED, SKY, STYLE, new_figure, spread
-from gtmsm.evaluation.table import rows
+from gtmsm.evaluation.columns import rows
+from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.report.figure_style import INK, LINES, RED, SKY, STYLE, new_figure
+
+FRAMES_IN_A_LINE = 8
+READ_FROM_MEMORY = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
+"""Rows whose retrieval is drawn: copies read the same entries, and would hide these."""
 
 
 @mpl.rc_context(STYLE)
 def horizon(scores: Mapping[str, Any]) -> Figure:
     """PSNR at each predicted step, the model among its controls; retrieval below it, where places are cells."""
-    # The copies read the same entries as the model and as the memory at true poses: their lines would hide those.
-    looking_up = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
     panels = 1 + any(values.get("retrieval_by_step") is not None for _, _, values in rows(scores))
-    figure = new_figure(0.6 + 2.5 * panels if panels > 1 else 3.4)
-    figure.get_layout_engine().set(hspace=0.08)
+    figure = new_figure(1.3 + 2.2 * panels)
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     _curves(axes[0], scores, "psnr_by_step")
     axes[0].set_ylabel("PSNR (dB)")
     if panels > 1:
-        _curves(axes[1], scores, "retrieval_by_step", looking_up, (-0.03, 1.06))
+        _curves(axes[1], scores, "retrieval_by_step", READ_FROM_MEMORY, (-0.03, 1.06))
         axes[1].set_ylabel("right place retrieved")
         axes[1].yaxis.set_major_formatter(PercentFormatter(1, 0))
     axes[-1].set_xlabel("steps predicted")
-    axes[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
+    whole_steps(axes[-1])
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside lower center", ncols=2, handlelength=1.8)
     return figure
 
 
-def draw_strip(
-    axes: Axes,
-    pair: Float[np.ndarray, "2 steps C h w"],
-    numbers: Sequence[int],
-    seen: Bool[np.ndarray, "steps"],
-    named: bool = True,
-) -> None:
-    """True above imagined frames, the number of each step above them: red where nothing like it was memorised."""
-    picture, centres = _tiles(pair)
-    axes.imshow(picture)
-    axes.xaxis.tick_top()
-    axes.set_yticks(centres[:2], ["true", "imagined"] if named else ["", ""])
-    axes.set_xticks(centres[: len(numbers)], [str(number) for number in numbers])
-    for label, known in zip(axes.get_xticklabels(), seen, strict=True):
-        label.set(color=INK if known else RED, weight="normal" if known else "bold")
-    axes.tick_params(length=0)
+@mpl.rc_context(STYLE)
+def strips(gallery: Gallery, clip: int) -> Figure:
+    """True above imagined frames of some runs of steps, their numbers in red where nothing like it was memorised."""
+    lines = strip_lines(gallery.strips)
+    across = max(map(len, lines))
+    figure = new_figure(len(lines) * (0.45 + 8.6 / max(across, FRAMES_IN_A_LINE // 2)))
+    grid = figure.add_gridspec(len(lines), across)
+    for row, steps in enumerate(lines):
+        which = np.array(steps) - gallery.tau - 1
+        axes = figure.add_subplot(grid[row, : len(steps)])
+        picture, centres = _tiles(np.stack([gallery.truth[clip, which], gallery.imagined[clip, which]]))
+        axes.imshow(picture)
+        axes.xaxis.tick_top()
+        axes.set_yticks(centres[:2], ["true", "imagined"])
+        axes.set_xticks(centres[: len(steps)], [str(step) for step in steps])
+        for label, known in zip(axes.get_xticklabels(), gallery.seen[clip, which], strict=True):
+            label.set(color=INK if known else RED, weight="normal" if known else "bold")
+        axes.tick_params(length=0)
+        axes.spines[:].set_visible(False)
+    return figure
+
+
+def strip_lines(runs: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Runs of steps, first and last, as lines of at most 8.
+
+    >>> [len(line) for line in strip_lines([(1, 8), (20, 27), (30, 45)])]
+    [8, 8, 8, 8]
+    """
+    return [
+        list(range(start, min(start + FRAMES_IN_A_LINE, last + 1)))
+        for first, last in runs
+        for start in range(first, last + 1, FRAMES_IN_A_LINE)
+    ]
+
+
+def time_axes(panels: Sequence[Axes], tau: int, steps: int) -> None:
+    """Steps below the last panel; the memorising phase shaded in all."""
+    for axes in panels:
+        axes.axvspan(1, tau, color=INK, alpha=0.07, lw=0)
+        axes.set_xlim(1, max(2, steps))
+        axes.grid(axis="y")
+    top = panels[0]
+    # In the middle of its phase, and inside: above the panel is the legend.
+    top.text(tau / 2, 0.97, "memorising", transform=top.get_xaxis_transform(), ha="center", va="top", alpha=0.6)
+    panels[-1].set_xlabel("step")
+    whole_steps(panels[-1])
+
+
+def whole_steps(axes: Axes) -> None:
+    """Ticks at whole steps only."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
+
+
+def bare(axes: Axes, title: str) -> None:
+    """A picture with a title, without axes."""
+    axes.set_title(title)
+    axes.set(xticks=[], yticks=[], anchor="NW")
     axes.spines[:].set_visible(False)
 
 
@@ -66,24 +111,18 @@ def _curves(
     only: Sequence[str] | None = None,
     limits: tuple[float, float] | None = None,
 ) -> None:
-    """One line per row of the scores that has this key, each named at its end."""
+    """One line per row of the scores that has this key."""
     curves = {
         name: (row.label, np.array(values[key], dtype=float))  # None becomes NaN, a gap in the line
         for name, row, values in rows(scores)
         if (only is None or name in only) and any(value is not None for value in values.get(key) or [])
     }
-    low, high = limits or _range([curve for _, curve in curves.values()])
-    for name, (_, curve) in reversed(curves.items()):
+    for name, (label, curve) in reversed(curves.items()):
         colour, dash = LINES.get(name, (SKY, "-."))
-        axes.plot(np.arange(1, len(curve) + 1), curve, dash, color=colour, lw=2 if name == "imagined" else 1.1)
-    ends = [float(curve[np.isfinite(curve)][-16:].mean().clip(low, high)) for _, curve in curves.values()]
-    for (name, (label, _)), y in zip(curves.items(), spread(ends, 0.085 * (high - low)), strict=True):
-        axes.annotate(
-            label, (1.012, y), xycoords=("axes fraction", "data"), va="center", annotation_clip=False,
-            color=LINES.get(name, (SKY, "-."))[0], weight="bold" if name == "imagined" else "normal",
-        )  # fmt: skip
+        width = 2 if name == "imagined" else 1.1
+        axes.plot(np.arange(1, len(curve) + 1), curve, dash, color=colour, lw=width, label=label)
     steps = max((len(curve) for _, curve in curves.values()), default=2)
-    axes.set(ylim=(low, high), xlim=(1, max(2, steps)))
+    axes.set(ylim=limits or _range([curve for _, curve in curves.values()]), xlim=(1, max(2, steps)))
     axes.grid(axis="y")
 
 

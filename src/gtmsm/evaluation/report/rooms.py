@@ -1,4 +1,4 @@
-"""What a report says of agents with a heading, in rooms, and of no other world."""
+"""What a report says of agents with a heading, in rooms."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -7,20 +7,15 @@ from typing import Any
 
 import numpy as np
 
+from gtmsm.evaluation.columns import COPY, Column, gap, has
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.report import page, plots, rooms_plots
+from gtmsm.evaluation.report import page, rooms_plots, sections
 from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
 from gtmsm.evaluation.report.page import Card
 from gtmsm.evaluation.report.rooms_plots import shown_step, stands_still
-from gtmsm.evaluation.table import COPY, Column, gap
-from gtmsm.evaluation.video import comparison
 
-CLIPS_IN_VIDEO = 2
-CLIPS_IN_STRIPS = 3
-FPS = 12
-VIEW = 192
-"""Side of a view in the film, in pixels, or a little less."""
+CLIPS_IN_VIDEO, SIDE, FPS = 2, 192, 12
 
 IN_SEVERAL_ROOMS = (
     (Column("psnr_seen_rooms", "PSNR in rooms seen", "dB", 2), "while memorising"),
@@ -46,48 +41,51 @@ HOW_TO_READ_SEVERAL_ROOMS = (
 )
 
 
-def sections(scores: Mapping[str, Any], gallery: RoomsGallery) -> tuple[str, ...]:
+def reading(scores: Mapping[str, Any]) -> tuple[str, ...]:
+    """How to read the numbers that are there."""
+    return HOW_TO_READ + (HOW_TO_READ_SEVERAL_ROOMS if has(scores, "floor_colour_error") else ())
+
+
+def page_sections(scores: Mapping[str, Any], gallery: RoomsGallery) -> tuple[str, ...]:
     """From the headlines to the places of the example clips."""
+    known = sections.known_fraction(scores, "near a memorised pose")
     return (
-        page.headlines(list(_cards(scores, gallery)), _verdict(scores), across=4),
+        page.headlines(list(_cards(scores, gallery)), known, across=4),
         _film(gallery),
         _pose(gallery),
         _poses_over_time(gallery),
-        _frames(gallery) if gallery.strips else "",
+        sections.frames(gallery, "near no memorised pose"),
         _errors(scores, gallery),
-        _over_time(scores),
+        sections.horizon(scores, "A drifting pose shows as a growing distance to the memory at true poses."),
         _motion(gallery),
         _maps(gallery),
     )
 
 
-def reading(scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """How to read the numbers that are there."""
-    several = scores.get("floor_colour_error") is not None
-    return HOW_TO_READ + (HOW_TO_READ_SEVERAL_ROOMS if several else ())
-
-
 def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
-    """The numbers one would say aloud."""
-    last = f"mean at step {gallery.tau + gallery.future}"
-    yield page.score_card(scores, Column("psnr_pooled", "PSNR, all frames", "dB", 2), "of the mean error")
-    yield page.score_card(scores, Column("psnr_unseen", "PSNR at new poses", "dB", 2), "never seen while memorising")
-    yield page.score_card(scores, Column("heading_error", "Heading off", "°", 1), last)
-    if stands_still(gallery):
+    """The headline numbers."""
+    last, still = f"mean at step {gallery.tau + gallery.future}", stands_still(gallery)
+
+    def card(key: str, label: str, unit: str, digits: int, note: str) -> Card:
+        return page.score_card(scores, Column(key, label, unit, digits), note)
+
+    yield card("psnr_pooled", "PSNR, all frames", "dB", 2, "of the mean error")
+    yield card("psnr_unseen", "PSNR at new poses", "dB", 2, "never seen while memorising")
+    yield card("heading_error", "Heading off", "°", 1, last)
+    if still:
         yield Card("Position off", "–", "", "the agent stands still")
     else:
-        column = Column("position_error_relative", "Position off", "%", 1)
-        yield page.score_card(scores, column, f"of the room's width; {last}")
+        yield card("position_error_relative", "Position off", "%", 1, f"of the room's width; {last}")
     yield _gap_card(scores, "true_pose_memory", "Against true poses", "to the same memory told the true poses")
-    if stands_still(gallery):
-        # Who turns on the spot sees the same pixels again, and copying them is exact: only new views tell.
+    if still:
+        # An agent that turns on the spot sees the same pixels again, and copying them is exact: only new views tell.
         yield _gap_card(scores, COPY, "Against copying", "the nearest frame, at new poses", "psnr_unseen")
     else:
         yield _gap_card(scores, COPY, "Against copying", "to the frame memorised nearest to the true pose")
-    yield page.score_card(scores, Column("psnr_revisited", "PSNR at known poses", "dB", 2), "near a memorised one")
-    yield page.score_card(scores, Column("ssim", "SSIM", "", 3), "mean over frames, 7×7 windows")
+    yield card("psnr_revisited", "PSNR at known poses", "dB", 2, "near a memorised one")
+    yield card("ssim", "SSIM", "", 3, "mean over frames, 7×7 windows")
     for column, note in IN_SEVERAL_ROOMS:
-        if scores.get(column.key) is not None:
+        if has(scores, column.key):
             yield page.score_card(scores, column, note)
 
 
@@ -100,41 +98,22 @@ def _gap_card(scores: Mapping[str, Any], control: str, name: str, note: str, key
     return Card(name, number.replace("-", "−"), "dB", note)
 
 
-def _verdict(scores: Mapping[str, Any]) -> str:
-    """How much of the future could be known, in words."""
-    share = scores.get("revisited_fraction")
-    return "" if share is None else f"{100 * share:.0f}% of the predicted steps are near a memorised pose."
-
-
 def _film(gallery: RoomsGallery) -> str:
     """The map, truth, imagination and error, moving."""
-    clips = range(min(CLIPS_IN_VIDEO, len(gallery.truth)))
-    scale = max(1, VIEW // gallery.truth.shape[-1])
-    side = scale * gallery.truth.shape[-1]
+    side = max(1, SIDE // gallery.truth.shape[-1]) * gallery.truth.shape[-1]
     maps = [
-        film_map(
-            gallery.maps[clip],
-            tensor_of(gallery.true_pose[clip]),
-            gallery.tau,
-            side,
-            tensor_of(gallery.inferred_pose[clip]),
-        )
-        for clip in clips
-    ]
-    some = slice(len(clips))
-    frames = comparison(gallery.truth[some], gallery.imagined[some], gallery.seen[some], gallery.tau, scale, maps)
-    return page.section(
-        "Truth and imagination",
-        page.film(frames, FPS),
-        "The model sees no frame here, only the actions. On the map, white dots are memorised places, the large red "
-        "arrow is the true pose and the small blue one where the model thinks it is. The error is the mean absolute "
-        "difference over colours: black is none, white is a half or more.",
+        film_map(floor, tensor_of(true), gallery.tau, side, tensor_of(inferred))
+        for floor, true, inferred in zip(gallery.maps, gallery.true_pose, gallery.inferred_pose, strict=True)
+    ][:CLIPS_IN_VIDEO]
+    about = (
+        "On the map, white dots are memorised places, the large red arrow is the true pose and the small blue one "
+        "where the model thinks it is. "
     )
+    return sections.film(gallery, CLIPS_IN_VIDEO, SIDE, FPS, about, maps)
 
 
 def _pose(gallery: RoomsGallery) -> str:
     """The paper's panels: memorised and present poses at one step, and what is seen there."""
-    step = shown_step(gallery)
     if stands_still(gallery):
         figure = svg(rooms_plots.turning(gallery, 0), "orientation")
         caption = "Points are orientations memorised. Red: the true one; dashed blue: the inferred one."
@@ -144,7 +123,7 @@ def _pose(gallery: RoomsGallery) -> str:
             "Dark dots are places memorised. The lines are the way since then, the circles and the lines from them "
             "the pose now: red the true ones, dashed blue as the model infers them from actions alone."
         )
-    heading = f"Where it is at step {step}, and where it thinks it is"
+    heading = f"Where it is at step {shown_step(gallery)}, and where it thinks it is"
     return page.section(heading, f'<div class="smooth">{figure}</div>', caption)
 
 
@@ -156,17 +135,6 @@ def _poses_over_time(gallery: RoomsGallery) -> str:
         svg(rooms_plots.over_time(gallery, 0), "poses over time"),
         f"{where}, of the same clip. Headings are not wrapped: a full turn is 360°. While memorising, too, poses "
         "come from the actions alone; frames never correct them.",
-    )
-
-
-def _frames(gallery: RoomsGallery) -> str:
-    """True above imagined frames."""
-    clips = range(min(CLIPS_IN_STRIPS, len(gallery.truth)))
-    figures = "".join(svg(rooms_plots.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
-    return page.section(
-        "Frame by frame",
-        figures,
-        'Steps of the clip are above the frames; at <b class="unseen">red</b> steps no memorised pose is near.',
     )
 
 
@@ -184,26 +152,12 @@ def _errors(scores: Mapping[str, Any], gallery: RoomsGallery) -> str:
     )
 
 
-def _over_time(scores: Mapping[str, Any]) -> str:
-    """PSNR at each predicted step."""
-    return page.section(
-        "Over the horizon",
-        svg(plots.horizon(scores), "horizon"),
-        "PSNR of the error pooled over clips, revisited and new poses together. A drifting pose shows as a growing "
-        "distance to the memory at true poses.",
-    )
-
-
 def _motion(gallery: RoomsGallery) -> str:
     """What each action does to an agent at rest, true beside learned."""
+    moves = zip(gallery.action_names, gallery.true_displacement, gallery.displacement, strict=True)
     table = page.table(
         ["ahead", "learned", "to the left", "learned", "turn to the left", "learned"],
-        [
-            (escape(name), _cells(true, learned))
-            for name, true, learned in zip(
-                gallery.action_names, gallery.true_displacement, gallery.displacement, strict=True
-            )
-        ],
+        [(escape(name), _cells(true, learned)) for name, true, learned in moves],
     )
     unused = " Actions that its walks never use are never learned." if stands_still(gallery) else ""
     return page.section(
@@ -217,16 +171,12 @@ def _motion(gallery: RoomsGallery) -> str:
 def _cells(true: np.ndarray, learned: np.ndarray) -> list[str]:
     """Ahead, left and turn: truth and belief of each."""
     cells = []
-    for part, (t, b) in enumerate(zip(true.tolist(), learned.tolist(), strict=True)):
-        for value in (t, b):
+    for part, pair in enumerate(zip(true.tolist(), learned.tolist(), strict=True)):
+        for value in pair:
             text = f"{math.degrees(value):.1f}°" if part == 2 else f"{value:.3f}"
-            cells.append(_without_empty_sign(text).replace("-", "−"))
+            # Minus nothing is nothing.
+            cells.append((text if text.strip("-0.°") else text.removeprefix("-")).replace("-", "−"))
     return cells
-
-
-def _without_empty_sign(text: str) -> str:
-    """Minus nothing is nothing."""
-    return text.removeprefix("-") if not text.strip("-0.°") else text
 
 
 def _maps(gallery: RoomsGallery) -> str:

@@ -10,20 +10,18 @@ from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Circle
-from matplotlib.ticker import MaxNLocator
 
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, WIDTH, new_figure
 from gtmsm.evaluation.report.map_film import bounds_of, extent_of
-from gtmsm.evaluation.report.plots import draw_strip, pixels
+from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 from gtmsm.worlds.floor_map import FloorMap
 
 SHOWN_TURNING, SHOWN_WALKING = 38, 297
 """The steps of the paper's fig:labyrinth, a and b."""
-FRAMES_IN_A_ROW = 16
 DARK = "#16191d"
 """Dots on a map, which is bright on dark pages too."""
-MAPS_IN_A_ROW = 4
+MAPS = 4
 
 
 def stands_still(gallery: RoomsGallery) -> bool:
@@ -42,13 +40,12 @@ def shown_step(gallery: RoomsGallery) -> int:
 def turning(gallery: RoomsGallery, clip: int) -> Figure:
     """The paper's fig:labyrinth (a): the place, the orientations memorised and present, and what is seen there."""
     step = shown_step(gallery)
-    figure = new_figure(2.7)
-    figure.get_layout_engine().set(wspace=0.05)
-    place, dial, *views = figure.subplots(1, 4)
+    figure = new_figure(5.0)
+    (place, dial), views = figure.subplots(2, 2)
     _draw_map(place, gallery.maps[clip], "the place")
     _present(place, gallery.true_pose[clip, step - 1], RED, "-", 0.5)
     _dial(dial, gallery, clip, step)
-    _draw_views(views, gallery, clip, step)
+    _draw_views(list(views), gallery, clip, step)
     return figure
 
 
@@ -58,10 +55,10 @@ def walking(gallery: RoomsGallery, clip: int) -> Figure:
     step, tau = shown_step(gallery), gallery.tau
     true, inferred = gallery.true_pose[clip], gallery.inferred_pose[clip]
     west, east, south, north = bounds_of(gallery.maps[clip])
-    tall = 0.45 * WIDTH * (north - south) / (east - west)
-    figure = new_figure(min(5.2, max(3.6, tall + 0.5)))
-    figure.get_layout_engine().set(wspace=0.04)
-    place, *views = figure.subplots(1, 3, width_ratios=(1.85, 1, 1))
+    tall = min(5.0, WIDTH * (north - south) / (east - west))
+    figure = new_figure(tall + 3.2)
+    panels = figure.subplot_mosaic([["place", "place"], ["true", "imagined"]], height_ratios=(tall, 2.3))
+    place = panels["place"]
     _draw_map(place, gallery.maps[clip], f"steps 1–{tau} memorised, {tau + 1}–{step} imagined")
     place.scatter(
         *true[:tau, :2].T, s=9, color=DARK, edgecolors="white", linewidths=0.3, zorder=2, label="memorised places"
@@ -70,10 +67,8 @@ def walking(gallery: RoomsGallery, clip: int) -> Figure:
     _path(place, inferred[tau:step], BLUE, (0, (3, 1.5)), "inferred way")
     _present(place, true[step - 1], RED, "-", 0.6)
     _present(place, inferred[step - 1], BLUE, "--", 0.6)
-    _draw_views(views, gallery, clip, step)
-    views[0].legend(
-        *place.get_legend_handles_labels(), loc="upper left", bbox_to_anchor=(0, -0.04), frameon=False, borderaxespad=0
-    )
+    _draw_views([panels["true"], panels["imagined"]], gallery, clip, step)
+    figure.legend(*place.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     return figure
 
 
@@ -83,7 +78,7 @@ def over_time(gallery: RoomsGallery, clip: int) -> Figure:
     true, inferred = gallery.true_pose[clip].copy(), gallery.inferred_pose[clip].copy()
     true[:, 2], inferred[:, 2] = _unwrapped(true[:, 2], inferred[:, 2])
     rows = [(2, "heading (degrees)")] if stands_still(gallery) else [(0, "x"), (1, "y"), (2, "heading (degrees)")]
-    figure = new_figure(0.6 + 1.7 * len(rows) if len(rows) > 1 else 2.8)
+    figure = new_figure(0.6 + 1.7 * len(rows))
     axes = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0])
     steps = np.arange(1, len(true) + 1)
     for panel, (part, name) in zip(axes, rows, strict=True):
@@ -91,8 +86,8 @@ def over_time(gallery: RoomsGallery, clip: int) -> Figure:
         panel.plot(steps, unit * true[:, part], color=RED, lw=1.8, label="true")
         panel.plot(steps, unit * inferred[:, part], color=BLUE, lw=1.8, ls=(0, (3, 1.5)), label="inferred")
         panel.set_ylabel(name)
-    _time_axes(axes, gallery.tau, len(steps))
-    _legend(axes[0])
+    time_axes(axes, gallery.tau, len(steps))
+    axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.8)
     return figure
 
 
@@ -104,64 +99,26 @@ def errors(scores: Mapping[str, Any], tau: int) -> Figure:
         ("position_error_relative_by_step", 100, "position off (% of width)"),
     )
     present = [(scores[key], unit, name) for key, unit, name in curves if scores.get(key)]
-    figure = new_figure(2.7)
-    figure.get_layout_engine().set(wspace=0.06)
-    axes = figure.subplots(1, max(1, len(present)), squeeze=False)[0]
-    for panel, (curve, unit, name) in zip(axes, present, strict=False):
+    figure = new_figure(2.2 * len(present))
+    axes = figure.subplots(len(present), 1, squeeze=False)[:, 0]
+    for panel, (curve, unit, name) in zip(axes, present, strict=True):
         values = unit * np.array(curve, dtype=float)
         panel.plot(np.arange(1, len(values) + 1), values, color=BLUE, lw=1.8)
         panel.set_ylabel(name)
         panel.set_ylim(0, max(1e-3, 1.12 * np.nanmax(values)))
-        _time_axes([panel], tau, len(values))
+        time_axes([panel], tau, len(values))
     return figure
-
-
-@mpl.rc_context(STYLE)
-def strips(gallery: RoomsGallery, clip: int) -> Figure:
-    """The paper's fig:labyrinth (c, d): all frames of some stretches, true above imagined."""
-    lines = strip_lines(gallery.strips)
-    across = min(FRAMES_IN_A_ROW, max(sum(map(len, line)) for line in lines))
-    wide = WIDTH / FRAMES_IN_A_ROW
-    figure = new_figure(len(lines) * (2.25 * wide + 0.35))
-    grid = figure.add_gridspec(len(lines), across)
-    for row, line in enumerate(lines):
-        column = 0
-        for steps in line:
-            axes = figure.add_subplot(grid[row, column : column + len(steps)])
-            which = np.array(steps) - gallery.tau - 1
-            pair = np.stack([gallery.truth[clip, which], gallery.imagined[clip, which]])
-            draw_strip(axes, pair, steps, gallery.seen[clip, which], named=column == 0)
-            column += len(steps)
-    return figure
-
-
-def strip_lines(stretches: Sequence[tuple[int, int]]) -> list[list[list[int]]]:
-    """Stretches of steps, first and last, as lines of at most 16 frames; what is longer is broken.
-
-    >>> [[len(piece) for piece in line] for line in strip_lines([(1, 8), (20, 27), (30, 49)])]
-    [[8, 8], [16], [4]]
-    """
-    lines: list[list[list[int]]] = [[]]
-    for first, last in stretches:
-        for start in range(first, last + 1, FRAMES_IN_A_ROW):
-            piece = list(range(start, min(start + FRAMES_IN_A_ROW, last + 1)))
-            if sum(map(len, lines[-1])) + len(piece) > FRAMES_IN_A_ROW:
-                lines.append([])
-            lines[-1].append(piece)
-    return lines
 
 
 @mpl.rc_context(STYLE)
 def maps(gallery: RoomsGallery) -> Figure:
     """The place of each clip with the whole true path."""
-    count = min(MAPS_IN_A_ROW, len(gallery.maps))
-    figure = new_figure(2.65)
-    figure.get_layout_engine().set(wspace=0.03)
-    panels = figure.subplots(1, MAPS_IN_A_ROW)
-    for clip, axes in enumerate(panels):
-        if clip >= count:
-            axes.set_axis_off()
-            continue
+    count = min(MAPS, len(gallery.maps))
+    figure = new_figure(2.4 * -(-count // 2))
+    panels = figure.subplots(-(-count // 2), 2, squeeze=False).flatten()
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    for clip, axes in enumerate(panels[:count]):
         tau, true = gallery.tau, gallery.true_pose[clip]
         _draw_map(axes, gallery.maps[clip], f"clip {clip + 1}")
         _path(axes, true[:tau], DARK, "-", "memorised")
@@ -173,12 +130,11 @@ def maps(gallery: RoomsGallery) -> Figure:
 def _draw_map(axes: Axes, floor: FloorMap, title: str) -> None:
     """The place from above, in units."""
     axes.imshow(floor.pixels(), extent=extent_of(floor), zorder=0)
-    axes.set_title(title)
+    bare(axes, title)
     west, east, south, north = bounds_of(floor)
     rim = 0.02 * (east - west)
-    axes.set(xlim=(west - rim, east + rim), ylim=(south - rim, north + rim), xticks=[], yticks=[], anchor="NW")
+    axes.set(xlim=(west - rim, east + rim), ylim=(south - rim, north + rim))
     axes.set_aspect("equal")
-    axes.spines[:].set_visible(False)
 
 
 def _path(axes: Axes, poses: Float[np.ndarray, "time 3"], colour: str, dash: object, label: str) -> None:
@@ -206,10 +162,9 @@ def _dial(axes: Axes, gallery: RoomsGallery, clip: int, step: int) -> None:
     axes.plot([0, 0.93 * math.cos(inferred)], [0, 0.93 * math.sin(inferred)], "--", color=BLUE, lw=2.4)
     for height, angle, colour, name in ((-1.28, true, RED, "true α"), (-1.55, inferred, BLUE, "inferred")):
         axes.text(0, height, f"{name} {math.degrees(angle) % 360:.1f}°", color=colour, ha="center", va="center")
-    axes.set_title(f"orientation, step {step}")
-    axes.set(xlim=(-1.15, 1.15), ylim=(-1.7, 1.15), xticks=[], yticks=[], anchor="N")
+    bare(axes, f"orientation, step {step}")
+    axes.set(xlim=(-1.15, 1.15), ylim=(-1.7, 1.15))
     axes.set_aspect("equal")
-    axes.spines[:].set_visible(False)
 
 
 def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: int) -> None:
@@ -218,27 +173,7 @@ def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: 
     for axes, frames, name in zip(panels, (gallery.truth, gallery.imagined), ("true", "imagined"), strict=True):
         # Larger pixels stay square where the page smooths the pictures of maps.
         axes.imshow(pixels(frames[clip, at]).repeat(8, 0).repeat(8, 1))
-        axes.set_title(f"{name} view, step {step}")
-        axes.set(xticks=[], yticks=[], anchor="NW")
-        axes.spines[:].set_visible(False)
-
-
-def _time_axes(panels: Sequence[Axes], tau: int, steps: int) -> None:
-    """Steps below the last panel; the memorising phase shaded in all."""
-    for axes in panels:
-        axes.axvspan(1, tau, color=INK, alpha=0.07, lw=0)
-        axes.set_xlim(1, max(2, steps))
-        axes.grid(axis="y")
-    top = panels[0]
-    # In the middle of its phase, and inside: above the panel is the legend.
-    top.text(tau / 2, 0.97, "memorising", transform=top.get_xaxis_transform(), ha="center", va="top", alpha=0.6)
-    panels[-1].set_xlabel("step")
-    panels[-1].xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
-
-
-def _legend(axes: Axes) -> None:
-    """Above the right end of a panel."""
-    axes.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=3, frameon=False, borderaxespad=0.2, handlelength=1.8)
+        bare(axes, f"{name} view, step {step}")
 
 
 def _unwrapped(

@@ -5,39 +5,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from gtmsm.evaluation.gallery import Gallery, RoomsGallery
+from gtmsm.evaluation.columns import columns_of, rows, shown
+from gtmsm.evaluation.gallery import Gallery, ImageGallery, RoomsGallery
 from gtmsm.evaluation.report import image_walk, landmarks, page, rooms
-from gtmsm.evaluation.table import Column, columns_of, rows, shown
 from gtmsm.files import write_atomically
 
-
-def write_report(
-    path: Path, scores: Mapping[str, Any], gallery: Gallery | RoomsGallery, title: str, about: Mapping[str, str]
-) -> None:
-    """Write the report; a reader of an older one at `path` keeps it until this one is whole."""
-    path = Path(path)
-    text = _page(scores, gallery, title, about)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, text)
-
-
-def _page(scores: Mapping[str, Any], gallery: Gallery | RoomsGallery, title: str, about: Mapping[str, str]) -> str:
-    """The page: first what only a world of this kind has, then what all have."""
-    lead = f"{gallery.tau} steps memorised, {gallery.future} imagined from the actions alone."
-    own: tuple[str, ...]
-    reading: tuple[str, ...]
-    if isinstance(gallery, RoomsGallery):
-        own, reading = rooms.sections(scores, gallery), rooms.reading(scores)
-    else:
-        own, reading = image_walk.sections(scores, gallery), image_walk.READING
-    common = (
-        _table(scores),
-        page.points("How to read this", (*reading, *READING)),
-        page.facts("Protocol", scores.get("protocol") or {}),
-        page.facts("About this run", about) if about else "",
-    )
-    return page.whole_page(title, lead, (*own, *landmarks.sections(scores), *common))
-
+PAGES: dict[type[Gallery], Any] = {ImageGallery: image_walk, RoomsGallery: rooms}
+"""The module that knows what to say of each kind of world: its `page_sections` and its `reading`."""
 
 READING = (
     "<b>PSNR pooled</b> is the PSNR of the mean squared error, so the worst frames weigh most. <b>PSNR per "
@@ -50,10 +24,27 @@ READING = (
 )
 
 
+def write_report(path: Path, scores: Mapping[str, Any], gallery: Gallery, title: str, about: Mapping[str, str]) -> None:
+    """Write the report; a reader of an older one at `path` keeps it until this one is whole."""
+    world = PAGES[type(gallery)]
+    sections = (
+        *world.page_sections(scores, gallery),
+        *landmarks.sections(scores),
+        _table(scores),
+        page.points("How to read this", (*world.reading(scores), *READING)),
+        page.facts("Protocol", scores.get("protocol") or {}),
+        page.facts("About this run", about) if about else "",
+    )
+    lead = f"{gallery.tau} steps memorised, {gallery.future} imagined from the actions alone."
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, page.whole_page(title, lead, sections))
+
+
 def _table(scores: Mapping[str, Any]) -> str:
     """The scores against every control."""
     columns = columns_of(scores)
-    head = [f"{escape(column.label)}{_bracket(column)}" for column in columns]
+    units = (f"<small>{column.unit}</small>" if column.unit in ("dB", "1/255") else "" for column in columns)
+    head = [f"{escape(column.label)}{unit}" for column, unit in zip(columns, units, strict=True)]
     lines = (
         (
             f"{escape(row.label)}<small>{escape(row.about)}</small>",
@@ -62,8 +53,3 @@ def _table(scores: Mapping[str, Any]) -> str:
         for _, row, values in rows(scores)
     )
     return f"<section><h2>Against the controls</h2>{page.table(head, lines, main=0)}</section>"
-
-
-def _bracket(column: Column) -> str:
-    """The unit below a column's name, where the cells do not carry it."""
-    return f"<small>{column.unit}</small>" if column.unit in ("dB", "1/255") else ""

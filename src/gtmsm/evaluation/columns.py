@@ -1,0 +1,149 @@
+"""What the rows and columns of scores mean, in the terminal and in the report.
+
+Worlds have different scores: a column is shown where there is something in it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gtmsm.evaluation.metrics import PSNR_CAP
+
+
+@dataclass(frozen=True)
+class Row:
+    """A way to predict, and what it tells."""
+
+    label: str
+    about: str
+
+
+@dataclass(frozen=True)
+class Column:
+    """A score: its key in scores.json, a short name, its unit and the digits worth showing."""
+
+    key: str
+    label: str
+    unit: str
+    digits: int
+
+
+COPY = "copy_nearest_true_pose"
+
+IMAGINED = Row("imagined", "The model: poses from the actions alone, codes from its memory, the mean of the prior.")
+SAMPLED = Row(
+    "imagined, sampled", "The same, with poses and codes drawn from their distributions instead of following the mean."
+)
+
+CONTROLS = {
+    "vae_ceiling": Row(
+        "VAE ceiling", "Encodes and decodes the true frame: the best this decoder can do, with the answer in hand."
+    ),
+    "true_pose_memory": Row(
+        "memory at true poses", "The same memory and decoder, but told the true poses: what finding the way costs."
+    ),
+    COPY: Row(
+        "copy nearest, true pose",
+        "Shows the raw frame memorised nearest to the true pose: memory without a decoder.",
+    ),
+    "copy_nearest_predicted_pose": Row(
+        "copy nearest, predicted", "Shows the raw frame memorised nearest to the predicted pose."
+    ),
+    "last_frame": Row("last frame", "Repeats the last memorised frame: a model that never moves."),
+    "mean_frame": Row("mean frame", "Shows the mean of the memorised frames: the safest blur."),
+    "random_retrieval": Row("random retrieval", "Decodes a memory entry drawn at random: memory without a map."),
+}
+
+KNOWN_STEPS = Column("psnr_unhindered", "PSNR until obstacle", "dB", 2)
+"""Where steps can fail: at revisited places before any did, since what comes after cannot be known."""
+
+COLUMNS = (
+    Column("psnr_pooled", "PSNR pooled", "dB", 2),
+    Column("psnr_frames", "PSNR per frame", "dB", 2),
+    Column("psnr_revisited", "PSNR revisited", "dB", 2),
+    Column("psnr_unseen", "PSNR unseen", "dB", 2),
+    Column("ssim", "SSIM", "", 3),
+)
+"""What every world has."""
+
+COLUMNS_OF_SOME = (
+    Column("retrieval_revisited", "retrieval", "%", 1),
+    Column("retrieval_revisited_last16", "retrieval, last 16", "%", 1),
+    Column("psnr_seen_rooms", "PSNR rooms seen", "dB", 2),
+    Column("psnr_seen_rooms_late", "PSNR rooms seen, late", "dB", 2),
+    Column("floor_colour_error", "floor colour", "1/255", 1),
+    Column("wall_colour_error", "wall colour", "1/255", 1),
+)
+"""Retrieval where places are cells; colours, and rooms that were seen, where there are several rooms."""
+
+OF_THE_MODEL = (
+    Column("heading_error", "heading off", "°", 2),
+    Column("position_error_relative", "position off", "%", 2),
+    Column("pose_r2", "R²", "", 4),
+    Column("position_within_half_cell_memorised", "right cell, memorised", "%", 1),
+    Column("position_within_half_cell_predicted", "right cell, predicted", "%", 1),
+)
+"""Of the model itself, not of its controls."""
+
+
+def columns_of(scores: Mapping[str, Any]) -> list[Column]:
+    """PSNR at known steps where steps can fail, then what every world has, then what any row has."""
+    values = [each for _, _, each in rows(scores)]
+    first = [KNOWN_STEPS] if has(scores, KNOWN_STEPS.key) else []
+    return [*first, *COLUMNS, *(c for c in COLUMNS_OF_SOME if any(has(each, c.key) for each in values))]
+
+
+def has_heading(scores: Mapping[str, Any]) -> bool:
+    """Whether these are scores of an agent that looks somewhere, in rooms."""
+    return has(scores, "heading_error")
+
+
+def has_colours(scores: Mapping[str, Any]) -> bool:
+    """Whether these are scores among several rooms, which are told apart by their colours."""
+    return any(has(each, "floor_colour_error") for _, _, each in rows(scores))
+
+
+def has_cells(scores: Mapping[str, Any]) -> bool:
+    """Whether it was scored how often the agent was in the right cell: where steps can fail, or with landmarks."""
+    return has(scores, "position_within_half_cell_memorised")
+
+
+def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:
+    """The model first, then the controls in the order of CONTROLS, then any that are not known here."""
+    yield "imagined", IMAGINED, scores
+    if scores.get("sampled"):
+        yield "sampled", SAMPLED, scores["sampled"]
+    controls = scores.get("controls") or {}
+    for name in [*(n for n in CONTROLS if n in controls), *(n for n in controls if n not in CONTROLS)]:
+        if controls[name]:
+            yield name, CONTROLS.get(name, Row(name.replace("_", " "), "")), controls[name]
+
+
+def shown(value: float | None, column: Column) -> str:
+    """A score as text: fractions in percent where the unit says so, a dash where it has no meaning.
+
+    >>> shown(0.5, Column("retrieval_revisited", "retrieval", "%", 1))
+    '50.0%'
+    """
+    if value is None or value != value:
+        return "–"
+    if column.unit == "dB" and value >= PSNR_CAP:
+        return "exact"
+    number = f"{100 * value if column.unit == '%' else value:.{column.digits}f}"
+    return f"{number}{column.unit}" if column.unit in ("%", "°") else number
+
+
+def gap(scores: Mapping[str, Any], control: str, key: str = "psnr_pooled") -> float | None:
+    """How many dB the model is above a control, over all frames unless told; None where either is missing."""
+    mine, theirs = scores.get(key), of_control(scores, control, key)
+    return None if mine is None or theirs is None else mine - theirs
+
+
+def of_control(scores: Mapping[str, Any], control: str, key: str) -> float | None:
+    """A score of a control; None where it is missing."""
+    return ((scores.get("controls") or {}).get(control) or {}).get(key)
+
+
+def has(scores: Mapping[str, Any], key: str) -> bool:
+    """Whether there is such a score, and it says something."""
+    return scores.get(key) is not None

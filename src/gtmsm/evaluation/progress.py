@@ -1,0 +1,68 @@
+"""How far a long evaluation is: counted as work, shown as a line with the time that is left."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import TypeAlias
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+Tell: TypeAlias = Callable[[str, float], None]
+"""Told what is being done, and which fraction of all work is behind it."""
+EVERY = 5.0
+"""Seconds between plain lines."""
+
+
+@dataclass
+class Meter:
+    """Counts work against its total."""
+
+    total: int
+    tell: Tell | None = None
+    done: int = 0
+
+    def add(self, doing: str, work: int) -> None:
+        """So much more was done, while `doing`."""
+        self.done += work
+        if self.tell is not None:
+            self.tell(doing, min(1.0, self.done / self.total))
+
+
+class ProgressLine:
+    """A bar with an ETA on a terminal; plain lines every few seconds anywhere else."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._began = self._last = time.monotonic()
+        columns = (BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("eta"))
+        self._bar = Progress(
+            TextColumn("scoring {task.description}"), *columns, TimeRemainingColumn(), console=console, transient=True
+        )
+        self._task = self._bar.add_task("", total=1.0)
+
+    def __enter__(self) -> "ProgressLine":
+        """Show that something is going on."""
+        self._began = time.monotonic()
+        self._last = self._began - EVERY
+        if self.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __call__(self, doing: str, fraction: float) -> None:
+        """Show how far it is."""
+        self._bar.update(self._task, completed=fraction, description=doing)
+        now = time.monotonic()
+        if self.console.is_terminal or now - self._last < EVERY:
+            return
+        self._last = now
+        left = f", about {(now - self._began) * (1 / fraction - 1):.0f} s left" if fraction > 0 else ""
+        self.console.print(f"scoring {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Take the bar away."""
+        if self.console.is_terminal:
+            self._bar.stop()

@@ -59,6 +59,13 @@ def always(*args: object) -> bool:
     return True
 
 
+def no_gradients(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> list[None]:
+    """The `backward` of an operator that returns indices; PyTorch never calls it."""
+    return [None] * len(args)
+
+
 @dataclass(frozen=True)
 class Fast:
     """A fast implementation of an operator for one device."""
@@ -191,6 +198,7 @@ class Operator(Generic[P, R]):
 
     def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         """Keep arguments and outputs for the backward pass."""
+        ctx.set_materialize_grads(False)  # or PyTorch would fill zeros for everything that only `backward` needs
         ctx.save_for_backward(*(x for x in inputs if isinstance(x, Tensor)), *output)
         ctx.rest = [None if isinstance(x, Tensor) else x for x in inputs]
         ctx.is_tensor = [isinstance(x, Tensor) for x in inputs]
@@ -201,8 +209,10 @@ class Operator(Generic[P, R]):
         """A gradient for every argument that needs one."""
         saved = iter(ctx.saved_tensors)
         args = [next(saved) if is_one else x for x, is_one in zip(ctx.rest, ctx.is_tensor, strict=True)]
-        needed = list(ctx.needs_input_grad)
-        found = iter(self._back(list(gradients[: self._outputs]), list(saved), needed, *args))
+        needed, made = list(ctx.needs_input_grad), list(saved)
+        pairs = zip(gradients[: self._outputs], made, strict=False)
+        incoming = [torch.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
+        found = iter(self._back(incoming, made, needed, *args))
         return tuple(next(found) if need else None for need in needed)
 
 

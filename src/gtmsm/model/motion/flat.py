@@ -9,8 +9,8 @@ from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.layers.small_map import small_map
 from gtmsm.kernels.scans.landmark_scan import Sights, Surprise, landmark_scan
-from gtmsm.kernels.scans.walled_scan import Gate, walled_scan, walled_scan_twice
-from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
+from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
+from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 
 FURTHEST = 8.0
 """Units from the start up to which an agent without a fence looks out for walls from the beginning."""
@@ -154,8 +154,3 @@ class Walled(Free):
         """The walled scan."""
         d = small_map(a, self.M)
         return walled_scan(start, d, noise, self.gate)
-
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
-        """Both paths try the same steps."""
-        mean, sample = walled_scan_twice(self.start(len(a)), small_map(a, self.M), noise, self.gate)
-        return Paths(mean, sample)

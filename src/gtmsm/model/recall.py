@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.bound.gaussian_divergence import gaussian_divergence
-from gtmsm.kernels.bound.mixture import mixture_divergence, mixture_log_prob
+from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
 from gtmsm.tensors import Gaussian
 

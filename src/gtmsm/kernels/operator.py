@@ -169,7 +169,7 @@ class Operator(Generic[P, R]):
         incoming = tuple(
             torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
         )
-        return [gradient.clone() for gradient in pull_back(incoming)]
+        return [gradient.clone(memory_format=torch.contiguous_format) for gradient in pull_back(incoming)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
@@ -189,7 +189,7 @@ class Operator(Generic[P, R]):
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
         found = fast.backward(gradients, args, made, needed)
-        return [torch.zeros_like(x) if g is None else g for x, g in _pairs(args, found, needed)]
+        return [x.new_zeros(x.shape) if g is None else g.contiguous() for x, g in _pairs(args, found, needed)]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
@@ -219,8 +219,8 @@ class Operator(Generic[P, R]):
 def _fake_gradients(
     gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
 ) -> list[Tensor]:
-    """Gradients of the right shapes."""
-    return [torch.empty_like(x) for x in _chosen(args, needed)]
+    """Gradients of the right shapes, contiguous as all gradients here."""
+    return [x.new_empty(x.shape) for x in _chosen(args, needed)]
 
 
 def operator(**modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:

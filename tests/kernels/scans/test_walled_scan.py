@@ -84,6 +84,13 @@ def test_pytorch_accepts_its_registration():
     torch.library.opcheck(torch.ops.gtmsm.walled_poses.default, [x.requires_grad_() for x in walk(3, 5, 2, 4)])
 
 
+def test_gradients_are_laid_out_as_pytorch_is_told():
+    inputs = walk(3, 5, 2, 4)
+    made = torch.ops.gtmsm.walled_poses(*inputs)
+    given = ([torch.ones_like(made[0])], made, [True] * 7, *inputs)
+    torch.library.opcheck(torch.ops.gtmsm.walled_poses_backward.default, given, test_utils="test_faketensor")
+
+
 def test_one_step_is_the_equation_of_the_paper():
     start, d, noise, W, b, v, c = walk(3, 1, 2, 4)
     logit = torch.relu((start + d[:, 0]) @ W.T + b) @ v + c

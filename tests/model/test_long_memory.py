@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory, rows, tree_index
@@ -210,7 +210,7 @@ def test_one_kernel_searches_grids_and_what_came_since(triton_device):
     places = points(150, 4)
     memory = LongMemory.of(memory_of(places[:100].to(triton_device)), index="grid", buffer=40)
     query = Belief(places[None, 98:101].to(triton_device))
-    with forced("triton"):
+    with forced("cuda"):
         memory.nearest(query, 3)
         for place in places[100:].numpy():
             memory.insert(place, [0.0] * 3, [0.0] * 3)
@@ -337,7 +337,7 @@ def test_one_kernel_searches_the_grids_of_a_copy_when_there_is_nothing_else(trit
     for grid in memory._index._grids.grids:
         grid.keys.fill_(math.inf)  # as good as freed
     del memory
-    with forced("triton"):
+    with forced("cuda"):
         found = other.nearest(query, 3).index[0].cpu()
     assert torch.equal(found, by_sorting(places, places[:3], 3))
 
@@ -378,7 +378,7 @@ def test_a_memory_may_grow_on_a_gpu_between_a_question_and_its_gradients(monkeyp
     query = points(3, 2, 1)[None].to(triton_device).requires_grad_()
     for k in (4, 60):
         memory = LongMemory.of(memory_of(places), index="grid", buffer=20)
-        with forced("triton"):
+        with forced("cuda"):
             near = memory.nearest(Belief(query), k)
             memory.insert([9.0] * 2, [0.0] * 3, [0.0] * 3)
             memory.nearest(Belief(query.detach()), 4)

@@ -37,7 +37,8 @@ class GridIndex:
         Nearest first, and of those equally far the earlier: what sorting all distances in float64 would give.
         """
         self._catch_up()
-        return grid_search(query, self._grids, self._rows.span("place", self._covered, len(self._rows)), k)
+        places = self._rows.span("place", 0, len(self._rows))
+        return grid_search(query, places, self._grids.where, self._covered, k)
 
     def _catch_up(self) -> None:
         """Take in what was written since somebody last searched."""

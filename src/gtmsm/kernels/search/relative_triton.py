@@ -16,7 +16,14 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.search.separations_triton import PAIRS, queries_and_entries
+PAIRS = 128
+"""Of a query and an entry that a program computes together: one for each thread."""
+
+
+def queries_and_entries(K: int) -> tuple[int, int]:
+    """How many queries a program of the backward pass computes, and how many of the K entries of each together."""
+    entries = min(triton.next_power_of_2(K), 256)
+    return max(PAIRS // entries, 1), entries
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.long_memory import LongMemory, rows, tree_index
+from gtmsm.model.long_memory import LongMemory, rows, tree, tree_index
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
@@ -168,22 +168,22 @@ def test_an_agent_that_stands_still_for_hours_is_one_point_of_a_tree():
     assert index.tolist() == list(range(500, 506))
     assert far2.tolist() == [0.0] * 6
     assert memory.find([0.6, 0.6], 3)[0].tolist() == by_sorting(places, torch.tensor([[0.6, 0.6]]), 3)[0].tolist()
-    (tree,) = memory._index._trees
-    assert tree.crowds == 2
-    assert tree._tree.n == 1002
+    (only,) = memory._index._parts
+    assert only.crowds == 2
+    assert only._tree.n == 1002
     far_in = 100_400  # beyond the crowd there is still everything else
     assert memory.find([0.0, 0.0], far_in)[0].tolist() == by_sorting(places, torch.zeros(1, 2), far_in)[0].tolist()
 
 
 def test_places_of_rest_in_a_walk_leave_all_others_where_they_were(monkeypatch):
-    monkeypatch.setattr(tree_index, "MOVED", 7)
+    monkeypatch.setattr(tree, "MOVED", 7)
     places = points(600, 3).round(decimals=1)
     for rest in range(4):
         places[rest * 100 + 30 : rest * 100 + 110] = points(1, 3, 50 + rest)
     memory = LongMemory.of(memory_of(places), buffer=10)
     assert_nearest(memory, places, torch.cat([places[::20], points(20, 3, 1)]), 9)
-    (tree,) = memory._index._trees
-    assert tree.crowds == 4
+    (only,) = memory._index._parts
+    assert only.crowds == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -334,7 +334,7 @@ def test_one_kernel_searches_the_grids_of_a_copy_when_there_is_nothing_else(trit
     query = Belief(places[None, :3].to(triton_device))
     memory.nearest(query, 3)
     other = copied(memory)
-    for grid in memory._index._grids.grids:
+    for grid in memory._index._parts:
         grid.keys.fill_(math.inf)  # as good as freed
     del memory
     with forced("cuda"):

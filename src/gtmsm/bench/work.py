@@ -14,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gtmsm.bench.ceilings import Ceilings, Precision
 from gtmsm.bench.clock import Call
+from gtmsm.kernels import operator
 from gtmsm.kernels.choice import forced
 
 ADAM = 3
@@ -54,7 +55,8 @@ def count_flops(call: Call) -> int:
     It is made with readable kernels and plain attention, for PyTorch cannot look into fused ones. What is neither a
     product nor a convolution is not counted.
     """
-    with forced("readable"), sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+    readable = forced("readable"), operator.forced("readable")
+    with readable[0], readable[1], sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         call()
     return int(counter.get_total_flops())
 

@@ -1,8 +1,7 @@
 """Grids: what they find is what a sort of all distances in float64 finds, index for index."""
 
-import copy
 import math
-import pickle
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search as module
-from gtmsm.kernels.search.grid_search import Grids, grid_search, make_grid
+from gtmsm.kernels.search.grid_search import grid_search, make_grid, table_of
 
 ON_A_GPU = torch.cuda.is_available()
 
@@ -59,11 +58,11 @@ def in_grids(places, *sizes):
     for size in sizes:
         grids.append(make_grid(places[first : first + size], first))
         first += size
-    return Grids.of(grids, places.device)
+    return grids
 
 
 def find(query, places, grids, k, search=grid_search):
-    return search(query, places, grids.where, grids.held, k)
+    return search(query, places, table_of(grids, places.device), sum(map(len, grids)), k)
 
 
 @pytest.fixture
@@ -148,7 +147,7 @@ def test_inputs_need_not_be_contiguous(triton_device, small):
 
 @beyond_numbers
 @pytest.mark.parametrize("nowhere", [math.nan, math.inf])
-def test_nothing_is_nearer_than_anything_else_to_who_is_nowhere(triton_device, small, nowhere):
+def test_everything_is_equally_far_from_a_query_that_is_not_finite(triton_device, small, nowhere):
     query = torch.tensor([[0.0, nowhere]], device=triton_device)
     places = scattered(70, 2).float().to(triton_device)
     with forced("cuda"):
@@ -157,7 +156,7 @@ def test_nothing_is_nearer_than_anything_else_to_who_is_nowhere(triton_device, s
     assert far2.tolist() == [[math.inf] * 4]
 
 
-def test_who_asks_nothing_is_told_nothing(searched, small):
+def test_no_queries_have_no_neighbours(searched, small):
     index, far2 = searched(torch.zeros(0, 2), lattice(20, 2).float(), [10], 3)
     assert index.shape == far2.shape == (0, 3)
 
@@ -191,22 +190,6 @@ def test_a_zero_is_a_zero_whatever_its_sign():
     assert torch.equal(make_grid(signed).entry, make_grid(places).entry)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda grids: pickle.loads(pickle.dumps(grids))])
-def test_a_copy_of_grids_is_searched_where_it_lies(triton_device, small, copied):
-    places = lattice(50, 2).float().to(triton_device)
-    grids = in_grids(places, 30, 10)
-    other = copied(grids)
-    assert len(other.grids) == 2
-    for row, grid in zip(other.where.tolist(), other.grids, strict=True):
-        assert row[:4] == [held.data_ptr() for held in (grid.keys, grid.entry, grid.walls, grid.earliest)]
-    assert torch.equal(other.where[:, 4:], grids.where[:, 4:])
-    for grid in grids.grids if copied is not copy.copy else ():  # nothing is left of what was copied
-        grid.keys.fill_(math.nan)
-    with forced("cuda"):
-        index, _ = find(places[:3], places, other, 4)
-    assert torch.equal(index.cpu(), by_sorting(places, places[:3], 4)[0])
-
-
 def test_a_grid_adds_little_to_what_it_holds():
     places = scattered(9000, 4).float()
     assert make_grid(places).nbytes <= 1.4 * places.nbytes
@@ -237,11 +220,12 @@ def test_on_a_gpu_large_memories_are_searched_exactly(world, k):
 @pytest.mark.skipif(not ON_A_GPU, reason="only a GPU can be waited for")
 def test_a_search_waits_for_nothing_and_can_be_kept_in_a_graph(in_a_graph):
     places = scattered(20_000, 4).float().cuda()
-    grids = in_grids(places, 18_000, 1000)
+    grids = in_grids(places, 18_000, 1000)  # kept: a table only has their addresses
+    search = partial(grid_search, places[:150], places, table_of(grids, places.device), 19_000, 4)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        find(places[:150], places, grids, 4)
+        search()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    first, replayed = in_a_graph(lambda: list(find(places[:150], places, grids, 4)))
+    first, replayed = in_a_graph(lambda: list(search()))
     assert all(torch.equal(one, other) for one, other in zip(first, replayed, strict=True))

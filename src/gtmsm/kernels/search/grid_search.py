@@ -9,7 +9,7 @@ sorting all distances takes 0.27 s.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int32, Int64
@@ -29,7 +29,8 @@ NEVER = 2**31 - 1
 """Later than any entry."""
 
 
-class Grid(NamedTuple):
+@dataclass(frozen=True)
+class Grid:
     """Consecutive entries of a memory, in the order of their cells."""
 
     keys: Float[Tensor, "P n"]
@@ -47,37 +48,24 @@ class Grid(NamedTuple):
     nodes: tuple[int, ...]
     """The first node of each level."""
 
+    def __len__(self) -> int:
+        """Number of entries."""
+        return len(self.entry)
+
     @property
     def nbytes(self) -> int:
         """Bytes held."""
         return sum(held.nbytes for held in (self.keys, self.entry, self.walls, self.earliest))
 
 
-class Grids(NamedTuple):
-    """The grids of a memory, the largest first."""
-
-    grids: tuple[Grid, ...]
-    where: Int64[Tensor, "grids words"]
-    """Addresses and sizes, for a kernel."""
-
-    @property
-    def held(self) -> int:
-        """Number of entries in all grids."""
-        return sum(len(grid.entry) for grid in self.grids)
-
-    @staticmethod
-    def of(grids: Sequence[Grid], device: torch.device) -> "Grids":
-        """Copy their addresses to the device, which waits for it."""
-        rows = [
-            [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
-            + [len(grid.entry), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (LEVELS - len(grid.nodes))]
-            for grid in grids
-        ]
-        return Grids(tuple(grids), torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """A copy has other addresses."""
-        return Grids.of, (self.grids, self.where.device)
+def table_of(grids: Sequence[Grid], device: torch.device) -> Int64[Tensor, "grids words"]:
+    """Addresses and sizes of grids, for a kernel; it is copied to the device, which waits for it."""
+    rows = [
+        [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
+        + [len(grid), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (LEVELS - len(grid.nodes))]
+        for grid in grids
+    ]
+    return torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS)
 
 
 @torch.no_grad()
@@ -147,11 +135,11 @@ def _side_by_side(
 @operator(cuda="gtmsm.kernels.search.grid_search_triton")
 @torch.no_grad()
 def grid_search(
-    query: Float[Tensor, "m P"], places: Float[Tensor, "n P"], where: Int64[Tensor, "grids words"], held: int, k: int
+    query: Float[Tensor, "m P"], places: Float[Tensor, "n P"], table: Int64[Tensor, "grids words"], held: int, k: int
 ) -> tuple[Int64[Tensor, "m {k}"], Float[Tensor, "m {k}"]]:
     """The k of `places` nearest to each query, and their squared distances in float64.
 
-    The first `held` places are also in grids, `Grids.where`: an index of them, which changes no result.
+    The first `held` places are also in the grids of `table_of`: an index, which changes no result.
     """
     index, distance2, axes = [], [], places.double().unbind(1)
     for some in query.double().split(max(1, AT_ONCE // max(1, len(places)))):

@@ -72,7 +72,7 @@ def _distances_of_boxes(query, walls, P: tl.constexpr, FAN: tl.constexpr):  # pr
         above = query[p] - tl.load(walls + (P + p) * FAN + box).to(tl.float64)
         outside = tl.maximum(tl.maximum(below, above), 0.0)
         far2 += outside * outside
-        far2 = tl.where(query[p] - query[p] == 0, far2, float("inf"))  # a query that is not finite is far from everything
+        far2 = tl.where(query[p] - query[p] == 0, far2, float("inf"))  # NaN is far from all
     return far2
 
 
@@ -151,16 +151,16 @@ def _search(
     tl.store(distance2 + to, near, slot < K)
 
 
-def _empty(query: Tensor, places: Tensor, where: Tensor, held: int, k: int) -> list[Tensor]:
+def _empty(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
     """Indices and squared distances."""
     return [query.new_empty(len(query), k, dtype=dtype) for dtype in (torch.int64, torch.float64)]
 
 
-def _forward(query: Tensor, places: Tensor, where: Tensor, held: int, k: int) -> list[Tensor]:
+def _forward(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
     """One launch."""
-    made, recent, (m, axes) = _empty(query, places, where, held, k), places[held:], query.shape
+    made, recent, (m, axes) = _empty(query, places, table, held, k), places[held:], query.shape
     _search[(m,)](
-        query, where, recent, *made, len(where), held, len(recent), *query.stride(), *recent.stride(),
+        query, table, recent, *made, len(table), held, len(recent), *query.stride(), *recent.stride(),
         P=axes, K=k, SLOTS=max(4, triton.next_power_of_2(k)), LEVELS=LEVELS, WORDS=7 + LEVELS,
         CELL=grids.CELL, FAN=grids.FAN, RECENT=RECENT,
         # no fused multiply and add: rounded as everywhere else, equal distances are equal here, too
@@ -169,7 +169,7 @@ def _forward(query: Tensor, places: Tensor, where: Tensor, held: int, k: int) ->
     return made
 
 
-def _supports(query: Tensor, places: Tensor, where: Tensor, held: int, k: int) -> bool:
+def _supports(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> bool:
     """A few axes and a few neighbours, and something asked."""
     known = all(x.dtype in (torch.float32, torch.float64) for x in (query, places))
     return known and 0 < query.shape[1] <= MOST_AXES and k <= MOST_NEIGHBOURS and len(query) > 0

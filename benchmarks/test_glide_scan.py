@@ -2,8 +2,7 @@
 
 import torch
 
-from gtmsm.kernels.operator import forced
-from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
+from gtmsm.kernels.scans.glide_scan import glide_steps
 
 BATCH, STEPS, HIDDEN = 32, 182, 64  # those of an update of `walk`
 AT_LEAST = 3
@@ -21,8 +20,8 @@ def a_walk():
     return [x.requires_grad_() for x in (*inputs, *network)]
 
 
-def forward_and_backward(leaves):
-    moved, velocity = glide_scan(*leaves[:5], GlideNetwork(*leaves[5:]))
+def forward_and_backward(scan, leaves):
+    moved, velocity = scan(*leaves)
     return [moved, velocity, *torch.autograd.grad(moved.square().mean() + velocity.square().mean(), leaves)]
 
 
@@ -34,8 +33,10 @@ def step_by_step(leaves):
 def test_the_numpy_scan_is_several_times_faster_than_step_by_step(compare):
     leaves = a_walk()
     exact = [x.detach().double().requires_grad_() for x in leaves]
-    torch.testing.assert_close(forward_and_backward(exact), step_by_step(exact), rtol=1e-8, atol=1e-10)
+    made, plain = (forward_and_backward(scan, exact) for scan in (glide_steps, glide_steps.readable))
+    torch.testing.assert_close(made, plain, rtol=1e-8, atol=1e-10)
     compare(
         f"{BATCH} gliding walks of {STEPS} steps, forward and backward", "step by step",
-        lambda: step_by_step(leaves), lambda: forward_and_backward(leaves), AT_LEAST,
+        lambda: forward_and_backward(glide_steps.readable, leaves), lambda: forward_and_backward(glide_steps, leaves),
+        AT_LEAST,
     )  # fmt: skip

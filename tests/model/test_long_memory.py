@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.long_memory import LongMemory, rows, tree_index
+from gtmsm.model.long_memory import LongMemory, rows, tree, tree_index
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
@@ -168,22 +168,22 @@ def test_an_agent_that_stands_still_for_hours_is_one_point_of_a_tree():
     assert index.tolist() == list(range(500, 506))
     assert far2.tolist() == [0.0] * 6
     assert memory.find([0.6, 0.6], 3)[0].tolist() == by_sorting(places, torch.tensor([[0.6, 0.6]]), 3)[0].tolist()
-    (tree,) = memory._index._trees
-    assert tree.crowds == 2
-    assert tree._tree.n == 1002
+    (only,) = memory._index._parts
+    assert only.crowds == 2
+    assert only._tree.n == 1002
     far_in = 100_400  # beyond the crowd there is still everything else
     assert memory.find([0.0, 0.0], far_in)[0].tolist() == by_sorting(places, torch.zeros(1, 2), far_in)[0].tolist()
 
 
 def test_places_of_rest_in_a_walk_leave_all_others_where_they_were(monkeypatch):
-    monkeypatch.setattr(tree_index, "MOVED", 7)
+    monkeypatch.setattr(tree, "MOVED", 7)
     places = points(600, 3).round(decimals=1)
     for rest in range(4):
         places[rest * 100 + 30 : rest * 100 + 110] = points(1, 3, 50 + rest)
     memory = LongMemory.of(memory_of(places), buffer=10)
     assert_nearest(memory, places, torch.cat([places[::20], points(20, 3, 1)]), 9)
-    (tree,) = memory._index._trees
-    assert tree.crowds == 4
+    (only,) = memory._index._parts
+    assert only.crowds == 4
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -210,7 +210,7 @@ def test_one_kernel_searches_grids_and_what_came_since(triton_device):
     places = points(150, 4)
     memory = LongMemory.of(memory_of(places[:100].to(triton_device)), index="grid", buffer=40)
     query = Belief(places[None, 98:101].to(triton_device))
-    with forced("triton"):
+    with forced("cuda"):
         memory.nearest(query, 3)
         for place in places[100:].numpy():
             memory.insert(place, [0.0] * 3, [0.0] * 3)
@@ -334,10 +334,10 @@ def test_one_kernel_searches_the_grids_of_a_copy_when_there_is_nothing_else(trit
     query = Belief(places[None, :3].to(triton_device))
     memory.nearest(query, 3)
     other = copied(memory)
-    for grid in memory._index._grids.grids:
+    for grid in memory._index._parts:
         grid.keys.fill_(math.inf)  # as good as freed
     del memory
-    with forced("triton"):
+    with forced("cuda"):
         found = other.nearest(query, 3).index[0].cpu()
     assert torch.equal(found, by_sorting(places, places[:3], 3))
 
@@ -378,7 +378,7 @@ def test_a_memory_may_grow_on_a_gpu_between_a_question_and_its_gradients(monkeyp
     query = points(3, 2, 1)[None].to(triton_device).requires_grad_()
     for k in (4, 60):
         memory = LongMemory.of(memory_of(places), index="grid", buffer=20)
-        with forced("triton"):
+        with forced("cuda"):
             near = memory.nearest(Belief(query), k)
             memory.insert([9.0] * 2, [0.0] * 3, [0.0] * 3)
             memory.nearest(Belief(query.detach()), 4)

@@ -9,7 +9,7 @@ from scipy.spatial import cKDTree
 from torch.distributions import MultivariateNormal, kl_divergence
 
 from gtmsm.errors import InputError
-from gtmsm.model.memory import Memory
+from gtmsm.model.memory import Memory, measure
 from gtmsm.tensors import Belief, Gaussian, gather
 
 
@@ -103,12 +103,42 @@ def test_distances_have_the_gradients_of_finite_differences():
     assert torch.autograd.gradcheck(lambda q, k: memory_of(k).nearest(Belief(q), 3).distance2, (query, keys))
 
 
-def test_only_retrieved_entries_feel_a_query():
+def test_three_and_four_make_twentyfive():
+    place = torch.tensor([[[0.0, 0.0], [3.0, 4.0]]])
+    near = measure(place, torch.zeros(1, 1, 2), torch.tensor([[[1, 0, 1]]]))
+    assert near.distance2.tolist() == [[[25.0, 0.0, 25.0]]]
+
+
+# batch, n, time, K, P
+@pytest.mark.parametrize("shape", [(1, 1, 1, 1, 1), (3, 5, 33, 4, 4), (1, 9, 2, 9, 3), (2, 3, 5, 6, 8), (0, 4, 3, 2, 2),
+                                   (2, 4, 0, 2, 2), (2, 4, 3, 0, 2)])  # fmt: skip
+def test_distances_and_their_gradients_are_those_of_differences_one_by_one(shape):
+    batch, n, time, k, axes = shape
+    leaves = [points(batch, n, axes).requires_grad_(), points(batch, time, axes, seed=1).requires_grad_()]
+    index = torch.randint(n, (batch, time, k), generator=seeded(2))  # an entry may be found many times
+    distance2 = measure(*leaves, index).distance2
+    expected = (leaves[1][:, :, None] - gather(leaves[0], index)).square().sum(-1)
+    torch.testing.assert_close(distance2, expected)
+    weight = points(batch, time, k, seed=3)
+    found, wanted = (torch.autograd.grad((weight * each).sum(), leaves) for each in (distance2, expected))
+    torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_distances_have_the_higher_of_two_precisions(dtype):
+    place, query = points(1, 7, 2).to(dtype), points(1, 3, 2, seed=1, dtype=torch.float32).requires_grad_()
+    distance2 = measure(place, query, torch.tensor([[[0, 1], [2, 3], [4, 5]]])).distance2
+    assert distance2.dtype == torch.promote_types(dtype, torch.float32)
+    distance2.sum().backward()
+    torch.testing.assert_close(query.grad, 2 * (2 * query - place[:, 0::2][:, :3] - place[:, 1::2]).float().detach())
+
+
+def test_only_retrieved_entries_get_a_gradient():
     keys, query = points(1, 20, 2).requires_grad_(), points(1, 1, 2, seed=1)
     near = memory_of(keys).nearest(Belief(query), 4)
     near.distance2.sum().backward()
-    felt = (keys.grad.abs().sum(-1) > 0).nonzero()[:, 1]
-    assert sorted(near.index.flatten().tolist()) == felt.tolist()
+    learning = (keys.grad.abs().sum(-1) > 0).nonzero()[:, 1]
+    assert sorted(near.index.flatten().tolist()) == learning.tolist()
 
 
 @pytest.mark.parametrize("distance", ["euclidean", "kl"])

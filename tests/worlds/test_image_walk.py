@@ -7,7 +7,7 @@ import torch
 
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig, draw_windows
 from gtmsm.worlds.rectangles import most_rectangles
 from gtmsm.worlds.walkers import PoissonWalker

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from gtmsm.kernels.choice import float32_products
+from gtmsm.kernels.precision import float32_products
 
 Call = Callable[[], object]
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]

@@ -59,6 +59,13 @@ def always(*args: object) -> bool:
     return True
 
 
+def no_gradients(
+    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> list[None]:
+    """The `backward` of an operator that returns indices; PyTorch never calls it."""
+    return [None] * len(args)
+
+
 @dataclass(frozen=True)
 class Fast:
     """A fast implementation of an operator for one device."""
@@ -171,7 +178,7 @@ class Operator(Generic[P, R]):
         incoming = tuple(
             torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
         )
-        return [gradient.clone() for gradient in pull_back(incoming)]
+        return [gradient.clone(memory_format=torch.contiguous_format) for gradient in pull_back(incoming)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
@@ -191,7 +198,7 @@ class Operator(Generic[P, R]):
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
         found = fast.backward(gradients, args, made, needed)
-        return [torch.zeros_like(x) if g is None else g for x, g in _pairs(args, found, needed)]
+        return [x.new_zeros(x.shape) if g is None else g.contiguous() for x, g in _pairs(args, found, needed)]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
@@ -213,16 +220,18 @@ class Operator(Generic[P, R]):
             return (None,) * len(ctx.rest)
         saved = iter(ctx.saved_tensors)
         args = [next(saved) if is_one else x for x, is_one in zip(ctx.rest, ctx.is_tensor, strict=True)]
-        needed = list(ctx.needs_input_grad)
-        found = iter(self._back(list(gradients[: self._outputs]), list(saved), needed, *args))
+        needed, made = list(ctx.needs_input_grad), list(saved)
+        pairs = zip(gradients[: self._outputs], made, strict=False)
+        incoming = [torch.zeros_like(x) if gradient is None else gradient for gradient, x in pairs]
+        found = iter(self._back(incoming, made, needed, *args))
         return tuple(next(found) if need else None for need in needed)
 
 
 def _fake_gradients(
     gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
 ) -> list[Tensor]:
-    """Gradients of the right shapes."""
-    return [torch.empty_like(x) for x in _chosen(args, needed)]
+    """Gradients of the right shapes, contiguous as all gradients here."""
+    return [x.new_empty(x.shape) for x in _chosen(args, needed)]
 
 
 def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:

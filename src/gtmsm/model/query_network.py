@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from gtmsm.kernels.choice import between_layers
+from gtmsm.kernels.precision import between_layers
 from gtmsm.model.mlp import Mlp
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.normed_sum import normed_sum
+from gtmsm.kernels.precision import between_layers
 from gtmsm.kernels.rays.attend import attend
 from gtmsm.kernels.rays.gathered_views import gathered_views
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView

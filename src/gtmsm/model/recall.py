@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.bound.mixture import mixture_divergence, mixture_log_prob
+from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
 from gtmsm.tensors import Gaussian
 

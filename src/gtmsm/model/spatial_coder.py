@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.choice import between_layers
 from gtmsm.kernels.layers.activation import activated, shortcut
 from gtmsm.kernels.layers.edge_conv import edge_conv_out
+from gtmsm.kernels.precision import between_layers
 
 
 class _Residual(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 
 from gtmsm.config import Device, require
-from gtmsm.kernels.choice import float32_products
+from gtmsm.kernels.precision import float32_products
 
 
 def choose_device(name: Device) -> torch.device:

@@ -18,8 +18,8 @@ from torch.func import functional_call, vmap
 from gtmsm.config import config, require
 from gtmsm.data.clip import Clip
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.kernels.search.separations import separations
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.memory import measure
 from gtmsm.tensors import Gaussian
 
 Source: TypeAlias = Callable[[int, int, torch.Generator], Clip]
@@ -183,7 +183,7 @@ def retrieval_score(
     lead, walks = places.shape[:2], places.flatten(0, 1)
     queries = walks[:, tau:]
     index = nearest_k(walks[:, :tau], queries, neighbours)
-    near = separations(walks, queries, index).unflatten(0, lead)
+    near = measure(walks, queries, index).distance2.unflatten(0, lead)
     found = match.expand(len(places), -1, -1, -1).gather(-1, index.unflatten(0, lead))
     log_weight = torch.log_softmax(-(near + delta).log(), dim=-1)
     return torch.logsumexp(log_weight + found, dim=-1).mean((1, 2))

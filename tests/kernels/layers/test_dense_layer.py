@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import nn
 from twins import assert_equal_twins, strided
 
-from gtmsm.kernels.choice import float32_products
 from gtmsm.kernels.layers.dense_layer import dense_layer
 from gtmsm.kernels.operator import forced
+from gtmsm.kernels.precision import float32_products
 
 SHAPES = [
     (1, 1, 1),

@@ -9,8 +9,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from twins import assert_equal_twins
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import float32_products
 from gtmsm.kernels.operator import forced
+from gtmsm.kernels.precision import float32_products
 from gtmsm.kernels.rays.attend import attend
 
 SHAPES = [

@@ -1,16 +1,15 @@
 """Grids: what they find is what a sort of all distances in float64 finds, index for index."""
 
-import copy
 import math
-import pickle
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search as module
-from gtmsm.kernels.search.grid_search import Grids, grid_search, grid_search_by_sorting, make_grid
+from gtmsm.kernels.search.grid_search import grid_search, make_grid, table_of
 
 ON_A_GPU = torch.cuda.is_available()
 
@@ -54,12 +53,16 @@ def by_sorting(places, query, k):
 
 
 def in_grids(places, *sizes):
-    """Grids of the first so many, of the next so many, ...; and the rest."""
+    """Grids of the first so many, of the next so many, ..."""
     grids, first = [], 0
     for size in sizes:
         grids.append(make_grid(places[first : first + size], first))
         first += size
-    return Grids.of(grids, places.device), places[first:]
+    return grids
+
+
+def find(query, places, grids, k, search=grid_search):
+    return search(query, places, table_of(grids, places.device), sum(map(len, grids)), k)
 
 
 @pytest.fixture
@@ -69,14 +72,15 @@ def small(monkeypatch):
     monkeypatch.setattr(module, "FAN", 4)
 
 
-@pytest.fixture(params=["readable", "triton"])
+@pytest.fixture(params=["readable", "cuda"])
 def searched(request):
-    """`grid_search` by one of the twins, on where that runs."""
-    where = request.getfixturevalue("triton_device") if request.param == "triton" else "cpu"
+    """`grid_search` by one of its implementations, on the device of that."""
+    where = request.getfixturevalue("triton_device") if request.param == "cuda" else "cpu"
 
     def search(query, places, sizes, k):
+        places = places.to(where)
         with forced(request.param):
-            found = grid_search(query.to(where), *in_grids(places.to(where), *sizes), k)
+            found = find(query.to(where), places, in_grids(places, *sizes), k)
         return tuple(x.cpu() for x in found)
 
     return search
@@ -135,23 +139,24 @@ def test_more_neighbours_than_a_warp_keeps_are_found_by_sorting(searched, small)
 def test_inputs_need_not_be_contiguous(triton_device, small):
     places, query = lattice(50, 4).float().to(triton_device), scattered(6, 4, 1).float().to(triton_device)
     index, far2 = by_sorting(places[:, ::2], query[::2, ::2], 3)
-    with forced("triton"):
-        found = grid_search(query[::2, ::2], *in_grids(places[:, ::2], 40), 3)
+    with forced("cuda"):
+        found = find(query[::2, ::2], places[:, ::2], in_grids(places[:, ::2], 40), 3)
     assert torch.equal(found[0].cpu(), index)
     assert torch.equal(found[1].cpu(), far2)
 
 
 @beyond_numbers
 @pytest.mark.parametrize("nowhere", [math.nan, math.inf])
-def test_nothing_is_nearer_than_anything_else_to_who_is_nowhere(triton_device, small, nowhere):
+def test_everything_is_equally_far_from_a_query_that_is_not_finite(triton_device, small, nowhere):
     query = torch.tensor([[0.0, nowhere]], device=triton_device)
-    with forced("triton"):
-        index, far2 = grid_search(query, *in_grids(scattered(70, 2).float().to(triton_device), 60), 4)
+    places = scattered(70, 2).float().to(triton_device)
+    with forced("cuda"):
+        index, far2 = find(query, places, in_grids(places, 60), 4)
     assert index.tolist() == [[0, 1, 2, 3]]
     assert far2.tolist() == [[math.inf] * 4]
 
 
-def test_who_asks_nothing_is_told_nothing(searched, small):
+def test_no_queries_have_no_neighbours(searched, small):
     index, far2 = searched(torch.zeros(0, 2), lattice(20, 2).float(), [10], 3)
     assert index.shape == far2.shape == (0, 3)
 
@@ -185,22 +190,6 @@ def test_a_zero_is_a_zero_whatever_its_sign():
     assert torch.equal(make_grid(signed).entry, make_grid(places).entry)
 
 
-@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda grids: pickle.loads(pickle.dumps(grids))])
-def test_a_copy_of_grids_is_searched_where_it_lies(triton_device, small, copied):
-    places = lattice(50, 2).float().to(triton_device)
-    grids, recent = in_grids(places, 30, 10)
-    other = copied(grids)
-    assert len(other.grids) == 2
-    for row, grid in zip(other.where.tolist(), other.grids, strict=True):
-        assert row[:4] == [held.data_ptr() for held in (grid.keys, grid.entry, grid.walls, grid.earliest)]
-    assert torch.equal(other.where[:, 4:], grids.where[:, 4:])
-    for grid in grids.grids if copied is not copy.copy else ():  # nothing is left of what was copied
-        grid.keys.fill_(math.nan)
-    with forced("triton"):
-        index, _ = grid_search(places[:3], other, recent, 4)
-    assert torch.equal(index.cpu(), by_sorting(places, places[:3], 4)[0])
-
-
 def test_a_grid_adds_little_to_what_it_holds():
     places = scattered(9000, 4).float()
     assert make_grid(places).nbytes <= 1.4 * places.nbytes
@@ -211,8 +200,8 @@ def test_a_search_is_one_launch(triton_device, small, note_launches):
 
     names = note_launches(grid_search_triton, "_search")
     places = scattered(70, 2).float().to(triton_device)
-    with forced("triton"):
-        grid_search(places[:3], *in_grids(places, 40, 20), 4)
+    with forced("cuda"):
+        find(places[:3], places, in_grids(places, 40, 20), 4)
     assert names == ["_search"]
 
 
@@ -222,8 +211,8 @@ def test_a_search_is_one_launch(triton_device, small, note_launches):
 def test_on_a_gpu_large_memories_are_searched_exactly(world, k):
     places = world(1_000_003, 4).float().cuda()
     query = torch.cat([around(places.cpu(), 4), places[:100].cpu() + 0.1 * scattered(100, 4, 3)]).float().cuda()
-    grids, recent = in_grids(places, 900_000, 60_001, 36_000)
-    found, wanted = grid_search(query, grids, recent, k), grid_search_by_sorting(query, grids, recent, k)
+    grids = in_grids(places, 900_000, 60_001, 36_000)
+    found, wanted = find(query, places, grids, k), find(query, places, grids, k, grid_search.readable)
     assert torch.equal(found[0], wanted[0])
     assert torch.equal(found[1], wanted[1])
 
@@ -231,11 +220,12 @@ def test_on_a_gpu_large_memories_are_searched_exactly(world, k):
 @pytest.mark.skipif(not ON_A_GPU, reason="only a GPU can be waited for")
 def test_a_search_waits_for_nothing_and_can_be_kept_in_a_graph(in_a_graph):
     places = scattered(20_000, 4).float().cuda()
-    grids, recent = in_grids(places, 18_000, 1000)
+    grids = in_grids(places, 18_000, 1000)  # kept: a table only has their addresses
+    search = partial(grid_search, places[:150], places, table_of(grids, places.device), 19_000, 4)
     torch.cuda.set_sync_debug_mode("error")
     try:
-        grid_search(places[:150], grids, recent, 4)
+        search()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    first, replayed = in_a_graph(lambda: list(grid_search(places[:150], grids, recent, 4)))
+    first, replayed = in_a_graph(lambda: list(search()))
     assert all(torch.equal(one, other) for one, other in zip(first, replayed, strict=True))

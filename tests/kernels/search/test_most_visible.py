@@ -1,4 +1,4 @@
-"""Which views to retrieve: those that together see what is to be seen, by either twin."""
+"""Which views to retrieve: those that together see what is to be seen."""
 
 import math
 
@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import most_visible as module
-from gtmsm.kernels.search.most_visible import how_well_seen, most_visible, most_visible_by_parts
+from gtmsm.kernels.search.most_visible import how_well_seen, most_visible
 
 ON_A_GPU = torch.cuda.is_available()
 SHAPES = [  # batch, n, time, K
@@ -25,10 +25,10 @@ LARGE_SHAPES = [  # too large to interpret
 ]
 
 
-@pytest.fixture(params=["readable", "triton"])
+@pytest.fixture(params=["readable", "cuda"])
 def search(request):
-    """`most_visible` by one of its twins."""
-    where = request.getfixturevalue("triton_device") if request.param == "triton" else "cpu"
+    """`most_visible` by one of its implementations."""
+    where = request.getfixturevalue("triton_device") if request.param == "cuda" else "cpu"
 
     def run(memory, query, k, field_of_view=80.0):
         with forced(request.param):
@@ -38,14 +38,11 @@ def search(request):
 
 
 @pytest.fixture
-def launched(triton_device, monkeypatch):
-    """How often something was given to Triton."""
+def launched(triton_device, note_launches):
+    """The kernels that were launched."""
     from gtmsm.kernels.search import most_visible_triton
 
-    names = []
-    original = most_visible_triton.chosen
-    monkeypatch.setattr(most_visible_triton, "chosen", lambda *inputs: names.append("triton") or original(*inputs))
-    return names
+    return note_launches(most_visible_triton, "_choose")
 
 
 def place(x, y, degrees):
@@ -66,7 +63,7 @@ def scattered(batch, n, seed=0, spread=2.0):
 
 
 def by_triton(memory, query, k, field_of_view=80.0):
-    with forced("triton"):
+    with forced("cuda"):
         return most_visible(memory, query, k, field_of_view)
 
 
@@ -148,15 +145,15 @@ def test_far_from_the_origin_the_same_is_seen(search):
 
 @pytest.mark.parametrize("field_of_view", [60.0, 100.0])
 @pytest.mark.parametrize("shape", SHAPES + (LARGE_SHAPES if ON_A_GPU else []))
-def test_the_triton_twin_chooses_what_the_readable_one_chooses(shape, field_of_view, triton_device, launched):
+def test_triton_chooses_what_the_readable_function_chooses(shape, field_of_view, triton_device, launched):
     batch, n, time, k = shape
     memory = scattered(batch, n).to(triton_device)
     query = scattered(batch, time, seed=1).to(triton_device)
     index = by_triton(memory, query, k, field_of_view)
-    assert launched == ["triton"]
+    assert launched == ["_choose"]
     added, most = gains(memory, query, index, field_of_view)
     assert (most - added).max() < 3e-5  # ties within what single precision tells apart
-    wanted = most_visible_by_parts(memory.double(), query.double(), k, field_of_view)
+    wanted = most_visible.readable(memory.double(), query.double(), k, field_of_view)
     useful = gains(memory, query, wanted, field_of_view)[0] > 1e-4  # later ones add nothing, and may come in any order
     differ = ((index != wanted) & useful).double().mean().item()
     assert differ <= (1e-2 if ON_A_GPU else 0.0)
@@ -192,11 +189,17 @@ def test_choosing_leaves_no_gradients(search):
     assert not search(memory, HERE, 2).requires_grad
 
 
-def test_choosing_in_portions_changes_nothing(monkeypatch):
+def test_triton_chooses_also_where_places_have_gradients(launched, triton_device):
+    memory = scattered(1, 9).to(triton_device).requires_grad_()
+    by_triton(memory, memory[:, :2], 3)
+    assert launched == ["_choose"]
+
+
+def test_choosing_in_portions_changes_nothing(search, monkeypatch):
     memory = scattered(2, 9)
-    whole = most_visible(memory, memory, 4, 80.0)
+    whole = search(memory, memory, 4)
     monkeypatch.setattr(module, "PAIRS_AT_ONCE", 40)
-    assert most_visible(memory, memory, 4, 80.0).equal(whole)
+    assert search(memory, memory, 4).equal(whole)
 
 
 @pytest.mark.parametrize(("batch", "time"), [(0, 3), (2, 0), (0, 0)])
@@ -204,11 +207,13 @@ def test_where_nothing_is_asked_nothing_is_chosen(search, batch, time):
     assert search(torch.zeros(batch, 5, 4), torch.zeros(batch, time, 4), 3).shape == (batch, time, 3)
 
 
-def test_too_many_views_and_double_precision_are_left_to_the_readable_twin(launched, monkeypatch):
+def test_too_many_views_and_double_precision_are_left_to_the_readable_function(launched, monkeypatch):
+    from gtmsm.kernels.search import most_visible_triton
+
     memory = scattered(1, 9)
     by_triton(memory.double(), memory.double(), 3)
-    monkeypatch.setattr(module, "MOST_VIEWS", 8)
-    assert torch.equal(by_triton(memory, memory, 3), most_visible_by_parts(memory, memory, 3, 80.0))
+    monkeypatch.setattr(most_visible_triton, "MOST_VIEWS", 8)
+    assert torch.equal(by_triton(memory, memory, 3), most_visible.readable(memory, memory, 3, 80.0))
     assert not launched
 
 

@@ -1,4 +1,4 @@
-"""Nearest keys: the fast twins find what a stable sort of all distances finds, index for index."""
+"""Nearest keys: fast implementations find what a stable sort of all distances finds, index for index."""
 
 import math
 
@@ -7,9 +7,9 @@ import torch
 from twins import strided
 
 from gtmsm.errors import InputError
-from gtmsm.kernels.choice import forced
+from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import nearest, nearest_cpu
-from gtmsm.kernels.search.nearest import nearest_k, nearest_k_by_matrix
+from gtmsm.kernels.search.nearest import nearest_k
 
 SHAPES = [  # batch, n, m, P, K
     (1, 1, 1, 1, 1),
@@ -36,10 +36,10 @@ EVERYWHERE = [0.0, 100.0, 1e4]
 beyond_numbers = pytest.mark.filterwarnings("ignore:.* encountered in .*:RuntimeWarning")
 
 
-@pytest.fixture(params=["cpu", "triton"])
+@pytest.fixture(params=["cpu", "cuda"])
 def searched(request):
-    """`nearest_k` by one of the fast twins."""
-    where = request.getfixturevalue("triton_device") if request.param == "triton" else "cpu"
+    """`nearest_k` by one of the fast implementations."""
+    where = request.getfixturevalue("triton_device") if request.param == "cuda" else "cpu"
 
     def search(keys, queries, k):
         with forced(request.param):
@@ -63,19 +63,19 @@ def on_a_grid(batch, n, m, axes, offset=0.0, step=0.3):
 
 @pytest.mark.parametrize("places", [scattered, on_a_grid])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fast_twins_find_what_a_stable_sort_finds(searched, places, shape):
+def test_fast_implementations_find_what_a_stable_sort_finds(searched, places, shape):
     *sizes, k = shape
     keys, queries = places(*sizes)
     found = searched(keys, queries, k)
     assert found.dtype == torch.int64
-    assert torch.equal(found, nearest_k_by_matrix(keys, queries, k))
+    assert torch.equal(found, nearest_k.readable(keys, queries, k))
 
 
 @pytest.mark.parametrize("places", [scattered, on_a_grid])
 @pytest.mark.parametrize("offset", EVERYWHERE)
 def test_far_from_the_origin_they_still_do(searched, places, offset):
     keys, queries = places(2, 60, 5, 2, offset)
-    assert torch.equal(searched(keys, queries, 5), nearest_k_by_matrix(keys, queries, 5))
+    assert torch.equal(searched(keys, queries, 5), nearest_k.readable(keys, queries, 5))
 
 
 @pytest.mark.parametrize("offset", EVERYWHERE)
@@ -84,7 +84,7 @@ def test_an_exact_revisit_is_found_first_and_its_first_visit_before_later_ones(s
     found = searched(keys.repeat(1, 3, 1), keys, 4)
     first = torch.arange(12)[None]
     assert torch.equal(found[..., :3], torch.stack([first, first + 12, first + 24], -1))
-    assert torch.equal(found[..., 3], nearest_k_by_matrix(keys.repeat(1, 3, 1), keys, 4)[..., 3])
+    assert torch.equal(found[..., 3], nearest_k.readable(keys.repeat(1, 3, 1), keys, 4)[..., 3])
 
 
 def test_equals_on_either_side_of_a_query_come_by_index(searched):
@@ -97,18 +97,18 @@ def test_equals_on_either_side_of_a_query_come_by_index(searched):
 
 def test_by_hand():
     keys, queries = torch.tensor([[[5.0], [1.0], [3.0], [1.0]]]), torch.tensor([[[0.0], [4.5]]])
-    assert nearest_k_by_matrix(keys, queries, 3).tolist() == [[[1, 3, 2], [0, 2, 1]]]
+    assert nearest_k.readable(keys, queries, 3).tolist() == [[[1, 3, 2], [0, 2, 1]]]
 
 
 def test_inputs_need_not_be_contiguous_and_may_be_expanded(searched):
     keys, queries = on_a_grid(3, 30, 4, 2)
-    wanted = nearest_k_by_matrix(keys, queries, 5)
+    wanted = nearest_k.readable(keys, queries, 5)
     assert not strided(keys).is_contiguous()
     assert torch.equal(searched(strided(keys), strided(queries), 5), wanted)
     both = torch.cat([keys, queries], 1)
     assert torch.equal(searched(both[:, :30], both[:, 30:], 5), wanted)
     one = searched(keys[:1].expand(3, -1, -1), queries, 5)
-    assert torch.equal(one, nearest_k_by_matrix(keys[:1].expand(3, -1, -1), queries, 5))
+    assert torch.equal(one, nearest_k.readable(keys[:1].expand(3, -1, -1), queries, 5))
 
 
 def test_inputs_are_left_alone(searched):
@@ -120,9 +120,9 @@ def test_inputs_are_left_alone(searched):
 
 
 @pytest.mark.parametrize(("batch", "m"), [(0, 3), (2, 0), (0, 0)])
-@pytest.mark.parametrize("twin", ["readable", "cpu", "triton"])
-def test_where_nothing_is_asked_nothing_is_found(twin, batch, m):
-    with forced(twin):
+@pytest.mark.parametrize("implementation", ["readable", "cpu", "cuda"])
+def test_where_nothing_is_asked_nothing_is_found(implementation, batch, m):
+    with forced(implementation):
         assert nearest_k(torch.zeros(batch, 5, 2), torch.zeros(batch, m, 2), 3).shape == (batch, m, 3)
 
 
@@ -133,7 +133,7 @@ def test_what_is_nowhere_comes_last_and_is_still_an_entry(searched, k):
     keys[0, 3:33, 0], keys[1, 5, 1], keys[1, 7], keys[0, 2] = math.nan, -math.nan, math.inf, -math.inf
     queries[0, 1], queries[1, 2, 0] = math.nan, math.inf
     found = searched(keys, queries, k)
-    assert torch.equal(found, nearest_k_by_matrix(keys, queries, k))
+    assert torch.equal(found, nearest_k.readable(keys, queries, k))
     assert torch.equal(found[0, 1], torch.arange(k))  # nowhere itself: nothing is nearer than anything else
 
 
@@ -142,7 +142,7 @@ def test_distances_that_overflow_or_underflow_keep_their_order(searched):
     keys = torch.tensor([1e30, -1e25, 1e-30, 0.0, 1.0, -1e-21, 1e-22]).view(1, 7, 1)
     queries = torch.zeros(1, 1, 1)
     found = searched(keys, queries, 6)
-    assert torch.equal(found, nearest_k_by_matrix(keys, queries, 6))
+    assert torch.equal(found, nearest_k.readable(keys, queries, 6))
     assert found[0, 0, -2:].tolist() == [4, 0]
 
 
@@ -151,17 +151,17 @@ def test_float64_is_compared_in_float64(shape):
     *sizes, k = shape
     keys, queries = scattered(*sizes, dtype=torch.float64)
     keys = keys / 1e9 + 1e4
-    assert torch.equal(nearest_k(keys, queries, k), nearest_k_by_matrix(keys, queries, k))
+    assert torch.equal(nearest_k(keys, queries, k), nearest_k.readable(keys, queries, k))
 
 
 @pytest.mark.parametrize("at_once", [1, 50, 333, 10**6])
 def test_portions_change_nothing(monkeypatch, at_once):
     keys, queries = on_a_grid(3, 50, 7, 2)
-    wanted = nearest_k_by_matrix(keys, queries, 5)
+    wanted = nearest_k.readable(keys, queries, 5)
     monkeypatch.setattr(nearest, "AT_ONCE", at_once)
     monkeypatch.setattr(nearest_cpu, "IN_CACHE", at_once)
-    for twin in ("readable", "cpu"):
-        with forced(twin):
+    for implementation in ("readable", "cpu"):
+        with forced(implementation):
             assert torch.equal(nearest_k(keys, queries, 5), wanted)
 
 
@@ -182,7 +182,7 @@ def test_few_lanes_for_each_of_many_queries_find_the_same(triton_device, monkeyp
     monkeypatch.setattr(nearest_triton, "WARPS", warps)
     keys, queries = (x.to(triton_device) for x in places(2, 37, m, 2))
     assert nearest_triton._tile(2, m, 37, 5)[1] == lanes
-    assert torch.equal(nearest_triton.search(keys, queries, 5), nearest_k_by_matrix(keys, queries, 5))
+    assert torch.equal(nearest_triton.nearest_k.forward(keys, queries, 5)[0], nearest_k.readable(keys, queries, 5))
 
 
 @pytest.mark.parametrize(
@@ -198,19 +198,23 @@ def test_keys_split_over_programs_are_merged_in_order(triton_device, monkeypatch
     keys[0, 5:-9] = math.nan
     *_, splits = nearest_triton._tile(2, m, n, k)
     assert splits > 1
-    assert torch.equal(nearest_triton.search(keys, queries, k), nearest_k_by_matrix(keys, queries, k))
+    assert torch.equal(nearest_triton.nearest_k.forward(keys, queries, k)[0], nearest_k.readable(keys, queries, k))
 
 
 @pytest.mark.parametrize(("dtype", "axes", "k"), [(torch.float64, 2, 3), (torch.float32, 9, 3), (torch.float32, 2, 17)])
-def test_what_triton_cannot_do_the_readable_twin_does(dtype, axes, k):
+def test_what_triton_does_not_support_the_readable_function_does(dtype, axes, k):
     keys, queries = scattered(2, 20, 3, axes, dtype=dtype)
-    with forced("triton"):
-        assert torch.equal(nearest_k(keys, queries, k), nearest_k_by_matrix(keys, queries, k))
+    with forced("cuda"):
+        assert torch.equal(nearest_k(keys, queries, k), nearest_k.readable(keys, queries, k))
 
 
 def test_searching_needs_no_gradients_and_makes_none(searched):
     keys, queries = (x.requires_grad_() for x in scattered(1, 20, 3, 2))
     assert not searched(keys, queries, 5).requires_grad
+
+
+def test_pytorch_accepts_its_registration():
+    torch.library.opcheck(torch.ops.gtmsm.nearest_k.default, (*scattered(2, 20, 3, 2), 5))
 
 
 @pytest.mark.parametrize("k", [0, -1, 6])

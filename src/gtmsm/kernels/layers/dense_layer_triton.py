@@ -16,8 +16,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.choice import Precision, products_of
 from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.precision import Precision, products_of
 
 WIDEST = 256
 """Inputs and outputs, at most: with more, cuBLAS is faster (walk, whose networks are 512 wide, by 2%)."""

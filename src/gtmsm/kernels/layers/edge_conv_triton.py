@@ -20,8 +20,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.choice import Precision, products_of
 from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.precision import Precision, products_of
 
 FEW = 4
 """Channels of a picture, at most."""

@@ -23,8 +23,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.choice import Precision, products_of
 from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.precision import Precision, products_of
 
 HEADS_OF = (16, 32, 64, 128)
 """Sizes of a head."""

@@ -1,6 +1,7 @@
-"""Momentum that survives a turn, with a network for friction and acceleration: a gliding motion's loop over time.
+"""Velocities of an agent whose momentum outlasts a turn, with a network for friction and acceleration.
 
-`glide_scan_by_steps` is the readable twin, `glide_scan` picks the fastest one for the device.
+It is the loop over time of a gliding motion. Without the fast implementations an update of `walk` takes 17.8 ms instead
+of 2.68 on an H200.
 """
 
 from typing import NamedTuple
@@ -9,18 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.kernels.choice import choose
-from gtmsm.kernels.scans import glide_scan_cpu
+from gtmsm.kernels.operator import operator
 
 
 class GlideNetwork(NamedTuple):
-    """What a step makes of the velocity: linear, and corrected by one hidden layer of ReLUs."""
+    """From the velocity before a step to the displacement and the velocity after: linear, plus one layer of ReLUs."""
 
     keep: Float[Tensor, "2"]
-    """How much of the velocity is left after a step, by friction alone."""
+    """Fraction of the velocity that friction leaves after a step."""
     W: Float[Tensor, "H 2"]
     V: Float[Tensor, "4 H"]
-    """To corrections of the displacement and of the velocity."""
+    """From hidden units to corrections of the displacement (two rows) and of the velocity (two rows)."""
 
     def step(
         self,
@@ -30,9 +30,9 @@ class GlideNetwork(NamedTuple):
         sin: Float[Tensor, "*batch"],
         pre: Float[Tensor, "*batch H"],
     ) -> tuple[Float[Tensor, "*batch 2"], Float[Tensor, "*batch 2"]]:
-        """The displacement of a step, in the frame before its turn, and the velocity left, in the frame after it.
+        """The displacement in the frame before the turn, and the velocity left in the frame after it.
 
-        `u` is the push of the keys, `cos` and `sin` are those of the turn, `pre` is what the keys tell the network.
+        `u` is the acceleration by the action, `cos` and `sin` are those of its turn, `pre` its input to the network.
         """
         correction = torch.relu(pre + v @ self.W.T) @ self.V.T
         drift = self.keep * v + u
@@ -41,16 +41,19 @@ class GlideNetwork(NamedTuple):
         return drift + correction[..., :2], torch.stack([cos * x + sin * y, cos * y - sin * x], dim=-1)
 
 
-def glide_scan_by_steps(
+@operator(cpu="gtmsm.kernels.scans.glide_scan_cpu", cuda="gtmsm.kernels.scans.glide_scan_triton")
+def glide_steps(
     start: Float[Tensor, "batch 2"],
     u: Float[Tensor, "batch time 2"],
     cos: Float[Tensor, "batch time"],
     sin: Float[Tensor, "batch time"],
     pre: Float[Tensor, "batch time H"],
-    network: GlideNetwork,
+    keep: Float[Tensor, "2"],
+    W: Float[Tensor, "H 2"],
+    V: Float[Tensor, "4 H"],
 ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
-    """The readable twin: displacements and velocities of each step, by stepping."""
-    v, steps = start, []
+    """`glide_scan` with the weights of the network one by one."""
+    v, network, steps = start, GlideNetwork(keep, W, V), []
     for inputs in zip(u.unbind(1), cos.unbind(1), sin.unbind(1), pre.unbind(1), strict=True):
         d, v = network.step(v, *inputs)
         steps.append((d, v))
@@ -68,13 +71,5 @@ def glide_scan(
     pre: Float[Tensor, "batch time H"],
     network: GlideNetwork,
 ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
-    """Displacements and velocities of each step, by the fastest twin for where the tensors are."""
-    units = len(network.W) > 0
-    twin = choose(u, cpu=units, triton=u.dtype == torch.float32 and units)
-    if twin == "cpu":
-        return glide_scan_cpu.scan(start, u, cos, sin, pre, *network)
-    if twin == "triton":
-        from gtmsm.kernels.scans import glide_scan_triton
-
-        return glide_scan_triton.scan(start, u, cos, sin, pre, *network)
-    return glide_scan_by_steps(start, u, cos, sin, pre, network)
+    """The displacement of each step and the velocity after it, from the velocity `start`; see `GlideNetwork.step`."""
+    return glide_steps(start, u, cos, sin, pre, *network)

@@ -1,98 +1,108 @@
-"""The glide scan on a CPU: a loop in NumPy, because a step is so small that PyTorch's dispatch costs more.
+"""The glide scan on a CPU: a loop in NumPy, because PyTorch's dispatch costs more than such a small step.
 
-Going back is linear once it is known which hidden units were active: a 2 x 2 map for every step, made for all of them
-at once, and only a recurrence over (batch, 2) vectors is left.
+The backward pass is linear once it is known which hidden units were active. A 2 x 2 map for every step is computed for
+all steps at once, and a recurrence over (batch, 2) vectors is left.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from gtmsm.kernels.operator import Fast
 
 
-class _GlideScan(torch.autograd.Function):
-    """Displacements, velocities and, by hand, their gradients; everything inside is (time, batch, ...)."""
-
-    @staticmethod
-    @torch.autocast("cpu", enabled=False)  # poses are never rounded
-    def forward(
-        ctx: Any, start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        pushes, c, s = (x.detach().transpose(0, 1).contiguous() for x in (u, cos, sin))
-        hidden = pre.detach().transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        steps, batch = c.shape
-        v, d, left = (pushes.new_empty(count, batch, 2) for count in (steps + 1, steps, steps))
-        v[0] = start
-        w_t, v_t = (np.ascontiguousarray(x.detach().T.numpy()) for x in (W, V))
-        kept, zero = keep.detach().numpy(), np.zeros((batch, len(w_t[0])), w_t.dtype)
-        pull, correction = np.empty_like(zero), np.empty((batch, 4), w_t.dtype)
-        velocities = v.numpy()
-        arrays = (x.numpy() for x in (pushes, c, s, hidden, d, left))
-        for before, after, push, turn_c, turn_s, h, moved, rest in zip(
-            velocities[:-1], velocities[1:], *arrays, strict=True
-        ):
-            np.dot(before, w_t, out=pull)
-            h += pull
-            np.maximum(h, zero, out=h)
-            np.dot(h, v_t, out=correction)
-            np.multiply(kept, before, out=rest)
-            rest += push
-            np.add(rest, correction[:, :2], out=moved)
-            rest += correction[:, 2:]
-            after[:, 0] = turn_c * rest[:, 0] + turn_s * rest[:, 1]
-            after[:, 1] = turn_c * rest[:, 1] - turn_s * rest[:, 0]
-        ctx.save_for_backward(v, left, hidden, c, s, keep, W, V)
-        # copies even where batch is 1 and a view would do: the caller may overwrite them, backward still needs them
-        displacements, after = (x.transpose(0, 1).clone(memory_format=torch.contiguous_format) for x in (d, v[1:]))
-        return displacements, after
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, into_moved: Tensor, into_v: Tensor) -> tuple[Tensor, ...]:
-        v, left, hidden, cos, sin, keep, W, V = ctx.saved_tensors
-        moved, active = into_moved.transpose(0, 1), hidden.sign()  # hidden is at least 0
-        # What the velocity before a step learns from both results, by friction and through the units that were active.
-        through = (active @ (V[:, :, None] * W).transpose(0, 1).flatten(1)).unflatten(-1, (4, 2))
-        by_moved, by_left = (keep.diag() + part for part in through.split(2, dim=-2))
-        unturn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
-        owing = (moved[..., None, :] @ by_moved).squeeze(-2)
-        after, start = _back_through(into_v.transpose(0, 1), owing, by_left.mT @ unturn)
-        into_left = (unturn @ after[..., None]).squeeze(-1)
-        drift, corrections = moved + into_left, torch.cat([moved, into_left], -1)
-        units = active * (corrections @ V)
-        return (
-            start,
-            drift.transpose(0, 1),
-            (left * after).sum(-1).T,
-            (left[..., 1] * after[..., 0] - left[..., 0] * after[..., 1]).T,
-            units.transpose(0, 1),
-            (v[:-1] * drift).sum((0, 1)),
-            units.flatten(0, 1).T @ v[:-1].flatten(0, 1),
-            corrections.flatten(0, 1).T @ hidden.flatten(0, 1),
-        )
+def _empty(start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, *weights: Tensor) -> list[Tensor]:
+    """Displacements and velocities; velocities before the turn and hidden units of every step, (time, batch, ...)."""
+    batch, steps, _ = u.shape
+    shapes = u.shape, u.shape, (steps, batch, 2), (steps, batch, pre.shape[-1])
+    return [u.new_empty(shape) for shape in shapes]
 
 
-def _back_through(incoming: Tensor, owing: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
-    """Gradients of the velocity after every step, from all that follows, and of the first one before any.
-
-    `incoming` is what comes in after a step, `owing` what it owes to the velocity before by itself; both are (time,
-    batch, 2), and `maps` takes the one to the other.
-    """
-    own, more = incoming.mT.contiguous(), owing.mT.contiguous()  # NumPy likes long runs of memory
-    total, passing = torch.empty_like(own), maps.movedim(1, -1).contiguous()
-    owed = np.zeros(own.shape[1:], own.numpy().dtype)
-    for into, also, passed, out in zip(*(x.numpy()[::-1] for x in (own, more, passing, total)), strict=True):
-        np.add(into, owed, out=out)
-        owed = passed[:, 0] * out[0]
-        owed += passed[:, 1] * out[1]
-        owed += also
-    return total.mT, torch.from_numpy(owed).T
-
-
-def scan(
+@torch.autocast("cpu", enabled=False)  # poses are never rounded
+def _forward(
     start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`glide_scan_by_steps`, faster on a CPU: values and gradients in the precision of the input."""
-    return _GlideScan.apply(start, u, cos, sin, pre, keep, W, V)  # type: ignore[no-any-return]
+) -> list[Tensor]:
+    """Displacements, velocities, and what the backward pass needs; everything inside is (time, batch, ...)."""
+    pushes, c, s = (x.detach().transpose(0, 1).contiguous() for x in (u, cos, sin))
+    hidden = pre.detach().transpose(0, 1).clone(memory_format=torch.contiguous_format)
+    steps, batch = c.shape
+    v, d, left = (pushes.new_empty(count, batch, 2) for count in (steps + 1, steps, steps))
+    v[0] = start.detach()
+    w_t, v_t = (np.ascontiguousarray(x.detach().T.numpy()) for x in (W, V))
+    kept, zero = keep.detach().numpy(), np.zeros((batch, len(w_t[0])), w_t.dtype)
+    pull, correction = np.empty_like(zero), np.empty((batch, 4), w_t.dtype)
+    velocities = v.numpy()
+    arrays = (x.numpy() for x in (pushes, c, s, hidden, d, left))
+    for before, after, push, turn_c, turn_s, h, moved, rest in zip(
+        velocities[:-1], velocities[1:], *arrays, strict=True
+    ):
+        np.dot(before, w_t, out=pull)
+        h += pull
+        np.maximum(h, zero, out=h)
+        np.dot(h, v_t, out=correction)
+        np.multiply(kept, before, out=rest)
+        rest += push
+        np.add(rest, correction[:, :2], out=moved)
+        rest += correction[:, 2:]
+        after[:, 0] = turn_c * rest[:, 0] + turn_s * rest[:, 1]
+        after[:, 1] = turn_c * rest[:, 1] - turn_s * rest[:, 0]
+    return [d.transpose(0, 1).contiguous(), v[1:].transpose(0, 1).contiguous(), left, hidden]
+
+
+def _backward(
+    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor, ...]:
+    """Gradients of all arguments."""
+    (start, _, cos, sin, _, keep, W, V), (_, velocities, left, hidden) = args, made
+    cos, sin, moved, into_v = (x.transpose(0, 1) for x in (cos, sin, *gradients))
+    before = torch.cat([start[None], velocities.transpose(0, 1)[:-1]])[: len(left)]
+    active = hidden.sign()  # hidden is at least 0
+    # Jacobians of both results by the velocity before a step: friction, and the units that were active.
+    through = (active @ (V[:, :, None] * W).transpose(0, 1).flatten(1)).unflatten(-1, (4, 2))
+    by_moved, by_left = (keep.diag() + part for part in through.split(2, dim=-2))
+    unturn = torch.stack([torch.stack([cos, -sin], -1), torch.stack([sin, cos], -1)], -2)
+    direct = (moved[..., None, :] @ by_moved).squeeze(-2)
+    after, into_start = _back_through(into_v, direct, by_left.mT @ unturn)
+    into_left = (unturn @ after[..., None]).squeeze(-1)
+    drift, corrections = moved + into_left, torch.cat([moved, into_left], -1)
+    units = active * (corrections @ V)
+    return (
+        into_start,
+        drift.transpose(0, 1),
+        (left * after).sum(-1).T,
+        (left[..., 1] * after[..., 0] - left[..., 0] * after[..., 1]).T,
+        units.transpose(0, 1),
+        (before * drift).sum((0, 1)),
+        units.flatten(0, 1).T @ before.flatten(0, 1),
+        corrections.flatten(0, 1).T @ hidden.flatten(0, 1),
+    )
+
+
+def _supports(
+    start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
+) -> bool:
+    """A network with hidden units, in a precision that NumPy has."""
+    return len(W) > 0 and u.dtype in (torch.float32, torch.float64)
+
+
+glide_steps = Fast(_forward, _empty, _backward, _supports)
+
+
+def _back_through(incoming: Tensor, direct: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
+    """Total gradients of the velocity after every step, and of the velocity before the first.
+
+    `incoming` is the gradient of each velocity itself. A total gradient reaches the velocity before its step through
+    `maps`, and `direct` is what reaches it from the displacement. The vectors are (time, batch, 2).
+    """
+    own, more = incoming.mT.contiguous(), direct.mT.contiguous()  # NumPy likes long runs of memory
+    total, passing = torch.empty_like(own), maps.movedim(1, -1).contiguous()
+    later = np.zeros(own.shape[1:], own.numpy().dtype)
+    for into, also, passed, out in zip(*(x.numpy()[::-1] for x in (own, more, passing, total)), strict=True):
+        np.add(into, later, out=out)
+        later = passed[:, 0] * out[0]
+        later += passed[:, 1] * out[1]
+        later += also
+    return total.mT, torch.from_numpy(later).T

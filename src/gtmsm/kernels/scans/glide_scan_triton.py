@@ -1,31 +1,32 @@
-"""The glide scan on a GPU: a loop over time on the way forward, a parallel scan over it on the way back.
+"""The glide scan on a GPU: a loop over time in the forward pass, a parallel scan over time in the backward pass.
 
-As in the walled scan: forward, a program follows a few sequences in one warp and reads ahead; backward, all
-velocities are known, so all that the network does is known for all steps at once, and what is left is a chain of linear
-maps. Each program does one sequence and writes its own share of the weights' gradients.
+As in the walled scan: forward, a program computes a few sequences in one warp and loads ahead. Backward, all velocities
+are known, so the network's part is computed for all steps at once and a chain of linear maps is left. Each program does
+one sequence and writes its own part of the weights' gradients.
 """
 
 # What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from gtmsm.kernels.operator import Fast
 from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
 
 SEQUENCES_AT_ONCE = 4
-"""Per program on the way forward: eight lanes for each."""
+"""Per program of the forward pass: eight lanes for each."""
 
 NOTES = 12
-"""Numbers that the way back notes down for every step."""
+"""Numbers that the backward pass stores for every step."""
 
 
-@triton.jit(do_not_specialize=["apart"])  # known to be 1, it would move all of a sequence's units to lanes of their own
+@triton.jit(do_not_specialize=["apart"])  # specialised to 1, it would give every unit of a sequence a lane of its own
 def _glide_scan_forward(
     start, u, cos, sin, pre, keep, W, V, d, v, batch, T, apart,
     H: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
@@ -113,7 +114,7 @@ def _glide_scan_backward(
     o_1 = tl.load(V + H + h, real, 0.0)[None, :]
     o_2 = tl.load(V + 2 * H + h, real, 0.0)[None, :]
     o_3 = tl.load(V + 3 * H + h, real, 0.0)[None, :]
-    # what the network made of every velocity, and how that answers to it: hidden units are summed over
+    # the network's corrections at every velocity and their Jacobians: sums over hidden units
     for first_row in range(0, T, ROWS):
         r = first_row + tl.arange(0, ROWS)
         there = (r < T)[:, None] & real[None, :]
@@ -134,11 +135,11 @@ def _glide_scan_backward(
         tl.store(notes + 6 * T + r, tl.sum(on_x * from_d, 1), r < T)
         tl.store(notes + 7 * T + r, tl.sum(on_y * from_d, 1), r < T)
     tl.debug_barrier()
-    # of what later rounds asked of the velocity before them; nothing is later than the last step
+    # the gradient of the velocity before the steps of later rounds; the last step has none
     dv_x, dv_y = 0.0, 0.0
     sum_kx, sum_ky = 0.0, 0.0
     for done in range(0, T, STEPS):
-        t = T - 1 - done - tl.arange(0, STEPS)  # the last step first, which is the way gradients go
+        t = T - 1 - done - tl.arange(0, STEPS)  # the last step first
         used = t >= 0
         x, y = _before(start, v, t, used)
         c = tl.load(cos + t, used, 1.0)
@@ -147,7 +148,7 @@ def _glide_scan_backward(
         d_y = tl.load(into_d + 2 * t + 1, used, 0.0)
         in_x = tl.load(into_v + 2 * t, used, 0.0)
         in_y = tl.load(into_v + 2 * t + 1, used, 0.0)
-        # what is asked of the velocity left passes to the one before by this matrix, after a turn of the frame
+        # the gradient of the velocity left passes to the one before by this matrix, after a turn of the frame
         m_xx = k_x + tl.load(notes + 2 * T + t, used, 0.0)
         m_xy = tl.load(notes + 3 * T + t, used, 0.0)
         m_yx = tl.load(notes + 4 * T + t, used, 0.0)
@@ -159,7 +160,7 @@ def _glide_scan_backward(
         xx, xy, yx, yy, e_x, e_y = tl.associative_scan((a_xx, a_xy, a_yx, a_yy, b_x, b_y), 0, one_map)
         before_x = xx * dv_x + xy * dv_y + e_x
         before_y = yx * dv_x + yy * dv_y + e_y
-        # a step needs what is asked of the velocity it leads to, which lies with its neighbour: through memory
+        # a step needs the gradient of the velocity after it, which the neighbouring thread has: exchange through memory
         last = used & (t == T - 1 - done)
         tl.store(notes + 8 * T + t, dv_x + in_x, last)
         tl.store(notes + 9 * T + t, dv_y + in_y, last)
@@ -189,7 +190,7 @@ def _glide_scan_backward(
     tl.store(shares + 6 * H, sum_kx)
     tl.store(shares + 6 * H + 1, sum_ky)
     tl.debug_barrier()
-    # into the network: steps are summed over
+    # the weights: sums over steps
     sum_wx = tl.zeros([ROWS, HIDDEN], tl.float32)
     sum_wy = tl.zeros([ROWS, HIDDEN], tl.float32)
     sum_0 = tl.zeros([ROWS, HIDDEN], tl.float32)
@@ -222,46 +223,49 @@ def _glide_scan_backward(
     tl.store(shares + 5 * H + h, tl.sum(sum_3, 0), real)
 
 
-class _GlideScan(torch.autograd.Function):
-    """Displacements and velocities of a walk and their gradients."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Tensor) -> tuple[Tensor, Tensor]:
-        start, u, cos, sin, pre, keep, W, V = (x.contiguous() for x in inputs)
-        d, v = torch.empty_like(u), torch.empty_like(u)
-        (batch, steps, _), hidden = u.shape, len(W)
-        ctx.save_for_backward(start, u, cos, sin, pre, keep, W, V, v)
-        if u.numel():
-            HIDDEN = triton.next_power_of_2(hidden)
-            SEQUENCES = max(1, min(SEQUENCES_AT_ONCE, 256 // HIDDEN))  # so many that the weights fit into registers
-            _glide_scan_forward[(triton.cdiv(batch, SEQUENCES),)](
-                start, u, cos, sin, pre, keep, W, V, d, v, batch, steps, pre.stride(2),
-                H=hidden, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES, num_warps=max(1, min(8, HIDDEN // 256)),
-            )  # fmt: skip
-        return d, v
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, into_d: Tensor, into_v: Tensor) -> tuple[Tensor, ...]:
-        start, u, cos, sin, pre, keep, W, V, v = ctx.saved_tensors
-        (batch, steps, _), hidden = u.shape, len(W)
-        if not u.numel():
-            return tuple(torch.zeros_like(x) for x in (start, u, cos, sin, pre, keep, W, V))
-        own = [torch.empty_like(x) for x in (start, u, cos, sin, pre)]
-        shares = u.new_empty(batch, 6 * hidden + 2)
-        HIDDEN = triton.next_power_of_2(hidden)
-        _glide_scan_backward[(batch,)](
-            start, u, cos, sin, pre, keep, W, V, v, into_d.contiguous(), into_v.contiguous(), *own, shares,
-            u.new_empty(batch, NOTES, steps), steps, H=hidden, HIDDEN=HIDDEN,
-            STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
-            ROWS=max(1, min(64, TILE // HIDDEN)), NOTES=NOTES, num_warps=4,
-        )  # fmt: skip
-        into_W, into_V, into_keep = shares.sum(0).split([2 * hidden, 4 * hidden, 2])
-        return *own, into_keep, into_W.view_as(W), into_V.view_as(V)
+def _empty(start: Tensor, u: Tensor, *rest: Tensor) -> list[Tensor]:
+    """Displacements and velocities."""
+    return [u.new_empty(u.shape), u.new_empty(u.shape)]
 
 
-def scan(
+def _forward(*args: Tensor) -> list[Tensor]:
+    """One launch."""
+    start, u, cos, sin, pre, keep, W, V = (x.contiguous() for x in args)
+    d, v = _empty(start, u)
+    (batch, steps, _), hidden = u.shape, len(W)
+    HIDDEN = triton.next_power_of_2(hidden)
+    SEQUENCES = max(1, min(SEQUENCES_AT_ONCE, 256 // HIDDEN))  # never so many that registers cannot hold the weights
+    _glide_scan_forward[(triton.cdiv(batch, SEQUENCES),)](
+        start, u, cos, sin, pre, keep, W, V, d, v, batch, steps, pre.stride(2),
+        H=hidden, HIDDEN=HIDDEN, SEQUENCES=SEQUENCES, num_warps=max(1, min(8, HIDDEN // 256)),
+    )  # fmt: skip
+    return [d, v]
+
+
+def _backward(
+    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
+) -> tuple[Tensor, ...]:
+    """One launch, and a sum of the weights' gradients over sequences."""
+    start, u, cos, sin, pre, keep, W, V = (x.contiguous() for x in args)
+    (batch, steps, _), hidden = u.shape, len(W)
+    own = [torch.empty_like(x) for x in (start, u, cos, sin, pre)]
+    parts = u.new_empty(batch, 6 * hidden + 2)
+    HIDDEN = triton.next_power_of_2(hidden)
+    _glide_scan_backward[(batch,)](
+        start, u, cos, sin, pre, keep, W, V, made[1], *(x.contiguous() for x in gradients), *own, parts,
+        u.new_empty(batch, NOTES, steps), steps, H=hidden, HIDDEN=HIDDEN,
+        STEPS=max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(steps))),  # at least one for every thread
+        ROWS=max(1, min(64, TILE // HIDDEN)), NOTES=NOTES, num_warps=4,
+    )  # fmt: skip
+    into_W, into_V, into_keep = parts.sum(0).split([2 * hidden, 4 * hidden, 2])
+    return *own, into_keep, into_W.view_as(W), into_V.view_as(V)
+
+
+def _supports(
     start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> tuple[Tensor, Tensor]:
-    """`glide_scan_by_steps` for float32 tensors."""
-    return _GlideScan.apply(start, u, cos, sin, pre, keep, W, V)  # type: ignore[no-any-return]
+) -> bool:
+    """Single precision, some steps, and a network with hidden units."""
+    return u.dtype == torch.float32 and u.numel() > 0 and len(W) > 0
+
+
+glide_steps = Fast(_forward, _empty, _backward, _supports)

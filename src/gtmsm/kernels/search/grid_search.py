@@ -1,49 +1,44 @@
-"""The nearest of very many entries, exactly: cells of an uneven grid, boxes round them, boxes round these boxes.
+"""The nearest of very many entries, exactly: cells of an uneven grid, boxes round cells, boxes round boxes.
 
-A grid halves its entries along the axis in which they are spread most, halves the halves, and so on, until a cell holds
-a few dozen. However entries lie, scattered, in clusters or all in one place, cells are as small as they can be, and no
-cell is empty. A search goes from the whole to the nearest box to the nearest cell, and leaves out every box whose
-nearest wall is farther than what it has found. Distances are in float64, and of entries equally far the earlier is the
-nearer: walls are rounded as distances are, so that nothing is left out that a sort of all distances would find.
-`grid_search_by_sorting` is the readable twin, `grid_search` picks the fastest one for the device.
+A grid halves its entries along the axis of their largest spread, halves the halves, and so on, until a cell holds a few
+dozen. Cells are small wherever entries are dense, and no cell is empty. A search opens the nearest box, then the
+nearest box inside, then the nearest cell, and skips every box that is farther than what it has found. Distances are in
+float64, and of entries equally far the earlier is the nearer. The distance of a box is rounded as that of an entry is,
+so that no entry is skipped that a sort of all distances would find. 150 queries of 10^7 entries take 47 us on an H200;
+sorting all distances takes 0.27 s.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int32, Int64
 from torch import Tensor
 
-from gtmsm.kernels.choice import choose
+from gtmsm.kernels.operator import operator
 
 CELL = 64
 """Entries of a cell at most; at least half as many, unless there are fewer."""
 FAN = 64
 """Boxes in a box: a power of two, so that halves of halves fill them."""
 LEVELS = 4
-"""Boxes in boxes in boxes, at most: enough for 10^9 entries."""
-MOST_AXES = 8
-"""Of a place on a GPU: loops over them are unrolled."""
-MOST_NEIGHBOURS = 32
-"""On a GPU: one warp keeps them in registers."""
+"""Levels of boxes at most: enough for 10^9 entries."""
 AT_ONCE = 2**23
-"""Pairs of query and entry that the readable twin looks at together."""
+"""Pairs of query and entry that the readable function computes together."""
 NEVER = 2**31 - 1
 """Later than any entry."""
 
-Found = tuple[Int64[Tensor, "m K"], Float[Tensor, "m K"]]
 
-
-class Grid(NamedTuple):
+@dataclass(frozen=True)
+class Grid:
     """Consecutive entries of a memory, in the order of their cells."""
 
     keys: Float[Tensor, "P n"]
-    """An axis after the other: neighbours in a cell are read together."""
+    """Axis by axis: the entries of a cell are contiguous."""
     entry: Int32[Tensor, "n"]
-    """Which entry of the memory each of them is."""
+    """The entry of the memory that each key belongs to."""
     walls: Float[Tensor, "nodes corners boxes"]
-    """For `FAN` boxes beside each other: their lowest coordinates, then their highest; from the outermost level on."""
+    """For each node of `FAN` boxes their lowest coordinates, then their highest; from the outermost level on."""
     earliest: Int32[Tensor, "nodes boxes"]
     """The first entry in each box."""
     first: int
@@ -51,7 +46,11 @@ class Grid(NamedTuple):
     halvings: int
     """There are 2^halvings cells; cell i begins with row i n / 2^halvings."""
     nodes: tuple[int, ...]
-    """Which node each level begins with."""
+    """The first node of each level."""
+
+    def __len__(self) -> int:
+        """Number of entries."""
+        return len(self.entry)
 
     @property
     def nbytes(self) -> int:
@@ -59,31 +58,19 @@ class Grid(NamedTuple):
         return sum(held.nbytes for held in (self.keys, self.entry, self.walls, self.earliest))
 
 
-class Grids(NamedTuple):
-    """All that was put into grids of some memory, the largest first."""
-
-    grids: tuple[Grid, ...]
-    where: Int64[Tensor, "grids words"]
-    """The same for a kernel: addresses and sizes."""
-
-    @staticmethod
-    def of(grids: Sequence[Grid], device: torch.device) -> "Grids":
-        """Tell the device where they are: it is waited for."""
-        rows = [
-            [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
-            + [len(grid.entry), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (LEVELS - len(grid.nodes))]
-            for grid in grids
-        ]
-        return Grids(tuple(grids), torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS))
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Copies lie elsewhere: `where` is found anew."""
-        return Grids.of, (self.grids, self.where.device)
+def table_of(grids: Sequence[Grid], device: torch.device) -> Int64[Tensor, "grids words"]:
+    """Addresses and sizes of grids, for a kernel; it is copied to the device, which waits for it."""
+    rows = [
+        [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
+        + [len(grid), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (LEVELS - len(grid.nodes))]
+        for grid in grids
+    ]
+    return torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS)
 
 
 @torch.no_grad()
 def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
-    """A grid of the entries from `first` on; nothing is waited for."""
+    """A grid of the entries from `first` on, without waiting for the device."""
     halvings = max(0, (len(keys) - 1) // CELL).bit_length()
     order = _halved(keys, halvings)
     keys, entry = keys[order], (first + order).int()
@@ -92,7 +79,7 @@ def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
 
 
 def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
-    """The order of cells: entries halved along the axis in which they are spread most, and the halves again."""
+    """The order of entries by cells: halved along the axis of their largest spread, and the halves again."""
     n = len(keys)
     row = order = torch.arange(n, device=keys.device)
     for level in range(halvings):
@@ -101,8 +88,8 @@ def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
         widest = (high.double() - low.double()).argmax(1, keepdim=True)
         part = ((row + 1 << level) - 1) // n
         along = keys.gather(1, widest[part])[:, 0].double() - low.gather(1, widest)[part, 0]
-        # Bits of what is not negative have its order; -0.0 counts as 0. A stable sort leaves equals in the order of
-        # entries, so that of an agent that stands still the first cell is enough.
+        # The bits of a number that is not negative, read as an integer, have its order; -0.0 counts as 0. A stable sort
+        # keeps equals in the order of entries: of equal entries, a search opens the first cell only.
         step = (part << 32 | along.float().abs().view(torch.int32)).sort(stable=True).indices
         keys, order = keys[step], order[step]
     return order
@@ -131,7 +118,7 @@ def _boxes_in_boxes(
 
 
 def _members(n: int, halvings: int, device: torch.device) -> Int64[Tensor, "parts size"]:
-    """Rows of each of 2^halvings parts; of those that are one shorter the last row twice."""
+    """Rows of each of 2^halvings parts; parts that are one shorter repeat their last row."""
     start = torch.arange((1 << halvings) + 1, device=device) * n >> halvings
     within = torch.arange(-(-n >> halvings), device=device)
     return torch.minimum(start[:-1, None] + within, start[1:, None] - 1)
@@ -145,35 +132,21 @@ def _side_by_side(
     return corners.view(-1, FAN, corners.shape[1]).transpose(1, 2).contiguous(), earliest.view(-1, FAN)
 
 
-def grid_search_by_sorting(query: Float[Tensor, "m P"], grids: Grids, recent: Float[Tensor, "r P"], k: int) -> Found:
-    """The readable twin: every distance, and a stable sort."""
-    known = [grid.keys.T[grid.entry.argsort()] for grid in grids.grids]
-    places = torch.cat([*known, recent]).double()
-    index, far2 = [], []
+@operator(cuda="gtmsm.kernels.search.grid_search_triton")
+@torch.no_grad()
+def grid_search(
+    query: Float[Tensor, "m P"], places: Float[Tensor, "n P"], table: Int64[Tensor, "grids words"], held: int, k: int
+) -> tuple[Int64[Tensor, "m {k}"], Float[Tensor, "m {k}"]]:
+    """The k of `places` nearest to each query, and their squared distances in float64.
+
+    The first `held` places are also in the grids of `table_of`: an index, which changes no result.
+    """
+    index, distance2, axes = [], [], places.double().unbind(1)
     for some in query.double().split(max(1, AT_ONCE // max(1, len(places)))):
         each = torch.zeros(len(some), len(places), dtype=torch.float64, device=query.device)
-        for axis in range(places.shape[1]):
-            each += (places[:, axis] - some[:, axis, None]).square()
-        sorted_ = each.sort(dim=1, stable=True)
-        index.append(sorted_.indices[:, :k])
-        far2.append(sorted_.values[:, :k])
-    return torch.cat(index), torch.cat(far2)
-
-
-@torch.no_grad()
-def grid_search(query: Float[Tensor, "m P"], grids: Grids, recent: Float[Tensor, "r P"], k: int) -> Found:
-    """Of each query the k nearest entries and their squared distances in float64, by the fastest twin.
-
-    `recent` are the entries after those in grids: they are looked at one by one. There are at least k of all together.
-    """
-    m, axes = query.shape
-    if not m:
-        return query.new_empty(0, k, dtype=torch.int64), query.new_empty(0, k, dtype=torch.float64)
-    known = all(x.dtype in (torch.float32, torch.float64) for x in (query, recent))
-    fits = known and 0 < axes <= MOST_AXES and k <= MOST_NEIGHBOURS
-    if choose(query, triton=fits) == "triton":
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
-        from gtmsm.kernels.search import grid_search_triton
-
-        return grid_search_triton.search(query, grids, recent, k)
-    return grid_search_by_sorting(query, grids, recent, k)
+        for along, asked in zip(axes, some.unbind(1), strict=True):
+            each += (along - asked[:, None]).square()
+        nearest = each.sort(dim=1, stable=True)
+        index.append(nearest.indices[:, :k])
+        distance2.append(nearest.values[:, :k])
+    return torch.cat(index), torch.cat(distance2)

@@ -1,8 +1,8 @@
-"""The search of grids on a GPU: one launch, in which every query has a warp of its own.
+"""The search of grids on a GPU: one launch, with one warp for each query.
 
-A warp holds the distances of the boxes on its way down, a row for each level, and the best entries found so far. Where
-the nearest box of the innermost row may hold something better it is opened; where none may, the row above it is next.
-Nothing depends on how many entries there are but the number of levels.
+A warp holds the distances of the boxes it has opened, a row for each level, and the best entries so far. It opens the
+nearest box of the innermost row if that may hold a better entry, and otherwise returns to the row above. Only the
+number of levels depends on the number of entries.
 """
 
 # What Triton compiles is not Python, and has no Python types.
@@ -16,20 +16,25 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.search import grid_search
-from gtmsm.kernels.search.grid_search import LEVELS, Grids
+from gtmsm.kernels.operator import Fast, no_gradients
+from gtmsm.kernels.search import grid_search as grids
+from gtmsm.kernels.search.grid_search import LEVELS
 
+MOST_AXES = 8
+"""Loops over axes are unrolled."""
+MOST_NEIGHBOURS = 32
+"""One warp keeps them in registers."""
 RECENT = 512
-"""Recent entries looked at together: many, so that few times is waited for them."""
+"""Entries outside of grids that are compared together: many, to wait for memory few times."""
 
 
 @triton.jit
 def _take_better(
     far2, entry, near, which, farthest, last, SLOTS: tl.constexpr
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """The best so far, with those of the candidates that are better: the nearest one by one, for the last of the best.
+    """The best entries after some candidates: the nearest candidate replaces the last of the best while it is better.
 
-    `farthest` and `last` are of the last of the best: its distance and its entry.
+    `farthest` and `last` are the distance and the index of the last of the best.
     """
     slot = tl.arange(0, SLOTS)
     nearest = tl.min(far2, 0)
@@ -48,7 +53,7 @@ def _take_better(
 
 @triton.jit
 def _distances(query, keys, row, axis, there, P: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """Squared, in float64; what is not there, or nowhere, is infinitely far."""
+    """Squared, in float64; infinite past the end and for NaN."""
     difference = tl.load(keys + row, there, 0.0).to(tl.float64) - query[0]
     far2 = difference * difference
     for p in tl.static_range(1, P):
@@ -67,7 +72,7 @@ def _distances_of_boxes(query, walls, P: tl.constexpr, FAN: tl.constexpr):  # pr
         above = query[p] - tl.load(walls + (P + p) * FAN + box).to(tl.float64)
         outside = tl.maximum(tl.maximum(below, above), 0.0)
         far2 += outside * outside
-        far2 = tl.where(query[p] - query[p] == 0, far2, float("inf"))  # who is nowhere is far from everything
+        far2 = tl.where(query[p] - query[p] == 0, far2, float("inf"))  # NaN is far from all
     return far2
 
 
@@ -83,7 +88,7 @@ def _search(
     for p in tl.static_range(P):
         query += (tl.load(queries + asked * query_row + p * query_axis).to(tl.float64),)
     slot = tl.arange(0, SLOTS)
-    # Slots that nobody asked for hold what nothing is better than.
+    # Slots past K hold entries that no candidate can replace.
     near = tl.where(slot < K, float("inf"), float("-inf")).to(tl.float64)
     which = tl.where(slot < K, 0x7FFFFFFF, -1)
     farthest = tl.max(near, 0)
@@ -146,17 +151,28 @@ def _search(
     tl.store(distance2 + to, near, slot < K)
 
 
-def search(query: Tensor, grids: Grids, recent: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`grid_search_by_sorting` for CUDA tensors of a few axes and a few neighbours; something is asked."""
-    m, axes = query.shape
-    index = query.new_empty(m, k, dtype=torch.int64)
-    distance2 = query.new_empty(m, k, dtype=torch.float64)
+def _empty(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
+    """Indices and squared distances."""
+    return [query.new_empty(len(query), k, dtype=dtype) for dtype in (torch.int64, torch.float64)]
+
+
+def _forward(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
+    """One launch."""
+    made, recent, (m, axes) = _empty(query, places, table, held, k), places[held:], query.shape
     _search[(m,)](
-        query, grids.where, recent, index, distance2, len(grids.grids), sum(len(grid.entry) for grid in grids.grids),
-        len(recent), *query.stride(), *recent.stride(),
+        query, table, recent, *made, len(table), held, len(recent), *query.stride(), *recent.stride(),
         P=axes, K=k, SLOTS=max(4, triton.next_power_of_2(k)), LEVELS=LEVELS, WORDS=7 + LEVELS,
-        CELL=grid_search.CELL, FAN=grid_search.FAN, RECENT=RECENT,
+        CELL=grids.CELL, FAN=grids.FAN, RECENT=RECENT,
         # no fused multiply and add: rounded as everywhere else, equal distances are equal here, too
         num_warps=1, enable_fp_fusion=False,
     )  # fmt: skip
-    return index, distance2
+    return made
+
+
+def _supports(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> bool:
+    """A few axes and a few neighbours, and something asked."""
+    known = all(x.dtype in (torch.float32, torch.float64) for x in (query, places))
+    return known and 0 < query.shape[1] <= MOST_AXES and k <= MOST_NEIGHBOURS and len(query) > 0
+
+
+grid_search = Fast(_forward, _empty, no_gradients, _supports)

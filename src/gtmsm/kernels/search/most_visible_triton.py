@@ -1,8 +1,8 @@
-"""The choice of views on a GPU, all of it in one launch: a program does one query.
+"""The choice of views on a GPU in one launch: a program does one query.
 
-A lane does one view, with how well it sees every point in registers, so that what it would add is a sum within the
-lane; only the best of all is found across lanes. What was picked then lowers what the others would add: its scores are
-read back from memory, since they lie in the registers of one lane and all need them.
+A lane does one view and keeps its scores of all points in registers, so that its gain is a sum within the lane; only
+the maximum is taken across lanes. All lanes then need the scores of the chosen view, which are in the registers of one
+lane: they are read from memory.
 """
 
 # What Triton compiles is not Python, and has no Python types.
@@ -16,12 +16,15 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gtmsm.kernels.operator import Fast, no_gradients
+from gtmsm.kernels.search.most_visible import half_width, points, portions
+
 FEWEST_VIEWS = 32
-"""A program has a lane for each of a whole warp."""
-VIEWS_PER_LANE = 1
-"""More of them is fewer lanes, with more registers each."""
+"""A program has at least one warp, with a lane for each view."""
+MOST_VIEWS = 512
+"""Scores of more of them do not fit into registers."""
 REGISTERS = 128
-"""Of a lane: so many are enough, and two programs of 256 views fit on a multiprocessor."""
+"""Of a lane: with so many, two programs of 256 views fit on a multiprocessor."""
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 PER_ANGLE = tl.constexpr(2.0 * math.log2(math.e))
@@ -30,7 +33,7 @@ PER_SCALE = tl.constexpr(0.125 * math.log(2.0))
 
 @triton.jit
 def _log2(x):  # pragma: no cover - runs on the GPU
-    """Without the care for the smallest numbers of all that is a third of the work."""
+    """Denormal numbers are flushed to 0, which saves a third of the work."""
     if INTERPRETED:
         y = tl.log2(x)
     else:
@@ -66,13 +69,13 @@ def _choose(
     place_batch, place_row, place_axis, query_batch, query_row, query_axis,
     P: tl.constexpr, K: tl.constexpr, POINTS: tl.constexpr, VIEWS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    # Known beforehand, it costs nothing to add up; odd, it does not invite to store several scores of a lane at once.
+    # A constant, so that addresses cost nothing; odd, so that the compiler does not vectorise the stores of a lane.
     PITCH: tl.constexpr = VIEWS + 1
     program = tl.program_id(0).to(tl.int64)
     batch, t = program // time, program % time
     point, view = tl.arange(0, POINTS), tl.arange(0, VIEWS)
     there = view < n
-    # Points and views that are not there look at something all the same, and count for nothing.
+    # Lanes past the last point or view compute with any values; they are masked below.
     point_ahead = tl.load(ahead + point, point < P, 1.0)
     point_left = tl.load(left + point, point < P, 0.0)
     at = place + batch * place_batch + view.to(tl.int64) * place_row
@@ -85,29 +88,46 @@ def _choose(
     q_c, q_s = tl.load(asked + 2 * query_axis), tl.load(asked + 3 * query_axis)
     score = _how_well_seen(point_ahead, point_left, q_x, q_y, q_c, q_s, x, y, c, s, wide)
     real = (point < P)[:, None] & there[None, :]
-    score = tl.where(real & (score > 0.0), score, 0.0)  # nor does what is no number
+    score = tl.where(real & (score > 0.0), score, 0.0)  # NaN counts for nothing, too
     scores += program * P * PITCH
     tl.store(scores + point[:, None] * PITCH + view[None, :], score, real)
     tl.debug_barrier()
     best = tl.zeros([POINTS], tl.float32)
     for i in range(K):
         gain = tl.sum(tl.maximum(score - best[:, None], 0.0), 0)
-        # Never the same view twice, also where nothing is left to gain.
+        # Never the same view twice, even if nothing is left to gain.
         pick = tl.argmax(tl.where(there, gain, -1.0), 0)
         tl.store(chosen + program * K + i, pick.to(tl.int64))
         best = tl.maximum(best, tl.load(scores + pick + point * PITCH, point < P, 0.0))
         there = there & (view != pick)
 
 
-def chosen(place: Tensor, query: Tensor, points: tuple[Tensor, Tensor], k: int, wide: float) -> Tensor:
-    """`most_visible_by_parts` for float32 CUDA tensors and as many views as fit into registers; something is asked."""
-    (batch, n, _), time, count = place.shape, query.shape[1], len(points[0])
-    found = place.new_empty(batch, time, k, dtype=torch.int64)
-    views = max(FEWEST_VIEWS, triton.next_power_of_2(n))
-    scores = place.new_empty(batch, time, count, views + 1)
-    _choose[(batch * time,)](
-        place, query, *points, scores, found, wide, time, n, *place.stride(), *query.stride(),
-        P=count, K=k, POINTS=triton.next_power_of_2(count), VIEWS=views,
-        num_warps=max(1, views // (32 * VIEWS_PER_LANE)), maxnreg=REGISTERS,
-    )  # fmt: skip
-    return found
+def _empty(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list[Tensor]:
+    """Indices."""
+    return [place.new_empty(*query.shape[:2], k, dtype=torch.int64)]
+
+
+def _forward(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list[Tensor]:
+    """One launch for each portion of the queries."""
+    (batch, n, _), wide, parts = place.shape, half_width(field_of_view), []
+    ahead, left = points(wide, place.device, place.dtype)
+    views, count = max(FEWEST_VIEWS, triton.next_power_of_2(n)), len(ahead)
+    for some in portions(place, query):
+        time = some.shape[1]
+        parts += _empty(place, some, k, field_of_view)
+        scores = place.new_empty(batch, time, count, views + 1)
+        _choose[(batch * time,)](
+            place, some, ahead, left, scores, parts[-1], wide, time, n, *place.stride(), *some.stride(),
+            P=count, K=k, POINTS=triton.next_power_of_2(count), VIEWS=views,
+            num_warps=max(1, views // 32), maxnreg=REGISTERS,
+        )  # fmt: skip
+    return parts if len(parts) == 1 else [torch.cat(parts, dim=1)]
+
+
+def _supports(place: Tensor, query: Tensor, k: int, field_of_view: float) -> bool:
+    """Views whose scores fit into registers, single precision, and something asked."""
+    single = place.dtype == query.dtype == torch.float32
+    return single and 0 < k <= place.shape[1] <= MOST_VIEWS and query.numel() > 0
+
+
+most_visible = Fast(_forward, _empty, no_gradients, _supports)

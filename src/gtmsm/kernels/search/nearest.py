@@ -1,8 +1,9 @@
 """The K nearest keys of each query, in a few dimensions: distance and selection in one.
 
-A distance is a sum of squared differences, rounded axis by axis alike in every twin; equals come by index, the earliest
-first. Poses that are revisited exactly make equals common, so which of them are found must not depend on the device.
-`nearest_k_by_matrix` is the readable twin, `nearest_k` picks the fastest one for the device.
+A distance is a sum of squared differences, rounded axis by axis alike in every implementation. Equal distances come by
+index, the earliest first: poses that are revisited exactly make them common, and what is found must not depend on the
+device. Without the fast implementations an update of `image-walk` takes 21% longer on an H200; on a CPU the search is
+6 times as fast as `cdist` and `topk` for 5 of 256 keys.
 """
 
 from functools import reduce
@@ -12,46 +13,23 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gtmsm.config import require
-from gtmsm.kernels.choice import choose
-from gtmsm.kernels.search import nearest_cpu
-from gtmsm.kernels.search.nearest_cpu import portions
+from gtmsm.kernels.operator import operator
 
 AT_ONCE = 2**26
-"""Distances that the readable twin may hold at a time."""
+"""Distances that the readable function may hold at a time."""
 
 
-def nearest_k_by_matrix(
-    keys: Float[Tensor, "batch n P"], queries: Float[Tensor, "batch m P"], k: int
-) -> Int64[Tensor, "batch m K"]:
-    """The readable twin: every distance, and a stable sort (NaN last)."""
-    along = zip(queries[:, :, None].unbind(-1), keys[:, None].unbind(-1), strict=True)
-    distance2 = reduce(torch.add, ((q - key).square() for q, key in along))
-    return distance2.sort(dim=-1, stable=True).indices[..., :k]
-
-
+@operator(cpu="gtmsm.kernels.search.nearest_cpu", cuda="gtmsm.kernels.search.nearest_triton")
+@torch.no_grad()
 def nearest_k(
     keys: Float[Tensor, "batch n P"], queries: Float[Tensor, "batch m P"], k: int
-) -> Int64[Tensor, "batch m K"]:
-    """Indices of the k nearest keys, nearest first, equals by index: no gradients, and the fastest twin."""
-    (batch, n, axes), m = keys.shape, queries.shape[1]
+) -> Int64[Tensor, "batch m {k}"]:
+    """Indices of the k nearest keys, nearest first and equals by index, without gradients; NaN is the farthest."""
+    batch, n, _ = keys.shape
     require(0 < k <= n, f"asked for {k} neighbours of {n} keys; give 1 to {n}")
-    keys, queries = keys.detach(), queries.detach()
-    if not batch * m:
-        return torch.empty(batch, m, k, dtype=torch.int64, device=keys.device)
-    single, double = (keys.dtype == queries.dtype == dtype for dtype in (torch.float32, torch.float64))
-    twin = choose(
-        keys,
-        cpu=(single or double) and k <= nearest_cpu.MOST_NEIGHBOURS,
-        triton=single and k <= 16 and axes <= 8 and n <= 2**30,  # lists in registers, indices in 32 bits
-    )
-    if twin == "cpu":
-        return nearest_cpu.search(keys, queries, k)
-    if twin == "triton":
-        # Imported here: Triton comes with the CUDA builds of PyTorch only.
-        from gtmsm.kernels.search import nearest_triton
-
-        return nearest_triton.search(keys, queries, k)
-    found = torch.empty(batch, m, k, dtype=torch.int64, device=keys.device)
-    for some, asked in portions(batch, m, n, AT_ONCE):
-        found[some, asked] = nearest_k_by_matrix(keys[some], queries[some, asked], k)
-    return found
+    found = []
+    for some in queries.split(max(1, AT_ONCE // max(1, batch * n)), dim=1):
+        along = zip(some[:, :, None].unbind(-1), keys[:, None].unbind(-1), strict=True)
+        distance2 = reduce(torch.add, ((query - key).square() for query, key in along))
+        found.append(distance2.sort(dim=-1, stable=True).indices[..., :k])
+    return torch.cat(found, dim=1)

@@ -1,7 +1,7 @@
 """Nearest keys on a CPU: as many rounds of NumPy's vectorised argmin as there are neighbours, in the cache.
 
-A selection (`topk`) of a few out of some hundred costs several times as much as their distances, and does not say
-which of several equals it takes; argmin takes the first.
+`topk` of a few out of some hundred costs several times as much as their distances, and may return any of several equal
+ones; argmin returns the first.
 """
 
 from collections.abc import Iterator
@@ -9,15 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
+from gtmsm.kernels.operator import Fast, no_gradients
+
 IN_CACHE = 2**18
-"""Distances at once: small enough to be compared where they were made."""
+"""Distances at once."""
 WORTH_THREADS = 4
-"""Portions from which on they are shared between threads."""
+"""Number of portions from which on several threads are used."""
 MOST_NEIGHBOURS = 256
-"""A sort finds more of them sooner."""
+"""For more of them a sort is faster."""
 
 
 def portions(batch: int, m: int, n: int, at_once: int) -> Iterator[tuple[slice, slice]]:
@@ -29,10 +30,16 @@ def portions(batch: int, m: int, n: int, at_once: int) -> Iterator[tuple[slice, 
             yield slice(first, first + together), slice(start, start + some)
 
 
-def search(keys: Float[Tensor, "batch n P"], queries: Float[Tensor, "batch m P"], k: int) -> Int64[Tensor, "batch m K"]:
-    """`nearest_k_by_matrix` for CPU tensors in float32 or float64."""
+def _empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
+    """Indices."""
+    return [keys.new_empty(*queries.shape[:2], k, dtype=torch.int64)]
+
+
+def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
+    """Portion by portion of the queries."""
     (batch, n, axes), m = keys.shape, queries.shape[1]
-    found = np.empty((batch, m, k), np.int64)
+    made = _empty(keys, queries, k)
+    found = made[0].numpy()
     x = keys.detach().transpose(1, 2).contiguous().numpy()
     q = queries.detach().numpy()
 
@@ -52,15 +59,15 @@ def search(keys: Float[Tensor, "batch n P"], queries: Float[Tensor, "batch m P"]
     else:  # NumPy lets go of the interpreter while it computes
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(fill, every))
-    return torch.from_numpy(found)
+    return made
 
 
 def _first(distance2: np.ndarray, k: int) -> np.ndarray:
     """Indices of the k smallest of each row, in the order of a stable sort; overwrites the distances."""
-    # A distance is not negative: its bits compare as it does, and leave room for "taken" beyond infinity and NaN.
+    # The bits of a number that is not negative, read as an integer, have its order; the largest integer means "taken".
     single = distance2.dtype == np.float32
     bits = distance2.view(np.uint32 if single else np.uint64)  # unsigned: a NaN may have a sign
-    np.minimum(bits, 0x7F800001 if single else 0x7FF0000000000001, out=bits)  # whatever kind of NaN is the same
+    np.minimum(bits, 0x7F800001 if single else 0x7FF0000000000001, out=bits)  # all kinds of NaN are equal
     order, row = bits.view(np.int32 if single else np.int64), np.arange(len(bits))
     taken = 2**31 - 1 if single else 2**63 - 1
     found = np.empty((len(order), k), np.int64)
@@ -68,3 +75,12 @@ def _first(distance2: np.ndarray, k: int) -> np.ndarray:
         found[:, i] = nearest = order.argmin(1)
         order[row, nearest] = taken
     return found
+
+
+def _supports(keys: Tensor, queries: Tensor, k: int) -> bool:
+    """A few neighbours, in one precision."""
+    known = keys.dtype == queries.dtype and keys.dtype in (torch.float32, torch.float64)
+    return known and 0 < k <= min(keys.shape[1], MOST_NEIGHBOURS) and len(queries) * queries.shape[1] > 0
+
+
+nearest_k = Fast(_forward, _empty, no_gradients, _supports)

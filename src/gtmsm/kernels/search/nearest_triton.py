@@ -1,12 +1,12 @@
-"""Nearest keys on a GPU: distances are made, compared and forgotten in registers, no matrix of them is stored.
+"""Nearest keys on a GPU: distances are computed and compared in registers, no matrix of them is stored.
 
-A program of one warp holds a tile of queries by lanes. Each lane walks its own share of the keys and keeps the nearest
-of them in order, by compare and exchange; nothing is reduced before all keys were seen. Then the lanes of a query are
-merged, and where keys were split over several programs so are their winners (`_merge`).
+A program of one warp holds a tile of queries by lanes. Each lane goes through its own part of the keys and keeps the
+nearest of them in order. Then the lanes of a query are merged; where the keys of a query were split over several
+programs, `_merge` merges their results.
 
-The order is that of a stable sort, to the bit: a squared distance is never negative, so its bits compare as an integer
-does, and with the index below them every entry is one int64 of its own. Lanes past the last key are NaN, which comes
-after all else and after every true NaN by its index: who asks for no more keys than there are never sees one.
+The order is that of a stable sort, to the bit. A squared distance is never negative, so its bits compare as an integer
+does; with the index in the lower half every entry is a different int64. Lanes past the last key hold NaN and an index
+past the last: they come after all keys, and are never among the k <= n nearest.
 """
 
 # What Triton compiles is not Python, and has no Python types.
@@ -20,12 +20,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gtmsm.kernels.operator import Fast, no_gradients
+
 WARPS = 2048
-"""How many fill a large GPU: with fewer queries than that, more lanes share the keys of a query."""
+"""Number that fills a large GPU: with fewer queries, more lanes share the keys of a query."""
 LONG = 2048
-"""From so many keys on, a key once loaded serves several queries, and programs may share the keys of a query."""
+"""Number of keys from which on a loaded key serves several queries, and several programs share the keys of a query."""
 MERGED = 512
-"""Winners that one program merges."""
+"""Results that one program merges."""
 
 
 @triton.jit
@@ -39,7 +41,7 @@ def _load_keys(pointer, stride, P: tl.constexpr, there):  # pragma: no cover - r
 
 @triton.jit
 def _distance_bits(query, key, P: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """Squared distances as integers of the same order; whatever kind of NaN is the largest."""
+    """Squared distances as integers of the same order; any NaN is the largest."""
     difference = query[0] - key[0]
     distance2 = difference * difference
     for p in tl.static_range(1, P):
@@ -51,13 +53,13 @@ def _distance_bits(query, key, P: tl.constexpr):  # pragma: no cover - runs on t
 
 @triton.jit
 def _insert(bits, index, near, which, DEPTH: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """Each lane's list with one more entry, in order: an equal that came earlier stays ahead."""
+    """Each lane's list with one more entry, in order; equals stay in the order of their insertion."""
     kept_near, kept_which = (), ()
     for j in tl.static_range(DEPTH):
         nearer = bits < near[j]
         if j == 0:
             moved_near, moved_which = bits, index
-        else:  # what was before it moves down, as a whole: equals keep their order
+        else:  # the entry before moves down, distance and index together: equals keep their order
             ahead = bits < near[j - 1]
             moved_near, moved_which = tl.where(ahead, near[j - 1], bits), tl.where(ahead, which[j - 1], index)
         kept_near += (tl.where(nearer, moved_near, near[j]),)
@@ -92,7 +94,7 @@ def _search(
     key = _load_keys(at, axis, P, index < n)
     for _ in range(first, tl.minimum(first + portion, n), LANES):
         at += step
-        upcoming = _load_keys(at, axis, P, index + LANES < n)  # a round ahead: it takes long to arrive
+        upcoming = _load_keys(at, axis, P, index + LANES < n)  # a round ahead, to hide its latency
         near, which = _insert(_distance_bits(query, key, P), index, near, which, DEPTH)
         key = upcoming
         index += LANES
@@ -118,7 +120,7 @@ def _search(
 def _merge(
     winners, out, count, group, K: tl.constexpr, SIZE: tl.constexpr, LAST: tl.constexpr
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """The first K of a group of `group` winners, of the `count` there are for a query."""
+    """The first K of a group of `group` results, of the `count` results of a query."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     i = tl.arange(0, SIZE)
     there = (i < group) & (part * group + i < count)
@@ -134,7 +136,7 @@ def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
     """Queries and lanes of a program, and over how many programs the keys of a query are split."""
     width = triton.next_power_of_2(m)
     if n >= LONG:
-        # as many queries a lane as leave their lists in registers
+        # as many queries a lane as have their lists in registers
         queries = min(width, max(32 // triton.next_power_of_2(k), 1), 8)
         programs = batch * triton.cdiv(m, queries)
         return queries, 32, max(min(2 * WARPS // programs, n // (LONG // 2)), 1)
@@ -144,11 +146,16 @@ def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
     return 32 // lanes, lanes, 1
 
 
-def search(keys: Tensor, queries: Tensor, k: int) -> Tensor:
-    """`nearest_k_by_matrix` for float32 CUDA tensors of a few axes and a few neighbours; something is asked."""
+def _empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
+    """Indices."""
+    return [keys.new_empty(*queries.shape[:2], k, dtype=torch.int64)]
+
+
+def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
+    """One launch, or a few where programs share the keys of a query."""
     (batch, n, P), m = keys.shape, queries.shape[1]
     per_program, lanes, splits = _tile(batch, m, n, k)
-    # whole rounds of lanes, so that only the last program looks past its last key
+    # whole rounds of lanes, so that only the last program has lanes past its last key
     portion = triton.cdiv(triton.cdiv(n, splits), lanes) * lanes
     splits = triton.cdiv(n, portion)
     found = keys.new_empty(batch, m, splits * k, dtype=torch.int64)
@@ -168,4 +175,14 @@ def search(keys: Tensor, queries: Tensor, k: int) -> Tensor:
             SIZE=triton.next_power_of_2(min(count, group)), LAST=splits == 1, num_warps=1,
         )  # fmt: skip
         found = merged
-    return found
+    return [found]
+
+
+def _supports(keys: Tensor, queries: Tensor, k: int) -> bool:
+    """Lists that fit into registers, indices of 32 bits, single precision."""
+    n, axes = keys.shape[1:]
+    single = keys.dtype == queries.dtype == torch.float32
+    return single and 0 < k <= min(n, 16) and axes <= 8 and n <= 2**30 and len(queries) * queries.shape[1] > 0
+
+
+nearest_k = Fast(_forward, _empty, no_gradients, _supports)

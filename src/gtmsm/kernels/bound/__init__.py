@@ -1,1 +1,0 @@
-"""What a frame adds to the bound, a launch for each of its terms."""

@@ -1,4 +1,4 @@
-"""What products are made of: the precision that PyTorch is told to use, for kernels that compute products themselves."""
+"""The precision of products that PyTorch is told to use, for kernels that compute products themselves."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

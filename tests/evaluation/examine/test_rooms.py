@@ -269,9 +269,8 @@ def test_a_room_is_entered_again_only_after_it_was_left():
     """Agents that are carried from spot to spot, so that rooms and corridors come by in any order."""
     world, steps, tau = world_of("rooms"), 200, 80
     world.reset(6, seeded(2))
-    spots = torch.stack([anywhere_in(world, place, steps // 5) for place in world.where.tolist()]).repeat_interleave(
-        5, 1
-    )
+    places = world.where.tolist()
+    spots = torch.stack([anywhere_in(world, place, steps // 5) for place in places]).repeat_interleave(5, 1)
     pose = torch.cat([spots, torch.zeros(6, steps, 1)], -1)
     clip = Clip(torch.zeros(6, steps, 3, 1, 1), torch.zeros(6, steps, 8), pose, torch.zeros_like(pose))
     masks = RoomsExaminer(world, tau, True).masks(clip)

@@ -93,19 +93,9 @@ def columns_of(scores: Mapping[str, Any]) -> list[Column]:
     return [*first, *COLUMNS, *(c for c in COLUMNS_OF_SOME if any(has(each, c.key) for each in values))]
 
 
-def has_heading(scores: Mapping[str, Any]) -> bool:
-    """Whether these are scores of an agent that looks somewhere, in rooms."""
-    return has(scores, "heading_error")
-
-
 def has_colours(scores: Mapping[str, Any]) -> bool:
     """Whether these are scores among several rooms, which are told apart by their colours."""
     return any(has(each, "floor_colour_error") for _, _, each in rows(scores))
-
-
-def has_cells(scores: Mapping[str, Any]) -> bool:
-    """Whether it was scored how often the agent was in the right cell: where steps can fail, or with landmarks."""
-    return has(scores, "position_within_half_cell_memorised")
 
 
 def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:

@@ -1,5 +1,6 @@
 """What recognising places is good for: walks that slip, starts that are unknown, single pictures (App. D)."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -96,27 +97,31 @@ class Trials:
 
         Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
         """
-        model, examiner, steps, generator = self.model, self.examiner, self.settings.steps, self._generator(2)
-        assert model.landmarks is not None
+        examiner, steps, generator = self.examiner, self.settings.steps, self._generator(2)
         parts: dict[str, list[dict[str, Tensor]]] = {}
         at_once = max(1, FRAMES_AT_ONCE // steps)
         for begin in range(0, self.settings.walks, at_once):
             n = min(at_once, self.settings.walks - begin)
             clip = record(world, walker, n, steps, generator)
-            ways = {
-                "landmarks": model.follow(clip.x, clip.a, closure=0).mean,
-                "dead_reckoning": model.motion.unroll(model.motion.start(n), clip.a),
-            }
-            if model.landmarks.settings.form == "bayes":
-                ways["loops_closed"] = model.follow(clip.x, clip.a, closure=CLOSURE).mean
-            for way, poses in ways.items():
+            done = self.meter.done
+            for way, poses in self._ways(clip):
                 errors = examiner.errors(examiner.in_world(poses), from_start(clip.true_start, clip.true_pose))
                 parts.setdefault(way, []).append(errors | {"within": examiner.within(errors).float()})
-            self.meter.add(name, WORK * n * steps)
+                self.meter.add(name, n * steps)
+            self.meter.add(name, done + WORK * n * steps - self.meter.done)
         return {
             way: _over_time({key: torch.cat([error[key] for error in errors]) for key in errors[0]})
             for way, errors in parts.items()
         }
+
+    def _ways(self, clip: Clip) -> Iterator[tuple[str, Float[Tensor, "n time S"]]]:
+        """Poses of a clip, by each way to find them."""
+        model = self.model
+        assert model.landmarks is not None
+        yield "landmarks", model.follow(clip.x, clip.a, closure=0).mean
+        yield "dead_reckoning", model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+        if model.landmarks.settings.form == "bayes":
+            yield "loops_closed", model.follow(clip.x, clip.a, closure=CLOSURE).mean
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
         """How often agents that were put anywhere into a memorised place know where they are, after each step."""

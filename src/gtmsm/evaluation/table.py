@@ -21,9 +21,7 @@ from gtmsm.evaluation.columns import (
     columns_of,
     gap,
     has,
-    has_cells,
     has_colours,
-    has_heading,
     of_control,
     rows,
     shown,
@@ -65,7 +63,7 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 
 def headline(scores: Mapping[str, Any]) -> str:
     """What the table comes to, in a line."""
-    if has_heading(scores):
+    if has(scores, "heading_error"):
         return f"{_way_found(scores)}; {_quality(scores)}"
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}{_cells_found(scores)}"
@@ -81,19 +79,17 @@ def headline(scores: Mapping[str, Any]) -> str:
 def known_steps(scores: Mapping[str, Any]) -> str:
     """PSNR at the steps that can be known where steps can fail, and how far it is from the ceiling."""
     distance = gap(scores, "vae_ceiling", KNOWN_STEPS.key)
-    versus = ""
-    if distance is not None:
-        side = "above" if distance > 0 else "below"
-        versus = f", {abs(distance):.2f} {side} the VAE ceiling" if abs(distance) >= 0.005 else ", as the VAE ceiling"
+    versus = "" if distance is None else f", {_above_or_below(distance, 2)} the VAE ceiling"
     return f"{scores[KNOWN_STEPS.key]:.2f} dB at revisited places until the first obstacle or slip{versus}"
 
 
 def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
     """Several runs, a row each, in a table for each kind of world: they have few scores in common."""
-    over_images = {name: scores for name, scores in runs.items() if not has_heading(scores)}
-    in_rooms = {name: scores for name, scores in runs.items() if has_heading(scores)}
+    over_images = {name: scores for name, scores in runs.items() if not has(scores, "heading_error")}
+    in_rooms = {name: scores for name, scores in runs.items() if has(scores, "heading_error")}
     of_rooms = IN_SEVERAL_ROOMS if any(map(has_colours, in_rooms.values())) else IN_A_ROOM
-    of_images = AMONG_OBSTACLES if any(map(has_cells, over_images.values())) else OVER_IMAGES
+    with_cells = any(has(scores, "position_within_half_cell_memorised") for scores in over_images.values())
+    of_images = AMONG_OBSTACLES if with_cells else OVER_IMAGES
     kinds = ((over_images, of_images), (in_rooms, of_rooms))
     tables = [_compared(alike, keys) for alike, keys in kinds if alike]
     return Group(*tables[:1], *(part for table in tables[1:] for part in ("", table)))
@@ -150,7 +146,7 @@ def _caption(scores: Mapping[str, Any], keys: set[str]) -> str:
         ("psnr_pooled" in keys, "PSNR in dB, of the mean error"),
         ("retrieval_revisited" in keys, "retrieval at revisited places"),
         ("psnr_unhindered" in keys, "until obstacle: revisited, before a step failed"),
-        (has_heading(scores), "unseen: far from every memorised pose"),
+        (has(scores, "heading_error"), "unseen: far from every memorised pose"),
         ("floor_colour_error" in keys, "rooms seen: while memorising; late: after step 400"),
         ("floor_colour_error" in keys, "colours: mean error in rooms entered again, of 255"),
     )
@@ -201,9 +197,9 @@ def _quality(scores: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _above_or_below(distance: float) -> str:
+def _above_or_below(distance: float, digits: int = 1) -> str:
     """A distance in dB, in words."""
-    return f"{abs(distance):.1f} {'above' if distance >= 0 else 'below'}"
+    return f"{abs(distance):.{digits}f} {'above' if round(distance, digits) > 0 else 'below'}"
 
 
 def _how_many_converged(runs: Mapping[str, Mapping[str, Any]]) -> str | None:

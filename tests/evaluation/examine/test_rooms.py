@@ -259,17 +259,25 @@ def test_rooms_walked_in_are_told_from_those_never_entered(rooms):
     assert not masks["seen_rooms_late"].any(), "none of these steps is after the 400th"
 
 
+def anywhere_in(world: Rooms, place: int, count: int) -> torch.Tensor:
+    """Points of rooms and corridors."""
+    low, high = world.plans.spots[place].amin(0), world.plans.spots[place].amax(0)
+    points = low + (high - low) * torch.rand(50 * count, 2, generator=seeded(place))
+    inside = points[world.plans.region_at(torch.full((50 * count,), place), points) >= 0]
+    return inside[:count]
+
+
 def test_a_room_is_entered_again_only_after_it_was_left():
     """Agents that are carried from spot to spot, so that rooms and corridors come by in any order."""
     world, steps, tau = world_of("rooms"), 200, 80
     world.reset(6, seeded(2))
-    visits = torch.randint(world.plans.spots.shape[1], (6, steps // 5), generator=seeded(3)).repeat_interleave(5, 1)
-    spots = world.plans.spots[world.where[:, None], visits]
+    places = world.where.tolist()
+    spots = torch.stack([anywhere_in(world, place, steps // 5) for place in places]).repeat_interleave(5, 1)
     pose = torch.cat([spots, torch.zeros(6, steps, 1)], -1)
     clip = Clip(torch.zeros(6, steps, 3, 1, 1), torch.zeros(6, steps, 8), pose, torch.zeros_like(pose))
     masks = RoomsExaminer(world, tau, True).masks(clip)
     again, corridors = 0, 0
-    for i, place in enumerate(world.where.tolist()):
+    for i, place in enumerate(places):
         region = world.plans.region_at(torch.full((steps,), place), spots[i]).tolist()
         is_room = world.plans.is_room[place].tolist()
         for t in range(tau, steps):
@@ -359,10 +367,19 @@ def test_a_glance_agrees_with_the_scores(scored):
     assert "retrieval" not in seen
 
 
-def test_several_rooms_are_scored_room_by_room():
-    settings = EvaluationConfig(tau=120, horizon=150, clips=2, metric_poses=True)
-    scores = evaluate(spinner(), world_of("rooms"), ScavengerWalker(), settings, CPU).scores
-    assert scores["psnr_seen_rooms"] is not None and scores["psnr_reentered_rooms"] is not None
+def test_several_rooms_are_scored_room_by_room(monkeypatch: pytest.MonkeyPatch):
+    """Of an agent that turns on the spot: its room was seen, and is entered again at the last step, let us say."""
+
+    def masks(examiner: RoomsExaminer, clip: Clip) -> dict[str, torch.Tensor]:
+        found = real(examiner, clip)
+        return found | {"reentered_rooms": torch.arange(4).expand(2, 4) == 3}
+
+    real = RoomsExaminer.masks
+    monkeypatch.setattr(RoomsExaminer, "masks", masks)
+    settings = EvaluationConfig(tau=6, horizon=4, clips=2, metric_poses=True)
+    scores = evaluate(spinner(), world_of("rooms"), SpinWalker(), settings, CPU).scores
+    assert scores["psnr_seen_rooms"] == pytest.approx(scores["psnr_pooled"])
+    assert scores["psnr_reentered_rooms"] == pytest.approx(scores["psnr_by_step"][3])
     assert scores["psnr_seen_rooms_late"] is None
     assert scores["floor_colour_error"] > 0
     assert scores["controls"]["copy_nearest_true_pose"]["floor_colour_error"] >= 0

@@ -65,7 +65,7 @@ def _image_set(train: UInt8[Tensor, "n 3 s s"], test: UInt8[Tensor, "m 3 s s"], 
 
 
 def _require_enough(train: int, test: int, source: Path, fix: str) -> None:
-    """Fewer images than this cannot be split into what is learned and what is asked."""
+    """Refuse fewer images than training and testing need."""
     require(
         train >= 2 and test >= 1,
         f"{source}: gives {train} training and {test} test images; at least 2 and 1 are needed: {fix}",
@@ -143,7 +143,7 @@ def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"
 
 
 def load_picture(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
-    """The central square of one picture, whatever its colours; what is transparent becomes white."""
+    """The central square of one picture as RGB; transparent pixels become white."""
     with _opened(path) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG can be read smaller, and much faster
         square = ImageOps.fit(_opaque(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC)

@@ -284,7 +284,7 @@ def test_the_verb_writes_nothing_unless_told(gtmsm, tiny, tmp_path: Path, monkey
 def test_the_verb_looks_into_updates(gtmsm, tiny):
     out = gtmsm("bench", "image-walk", "--device", "cpu", "--profile").out
     assert "an update of image-walk, by kernel" in out
-    assert "aten::mm" in out
+    assert "aten::" in out
 
 
 def test_the_help_names_everything_that_is_timed(gtmsm):

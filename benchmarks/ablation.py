@@ -19,7 +19,8 @@ from dataclasses import replace
 import torch
 
 import gtmsm.kernels
-from gtmsm.bench.tasks import ON_CPU, ON_GPU, Sizes, build_updater, imagine, learn, long_memories, raycasting
+from gtmsm.bench.sizes import ON_CPU, ON_GPU, Sizes
+from gtmsm.bench.tasks import build_updater, imagine, learn, long_memories, raycasting
 from gtmsm.kernels.operator import OPERATORS, Operator
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS

@@ -24,7 +24,7 @@ from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.run import Run
-from gtmsm.worlds.image_walk import draw_windows
+from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.physics import IDLE
 
 MOST_STEPS = 2_000

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gtmsm.bench.tasks import ON_CPU
+from gtmsm.bench.sizes import ON_CPU
 from gtmsm.kernels.operator import OPERATORS
 from gtmsm.kernels.walks.crops import crops
 

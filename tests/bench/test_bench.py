@@ -10,12 +10,13 @@ import torch
 from rich.console import Console, RenderableType
 from torch import nn
 
-from gtmsm.bench import ENTRIES, Report, bench, profile_table, speeds_table, tasks
+from gtmsm.bench import ENTRIES, Report, bench, profile_table, sizes, speeds_table
 from gtmsm.bench.clock import Ceilings, measure_ceilings, time_calls
 from gtmsm.bench.measure import Row
 from gtmsm.bench.profile import Share, short, where_time_goes
+from gtmsm.bench.sizes import LARGEST, ON_CPU, ON_GPU, Sizes, sizes_for
 from gtmsm.bench.tables import digits, duration, scaled
-from gtmsm.bench.tasks import BY_DEFAULT, LARGEST, ON_CPU, ON_GPU, UPDATE_GOALS, Goal, Sizes, count_flops, sizes_for
+from gtmsm.bench.tasks import BY_DEFAULT, UPDATE_GOALS, Goal, count_flops
 from gtmsm.errors import InputError
 from gtmsm.kernels.walks.crops import crops
 from gtmsm.presets import PRESETS
@@ -171,18 +172,11 @@ def test_shares_are_largest_first_and_come_to_one():
     assert shares[-1].kernel == "all others"
 
 
-@pytest.mark.parametrize(
-    ("kernel", "name"),
-    [
-        ("aten::mm", "aten::mm"),
-        ("_forward", "_forward"),
-        ("void (anonymous namespace)::softmax_warp(float*)", "softmax_warp"),
-        ("void cutlass::Kernel2<cutlass_80_s1688gemm_128x64>(Params)", "Kernel2<cutlass_80_s1688gemm_128x64>"),
-        ("void at::native::elementwise<4, at::native::CUDAFunctor_add<float>>(int)", "elementwise<CUDAFunctor_add>"),
-    ],
-)  # fmt: skip
-def test_a_kernel_is_called_by_what_tells_it_from_others(kernel: str, name: str):
-    assert short(kernel) == name
+def test_a_kernel_is_shown_without_name_spaces_and_arguments():
+    kernel = "void at::native::(anonymous namespace)::elementwise<4, at::native::CUDAFunctor_add<float>>(int)"
+    assert short(kernel) == "elementwise<4, CUDAFunctor_add<float>>"
+    assert short("aten::mm") == "aten::mm"
+    assert short("_forward") == "_forward"
 
 
 # ---- what is shown
@@ -265,7 +259,7 @@ def test_a_report_survives_json():
 @pytest.fixture
 def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     """As little of everything as there can be."""
-    monkeypatch.setattr(tasks, "ON_CPU", TINY)
+    monkeypatch.setattr(sizes, "ON_CPU", TINY)
     monkeypatch.setenv("COLUMNS", "120")
 
 
@@ -290,7 +284,7 @@ def test_the_verb_writes_nothing_unless_told(gtmsm, tiny, tmp_path: Path, monkey
 def test_the_verb_looks_into_updates(gtmsm, tiny):
     out = gtmsm("bench", "image-walk", "--device", "cpu", "--profile").out
     assert "an update of image-walk, by kernel" in out
-    assert "aten::mm" in out
+    assert "aten::" in out
 
 
 def test_the_help_names_everything_that_is_timed(gtmsm):

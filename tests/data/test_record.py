@@ -147,3 +147,14 @@ def test_a_scavenger_plans_its_walk_where_the_generator_is(rooms, monkeypatch):
     actions = [ScavengerWalker()(world, 5, chance) for world, chance in zip((here, elsewhere), generators, strict=True)]
     assert [a.device.type for a in actions] == ["cpu", "meta"]
     assert torch.equal(*(chance.get_state() for chance in generators))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a second device")
+@pytest.mark.parametrize("walker", [PoissonWalker(actions=8), ScavengerWalker()])
+def test_a_seed_of_the_cpu_gives_the_same_actions_on_a_gpu(walker, rooms):
+    here, there = (
+        record(world, walker, 4, 60, torch.Generator().manual_seed(1)) for world in (rooms, rooms.to("cuda"))
+    )
+    assert there.x.is_cuda
+    assert torch.equal(here.a, there.a.cpu())
+    torch.testing.assert_close(here.true_pose, there.true_pose.cpu(), rtol=0, atol=1e-3)

@@ -10,7 +10,8 @@ from gymnasium.utils.env_checker import check_env
 
 from gtmsm.errors import InputError
 from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv, register_envs
-from gtmsm.worlds.image_walk import ACTIONS, MOVES, YELLOW
+from gtmsm.worlds.image_map import YELLOW
+from gtmsm.worlds.image_walk import ACTIONS, MOVES
 
 NAME = "gtmsm/ImageWalk-v0"
 

@@ -8,7 +8,8 @@ import torch
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
-from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig, draw_windows
+from gtmsm.worlds.image_map import draw_windows
+from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rectangles import most_rectangles
 from gtmsm.worlds.walkers import PoissonWalker
 
@@ -90,8 +91,8 @@ def test_a_walk_is_step_and_look_in_turn(grid, start):
 
 def test_a_walk_by_the_kernels_of_a_gpu_is_the_walk_of_a_cpu(triton_device):
     walks = []
-    for twin in ("readable", "triton"):
-        device = triton_device if twin == "triton" else "cpu"
+    for twin in ("readable", "cuda"):
+        device = triton_device if twin == "cuda" else "cpu"
         world = ImageWalk(noise(3, 20).to(device), ImageWalkConfig(size=20))
         world.reset(4)
         choices = torch.randint(5, (4, 9), generator=seeded(1)).to(device)

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from gtmsm.errors import InputError
-from gtmsm.worlds import images
+from gtmsm.worlds import images, photographs
 from gtmsm.worlds.images import load_images
 
 GREEN = (10, 200, 30)
@@ -58,7 +58,7 @@ def test_the_builtin_views_never_touch_the_network(monkeypatch):
 
 
 def test_training_and_test_views_come_from_different_photographs():
-    assert not set(images.TRAIN_PHOTOGRAPHS) & set(images.TEST_PHOTOGRAPHS)
+    assert not set(photographs.TRAIN_PHOTOGRAPHS) & set(photographs.TEST_PHOTOGRAPHS)
 
 
 def test_hardly_two_builtin_views_are_the_same():
@@ -85,7 +85,7 @@ def test_builtin_views_larger_than_the_photographs_are_refused():
 
 
 def test_a_missing_photograph_is_named(monkeypatch):
-    monkeypatch.setattr(images, "TRAIN_PHOTOGRAPHS", ("unicorn.png",))
+    monkeypatch.setattr(photographs, "TRAIN_PHOTOGRAPHS", ("unicorn.png",))
     images._builtin.cache_clear()
     with pytest.raises(InputError, match="scikit-image has no unicorn.png; pip install"):
         load_images("builtin", 16)

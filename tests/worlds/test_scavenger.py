@@ -124,7 +124,7 @@ def test_who_may_bump_does():
     assert 0.02 < touched.float().mean() < 0.6
 
 
-def test_whims_take_their_share_of_the_steps():
+def test_random_actions_take_their_share_of_the_steps():
     without, always = (lived("room", 60, exploration=share)[1] for share in (0.0, 1.0))
     strafes = torch.tensor([1, 2, 3, -1])
     assert not torch.isin(without, strafes).any()

@@ -1,7 +1,8 @@
 """How fast it is on this device, beside what the device's memory and arithmetic would allow (`gtmsm bench`)."""
 
 from gtmsm.bench.measure import Report, bench
+from gtmsm.bench.sizes import sizes_for
 from gtmsm.bench.tables import profile_table, speeds_table
-from gtmsm.bench.tasks import ENTRIES, sizes_for
+from gtmsm.bench.tasks import ENTRIES
 
 __all__ = ["ENTRIES", "Report", "bench", "profile_table", "sizes_for", "speeds_table"]

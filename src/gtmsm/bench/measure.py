@@ -13,7 +13,8 @@ import torch
 
 from gtmsm.bench.clock import Ceilings, measure_ceilings, time_calls
 from gtmsm.bench.profile import Share, where_time_goes
-from gtmsm.bench.tasks import BY_DEFAULT, ENTRIES, OTHERS, UPDATE_GOALS, Goal, Sizes, Task
+from gtmsm.bench.sizes import Sizes
+from gtmsm.bench.tasks import BY_DEFAULT, ENTRIES, OTHERS, UPDATE_GOALS, Goal, Task
 from gtmsm.config import require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.files import write_atomically

@@ -56,13 +56,8 @@ def short(kernel: str) -> str:
     """A kernel's name without return type, name spaces and arguments.
 
     >>> short("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>(int, float)")
-    'vectorized_elementwise_kernel<CUDAFunctor_add>'
+    'vectorized_elementwise_kernel<4, CUDAFunctor_add<float>>'
     """
-    kernel = kernel.removeprefix("void ").replace("(anonymous namespace)::", "")
-    if kernel.startswith("aten::") or "<" not in kernel:
-        return kernel.split("(")[0]
-    name, rest = kernel.split("<", 1)
-    words = re.findall(r"(?:\w+::)*(\w+)", rest)
-    plain = {"float", "int", "bool", "char", "true", "false", "unsigned", "std", "array", "long", "double"}
-    telling = [word for word in words if word[0].isalpha() and word not in plain and len(word) > 3]
-    return f"{name.split('::')[-1]}<{telling[0]}>" if telling else name.split("::")[-1]
+    if kernel.startswith("aten::"):
+        return kernel
+    return re.sub(r"^void |\(anonymous namespace\)::|\w+::|\(.*", "", kernel)

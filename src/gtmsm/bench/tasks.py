@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from gtmsm.bench.clock import Call, Precision
-from gtmsm.config import config
+from gtmsm.bench.sizes import Sizes
 from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, set_up
 from gtmsm.kernels.operator import forced
 from gtmsm.model.gtmsm import WorldModel
@@ -26,53 +26,6 @@ from gtmsm.worlds.image_walk import ACTIONS as IMAGE_ACTIONS
 from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import RoomsConfig, draw_rooms
 from gtmsm.worlds.scene import draw_frames
-
-
-@config
-class Sizes:
-    """How much of everything is timed; no flags, so that two tables of one kind of device can be compared."""
-
-    seconds: float = 1.0
-    """To spend on repeating one call; there are at least two repetitions."""
-    copied: int = 1 << 28
-    """Numbers to copy for the memory's bandwidth: far more than any cache holds."""
-    matmul: int = 8_192
-    """Side of the matrices for the peak of arithmetic."""
-    most_clips: tuple[int, int] = (64, 64)
-    """Limit of clips per update in image walks and in rooms; presets that have fewer keep theirs."""
-    learned: int = 3
-    """Hundreds of updates before an update is timed: learned poses retrieve other frames, and more of them."""
-    pool: int = 256
-    """Clips of rooms to cut windows from."""
-    places: int = 64
-    """Rooms to record and draw."""
-    rollouts: tuple[int, int] = (4_096, 256)
-    """Sequences of actions, and steps of each."""
-    imagined: tuple[int, int] = (512, 128)
-    """The same, where all frames are decoded."""
-    nearest: tuple[int, int, int] = (32, 150, 100_000)
-    """Memories, queries in each, entries of each."""
-    remembered: tuple[int, ...] = (10_000, 100_000, 1_000_000)
-    """Entries of a long memory, one row for each."""
-    drawn: int = 65_536
-    """Frames for the ray-caster."""
-    rays: int = 2
-    """Rays per pixel and axis."""
-
-
-ON_GPU = Sizes()
-ON_CPU = Sizes(
-    seconds=0.5, copied=1 << 24, matmul=1_536, most_clips=(16, 2), pool=8, places=4, rollouts=(1_024, 256),
-    imagined=(4, 64), nearest=(8, 150, 10_000), drawn=1_024, rays=1, learned=0,
-)  # fmt: skip
-LARGEST = 10_000_000
-"""Entries of the longest memory, which takes a while to fill: --large."""
-
-
-def sizes_for(device: torch.device, large: bool = False) -> Sizes:
-    """What fits the device; `large` adds the longest memory."""
-    sizes = ON_GPU if device.type == "cuda" else ON_CPU
-    return replace(sizes, remembered=(*sizes.remembered, LARGEST)) if large else sizes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Places from above, for people: floors, walls and objects, and on them paths, agents and memories."""
+"""Maps of places from above: floors, walls and objects, and on them paths, agents and memories."""
 
 import math
 from dataclasses import dataclass, replace
@@ -64,7 +64,7 @@ class FloorMap:
         return drawn
 
     def dots(self, places: Float[Tensor, "dots D"], colour: Colour = MEMORY, radius: float = 0.05) -> "FloorMap":
-        """A dot with a dark rim at each position: what is memorised, say."""
+        """A dot with a dark rim at each position, such as memorised places."""
         drawn, pen = self._pen()
         for x, y in places[:, :2].tolist():
             pen.ellipse(_box(self._pixel(x, y), radius * self.scale), colour, WALL, max(1, round(0.015 * self.scale)))

@@ -18,7 +18,8 @@ from gtmsm.config import require
 from gtmsm.errors import did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import Plan
-from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start, draw_windows
+from gtmsm.worlds.image_map import draw_windows
+from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.physics import ACTIONS as ROOMS_ACTIONS
 from gtmsm.worlds.rooms import RoomsConfig, draw_rooms, seeds_of

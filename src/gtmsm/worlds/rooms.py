@@ -1,4 +1,4 @@
-"""Section 4.2: agents walk through textured rooms with the momentum of Labyrinth, and see what is before them.
+"""Section 4.2: agents walk through textured rooms with the momentum of Labyrinth, and see what lies ahead.
 
 A unit is the height of a wall; a pose is x, y and the heading in radians, counter-clockwise and not wrapped.
 """
@@ -227,7 +227,7 @@ def _gone_on(once: Body, again: Body, goes_on: Bool[Tensor, "n"]) -> Body:
 
 
 def draw_rooms(config: RoomsConfig, count: int, seed: int, device: torch.device | str = "cpu") -> Rooms:
-    """`count` places drawn from a seed; whatever the seed, they share their textures."""
+    """`count` places drawn from a seed; the textures to choose from are the same for every seed."""
     plans = draw_floorplans(config.plan, count, config.objects, load_textures(config.textures), seed)
     return Rooms(plans.to(device), config)
 

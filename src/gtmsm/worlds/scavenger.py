@@ -18,27 +18,27 @@ FORWARD, TURN_LEFT, TURN_RIGHT, VEER_LEFT, VEER_RIGHT = (
     ACTIONS.index(name)
     for name in ("forward", "turn left", "turn right", "forward and turn left", "forward and turn right")
 )
-WHIMS = tuple(range(1, len(ACTIONS))) + (IDLE,)
-"""What is done for no reason: everything but walking ahead."""
-LONGEST_WHIM = 5
+RANDOM_ACTIONS = tuple(range(1, len(ACTIONS))) + (IDLE,)
+"""Actions that explore: everything but walking ahead."""
+LONGEST_RANDOM = 5
 
 DETOURS = (0.0, 0.35, -0.35, 0.7, -0.7, 1.1, -1.1, 1.6, -1.6, 2.3, -2.3)
 """Radians off the straight way that are considered when something stands on it."""
 LOOKAHEAD = (0.1, 0.4, 0.7)
 """How far ahead a way is looked at, in units."""
-DREAD = (12.0, 4.0, 3.0)
-"""How many radians of detour it is worth to find it free there."""
-CARE = 0.07
+PENALTY = (12.0, 4.0, 3.0)
+"""Radians of detour that it is worth to avoid an obstacle there."""
+SIDE_GAP = 0.07
 """Space wanted beside a way."""
 IN_SIGHT = 8
 """Obstacles looked at, the nearest: a crossing of corridors has as many walls within reach."""
-BRAKING_CARE = 0.02
+BRAKING_GAP = 0.02
 """Space left where a body comes to rest if it brakes from now on."""
 SHARP_TURN, WIDE_TURN = 0.5, 1.2
 """Radians off course beyond which it turns on the spot: near its goal, and where there is space to run a curve."""
 SPACE_FOR_A_CURVE = 1.2
 """Units; running and turning make a circle 0.9 in radius, at the settings of Labyrinth."""
-PATIENCE = 150
+GIVE_UP_AFTER = 150
 """Steps after which a goal that was not reached is given up."""
 
 
@@ -47,14 +47,14 @@ class ScavengerWalkerConfig:
     """Walking from object to object (section 4.2.2)."""
 
     exploration: float = 0.1
-    """Share of the steps spent on a whim: a strafe, a look aside, a step back, a pause."""
+    """Share of the steps with random actions: a strafe, a look aside, a step back, a pause."""
     spot_share: float = 0.5
     """Share of the goals that are free spots instead of objects, so that bare corners are seen too."""
     may_bump: bool = False
     """Walk straight on into walls and objects instead of around them."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
+        """Refuse a share outside of 0 to 1."""
         for name in ("exploration", "spot_share"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"{name} is {value}; expected a share from 0 to 1")
@@ -64,7 +64,7 @@ class ScavengerWalker:
     """Goes to an object, then to another, through doors if need be, with some random actions in between."""
 
     def __init__(self, config: ScavengerWalkerConfig | None = None) -> None:
-        """Walk as told."""
+        """Walk by these settings."""
         self.config = config or ScavengerWalkerConfig()
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:
@@ -95,12 +95,12 @@ class _Scavenging:
         self.here = world.plans.region_at(world.where, self.body.position).clamp(min=0)
         self.goal = self._new_goals(torch.rand(2, n, generator=generator, device=device))
         self.age = torch.zeros(n, device=device)
-        self.whim = torch.full((n,), IDLE, device=device)
-        self.whim_steps = torch.zeros(n, device=device)
-        self._whims = torch.tensor(WHIMS, device=device)
+        self.random = torch.full((n,), IDLE, device=device)
+        self.random_steps = torch.zeros(n, device=device)
+        self._random_actions = torch.tensor(RANDOM_ACTIONS, device=device)
         detours = [0.0] if settings.may_bump else DETOURS
         self._detours = torch.tensor(detours, device=device)
-        self._ahead, self._dread = torch.tensor([LOOKAHEAD, DREAD], device=device)
+        self._ahead, self._penalty = torch.tensor([LOOKAHEAD, PENALTY], device=device)
         self._glide = torch.tensor([0.0, 0.5, 1.0], device=device)[:, None]
 
     def step(self) -> Int64[Tensor, "n"]:
@@ -115,14 +115,14 @@ class _Scavenging:
         sharp = torch.where(distance < SPACE_FOR_A_CURVE, SHARP_TURN, WIDE_TURN)
         action = torch.where(bearing.abs() > sharp, turn, action)
         action = torch.where(bearing.abs() < self.world.config.physics.turn / 2, FORWARD, action)
-        action = self._or_a_whim(action, chance[2:])
+        action = self._or_a_random_one(action, chance[2:])
         if not self.settings.may_bump:
             action = torch.where(self._can_still_brake(action), action, turn)
         self.body = self.world.physics.step(self.body, action, self.world.obstacles)
         return action
 
     def _all_goals(self) -> tuple[Float[Tensor, "n goals 2"], Float[Tensor, "n goals"]]:
-        """Objects, then free spots; and how near is near enough to have been there."""
+        """Objects, then free spots; and the distance within which each counts as reached."""
         scene, where = self.world.plans.scene, self.world.where
         spots = self.world.plans.spots[where]
         objects, is_box = scene.objects[where], scene.object_kind[where] == BOX
@@ -141,7 +141,7 @@ class _Scavenging:
         return torch.where(chance[0] < self.settings.spot_share, spot, (chance[1] * objects).long())
 
     def _look_up_where_it_is(self) -> None:
-        """Which region it is in; it has only changed once the body is well inside, so that no corner is cut."""
+        """Which region it is in; a new one counts once the body is well inside, so that no corner is cut."""
         plans, where = self.world.plans, self.world.where
         in_tile = (self.body.position - plans.scene.corner[where]) / plans.scene.tile
         well_inside = ((in_tile - in_tile.floor() - 0.5).abs() < 0.3).all(1)
@@ -152,12 +152,12 @@ class _Scavenging:
         """Choose another goal where this one is near enough, or has taken too long."""
         away = self.goals[self.agent, self.goal] - self.body.position
         arrived = away.norm(dim=1) < self.near[self.agent, self.goal]
-        done = arrived | (self.age >= PATIENCE)
+        done = arrived | (self.age >= GIVE_UP_AFTER)
         self.goal = torch.where(done, self._new_goals(chance), self.goal)
         self.age = torch.where(done, 0.0, self.age + 1)
 
     def _bearing(self) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
-        """Radians to turn to the left for where it wants to go (or around what is between), and how far that is."""
+        """Radians to turn to the left towards the goal or the next door, around obstacles, and its distance."""
         goal, near = self.goals[self.agent, self.goal], self.near[self.agent, self.goal]
         there = self.world.plans.region_at(self.world.where, goal).clamp(min=0)
         before, behind = self.world.plans.doorway[self.world.where, self.here, there].split(2, 1)
@@ -175,27 +175,27 @@ class _Scavenging:
         return bearing, distance
 
     def _detour(self, straight: Float[Tensor, "n"], free_for: Float[Tensor, "n"]) -> Float[Tensor, "n"]:
-        """The smallest turn off the straight way that is free; each agent prefers a side, not to dither."""
+        """The smallest turn off the straight way that is free; each agent prefers one side."""
         direction = straight[:, None] + self._detours
         ahead = torch.stack([direction.cos(), direction.sin()], -1)[:, :, None]
         length = torch.minimum(self._ahead, free_for[:, None])[:, None, :, None]
         points = self.body.position[:, None, None] + length * ahead
-        missing = 1 - (self.in_sight.clearance(points) - self.radius) / CARE
-        dread = (self._dread * missing.clamp(0, 1)).sum(-1)
+        missing = 1 - (self.in_sight.clearance(points) - self.radius) / SIDE_GAP
+        penalty = (self._penalty * missing.clamp(0, 1)).sum(-1)
         prefers_left = (self.agent + self.goal) % 2 == 0
         other_side = (self._detours < 0) == prefers_left[:, None]
-        cost = self._detours.abs() + 0.05 * other_side + dread
+        cost = self._detours.abs() + 0.05 * other_side + penalty
         return self._detours[cost.argmin(1)]
 
-    def _or_a_whim(self, action: Int64[Tensor, "n"], chance: Float[Tensor, "3 n"]) -> Int64[Tensor, "n"]:
-        """Begin a whim, go on with one, or do what makes sense."""
-        mean_steps = (1 + LONGEST_WHIM) / 2
+    def _or_a_random_one(self, action: Int64[Tensor, "n"], chance: Float[Tensor, "3 n"]) -> Int64[Tensor, "n"]:
+        """Begin a random action, go on with one, or do the planned one."""
+        mean_steps = (1 + LONGEST_RANDOM) / 2
         share = min(self.settings.exploration, 1 - 1e-6)
-        begins = (self.whim_steps <= 0) & (chance[0] < share / (share + mean_steps * (1 - share)))
-        new = self._whims[(chance[1] * len(WHIMS)).long()]
-        self.whim = torch.where(begins, new, self.whim)
-        self.whim_steps = torch.where(begins, (1 + chance[2] * LONGEST_WHIM).floor(), self.whim_steps) - 1
-        return torch.where(self.whim_steps >= 0, self.whim, action)
+        begins = (self.random_steps <= 0) & (chance[0] < share / (share + mean_steps * (1 - share)))
+        new = self._random_actions[(chance[1] * len(RANDOM_ACTIONS)).long()]
+        self.random = torch.where(begins, new, self.random)
+        self.random_steps = torch.where(begins, (1 + chance[2] * LONGEST_RANDOM).floor(), self.random_steps) - 1
+        return torch.where(self.random_steps >= 0, self.random, action)
 
     def _can_still_brake(self, action: Int64[Tensor, "n"]) -> Bool[Tensor, "n"]:
         """Whether a body that does this, and then brakes, comes to rest before it touches anything.
@@ -206,4 +206,4 @@ class _Scavenging:
         speed = then.velocity.norm(dim=1, keepdim=True)
         glide = then.velocity / speed.clamp(min=1e-6) * self.world.physics.stopping_distance(speed)
         points = then.position[:, None] + self._glide * glide[:, None]
-        return self.in_sight.clearance(points).amin(1) > self.radius + BRAKING_CARE
+        return self.in_sight.clearance(points).amin(1) > self.radius + BRAKING_GAP

@@ -23,7 +23,7 @@ class SlipConfig:
     """Share of these that are done twice before the frame; the others are dropped: the agent rests instead."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no share."""
+        """Refuse a share outside of 0 to 1."""
         for name in ("probability", "repeat"):
             value = getattr(self, name)
             require(0 <= value <= 1, f"{name} is {value}; expected a share from 0 to 1")

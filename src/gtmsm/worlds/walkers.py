@@ -47,7 +47,7 @@ class PoissonWalkerConfig:
     blocked."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no mean, or holds an action for longer than any clip lasts."""
+        """Refuse a negative mean, and one that is longer than any clip."""
         require(
             math.isfinite(self.mean_repeats) and 0 <= self.mean_repeats <= 1000,
             f"mean_repeats is {self.mean_repeats}; expected a number from 0 (never repeat) to 1000",
@@ -83,7 +83,7 @@ class SpinWalkerConfig:
     """With pauses: mean steps of turning one way, or of pausing, before the next decision."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no mean."""
+        """Refuse a mean below one step, and one that is longer than any clip."""
         require(
             math.isfinite(self.mean_run) and 1 <= self.mean_run <= 1000,
             f"mean_run is {self.mean_run}; expected a number of steps from 1 to 1000",
@@ -94,7 +94,7 @@ class SpinWalker:
     """Each agent turns left or right, at random, for the whole clip."""
 
     def __init__(self, config: SpinWalkerConfig | None = None) -> None:
-        """Turn as told."""
+        """Turn by these settings."""
         self.config = config or SpinWalkerConfig()
 
     def __call__(self, world: World, steps: int, generator: torch.Generator) -> Int64[Tensor, "n steps"]:

@@ -469,6 +469,14 @@ def test_the_triton_raycast_equals_the_others_on_a_gpu(camera, shape):
 
 
 @on_a_gpu
+def test_the_readable_raycast_runs_on_a_gpu():
+    scene, (where, pose) = random_places(), random_poses(16, 3)
+    with forced("readable"):
+        frames = draw_frames(scene.to("cuda"), Camera(), where.cuda(), pose.cuda()).cpu()
+    assert_alike(frames, draw_frames(scene, Camera(), where, pose))
+
+
+@on_a_gpu
 def test_the_triton_raycast_can_be_captured_in_a_graph():
     scene, camera = random_places().to("cuda"), Camera()
     where, pose = (part.cuda() for part in random_poses(16, 3))

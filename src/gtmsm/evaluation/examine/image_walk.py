@@ -14,7 +14,8 @@ from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Walked
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
-from gtmsm.worlds.image_walk import MOVES, ImageWalk, draw_windows, hatched
+from gtmsm.worlds.image_map import draw_windows, hatched
+from gtmsm.worlds.image_walk import MOVES, ImageWalk
 from gtmsm.worlds.world import World
 
 HALF_A_CELL = 0.5

@@ -1,1 +1,1 @@
-"""Walks and what is seen on them, made on the device that trains."""
+"""Walks and their frames, made on the device that trains."""

@@ -22,7 +22,7 @@ WALL_LIGHT = (0.82, 0.18)
 LAMP = (0.36, 0.48, 0.8)
 """Unit vector towards the light that falls on objects."""
 AMBIENT, DIRECT = 0.62, 0.38
-"""Light on an object where the lamp grazes it, and what is added (or lost) where it shines fully on it (or behind)."""
+"""Light on an object: AMBIENT + DIRECT times the cosine between its normal and the lamp."""
 
 
 class Fan(NamedTuple):

@@ -7,13 +7,15 @@ import torch
 from torch.distributions import Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 from gtmsm.errors import InputError
+from gtmsm.model import landmark
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
+from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recall import RecallConfig
-from gtmsm.model.recognition import LandmarkConfig, Lookup
+from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
 from gtmsm.pose import Plane
 from gtmsm.tensors import Belief, Gaussian, gather
 
@@ -473,3 +475,95 @@ def test_a_strange_walk_has_nothing_to_compare_with_and_no_nan():
     loss = landmarks.recognition_loss(code, lookup, learned.track.state.detach())
     (learned.divergence.sum() + loss).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in landmarks.parameters())
+
+
+# ---- what the filter is given
+
+
+def heard(landmarks, motion, monkeypatch, **asked):
+    """The surprise that `follow` gives to the filter of a motion."""
+    given = []
+    plain = type(motion).filter
+
+    def spy(*arguments):
+        given.append(arguments[-1])
+        return plain(motion, *arguments)
+
+    monkeypatch.setattr(motion, "filter", spy)
+    code = codes(2, 6)
+    nothing = Known(motion.start(2)[:, None][:, :0], motion.start(2)[:, None, :1][:, :0], code[:, :0])
+    track = landmarks.follow(
+        motion, motion.start(2), torch.zeros(2, 1).double(), drawn(2, 6, ACTIONS), code, nothing, **asked
+    )
+    assert track.state.shape == (2, 6, 2)
+    return given
+
+
+def test_log_odds_of_a_match_are_per_unit_of_area_less_the_doubt():
+    landmarks, _ = landmarks_of(reach=2.0, doubt=1.5)
+    lookup = Lookup(
+        torch.zeros(1, 1, 2, dtype=torch.int64), torch.tensor([[[True, False]]]), torch.ones(1, 1, 2).double()
+    )
+    match = Match(drawn(1, 1, 2), drawn(1, 1, 2, 2), drawn(1, 1, 2, 1).exp())
+    sights = landmarks._sights(match, lookup)
+    expected = match.log_odds[0, 0, 0].item() + math.log(2 * math.pi * 2.0**2) - 1.5
+    assert sights.log_odds.flatten().tolist() == pytest.approx([expected, -math.inf])
+    assert sights.offset is match.offset and sights.noise is match.noise
+
+
+@torch.no_grad()
+def test_where_actions_are_unknown_nearly_every_step_may_go_otherwise(monkeypatch):
+    for guess, chance in ((True, 0.9), (False, 0.1)):
+        given = heard(*landmarks_of(kind="free"), monkeypatch, guess=guess)
+        assert [surprise.chance for surprise in given] == [chance]
+
+
+@torch.no_grad()
+def test_loops_are_closed_with_two_thirds_of_the_doubt_and_never_where_actions_are_unknown(monkeypatch):
+    bonuses = []
+
+    def spy(*arguments):
+        bonuses.append(arguments[-2:])
+        return filter_with_closure(*arguments)
+
+    monkeypatch.setattr(landmark, "filter_with_closure", spy)
+    heard(*landmarks_of(kind="free", doubt=6.0), monkeypatch, closure=3)
+    heard(*landmarks_of(kind="free", doubt=6.0), monkeypatch, closure=3, guess=True)
+    assert bonuses == [(3, 2.0)]
+
+
+@pytest.mark.parametrize("kind", ["walled", "turning"])
+def test_steps_taken_again_to_learn_from_them_are_those_of_the_filter(kind):
+    landmarks, motion = landmarks_of(kind=kind, **EAGER)
+    a, code, start = drawn(2, 6, ACTIONS), codes(), motion.start(2)
+    lookup = landmarks.look_back(code, code, 0)
+    learned = landmarks.learn(motion, start, a, code, lookup)
+    sights = landmarks._sights(landmarks.compare(code, code, lookup), lookup)
+    groups = len(motion.space.groups)
+    nothing = start[:, None][:, :0], start[:, None, :groups][:, :0]
+    walk = motion.filter(start, a, start[:, :groups], sights, nothing, landmarks.surprise, walls=False)
+    torch.testing.assert_close(learned.track.state, walk.state, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(learned.track.variance, walk.variance, rtol=1e-9, atol=1e-10)
+
+
+@torch.no_grad()
+def test_a_walk_from_anywhere_without_a_memory_is_moved_to_where_the_walls_say(monkeypatch):
+    """Walls that are closed everywhere do not stop the walk itself; they only say where it was."""
+    landmarks, motion = landmarks_of(**NEVER, surprise=1e-300, steady=0.5)
+    motion.v.zero_(), motion.c.fill_(-50.0)
+    shift = torch.tensor([[3.0, 4.0], [-1.0, 2.0]], dtype=torch.float64)
+    monkeypatch.setattr(motion, "among_walls", lambda *_: (shift, torch.full((2, 1), 0.75).double()))
+    a, code, start = drawn(2, 6, ACTIONS), codes(), motion.start(2)
+    nothing = Known(start[:, None][:, :0], start[:, None, :1][:, :0], code[:, :0])
+    track = landmarks.follow(motion, start, landmarks.ignorance(2, start), a, code, nothing)
+    torch.testing.assert_close(track.state, shift[:, None] + (a @ motion.M.T).cumsum(1), rtol=1e-9, atol=1e-10)
+    grown = 0.75 + 0.5**2 * torch.arange(1, 7, dtype=torch.float64)
+    torch.testing.assert_close(track.variance[..., 0], grown.expand(2, 6), rtol=1e-9, atol=1e-10)
+
+
+def test_the_start_is_as_uncertain_as_the_first_steps_disagree():
+    landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2)
+    variance = landmarks._start_variance(torch.tensor([[1.0], [0.0], [0.25]], dtype=torch.float64))
+    turn = math.pi**2 / 3
+    expected = [[0.25, 0.04], [9.0, turn], [0.25 * 0.25 + 0.75 * 9, 0.25 * 0.04 + 0.75 * turn]]
+    torch.testing.assert_close(variance, torch.tensor(expected, dtype=torch.float64))

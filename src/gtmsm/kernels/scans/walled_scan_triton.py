@@ -268,10 +268,7 @@ def _supports(
 ) -> bool:
     """Two-dimensional poses in single precision, some steps, and a gate with hidden units."""
     return (
-        displacement.shape[-1] == 2
-        and displacement.dtype == torch.float32
-        and displacement.numel() > 0
-        and len(b) > 0
+        displacement.shape[-1] == 2 and displacement.dtype == torch.float32 and displacement.numel() > 0 and len(b) > 0
     )
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gtmsm.kernels.operator import OPERATORS, Fast, forced, operator
 
@@ -63,6 +64,19 @@ def test_the_fast_implementation_runs_and_its_gradients_are_used(x, w, calls):
     found = torch.autograd.grad(made.sum(), [x, w])
     assert calls == ["forward", "backward"]
     torch.testing.assert_close(found, torch.autograd.grad((x * w).sin().sum(), [x, w]))
+
+
+def test_no_gradients_are_made_of_what_only_the_backward_pass_needs(x, w):
+    class Noted(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            names.append(function.name())
+            return function(*args, **(kwargs or {}))
+
+    made, names = scaled_sine(x, w).sum(), []
+    with Noted():
+        made.backward()
+    assert "gtmsm::scaled_sine_backward" in names
+    assert not any("zeros" in name for name in names)
 
 
 def test_arguments_that_are_not_supported_go_to_the_readable_function(x, w, calls):

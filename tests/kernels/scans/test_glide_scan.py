@@ -15,7 +15,7 @@ LONG_SHAPES = [(16, 181, 64), (3, 1500, 64), (2, 20, 600)]  # too long to interp
 
 
 def glide(batch, time, hidden, dtype=torch.float64):
-    """Inputs of a scan, its network felt everywhere."""
+    """Inputs of a scan, with a network that is active everywhere."""
     generator = torch.Generator().manual_seed(1000 * batch + 100 * time + hidden)
 
     def draw(*shape):

@@ -27,7 +27,7 @@ on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton need
 
 
 def walk(batch, time, size, hidden, dtype=torch.float64, scale=1.0):
-    """Inputs of a scan: a start, displacements, noise, and a gate whose walls are felt everywhere."""
+    """Inputs of a scan: a start, displacements, noise, and a gate that is partly closed everywhere."""
     generator = torch.Generator().manual_seed(1000 * batch + 100 * time + 10 * size + hidden)
 
     def draw(*shape):

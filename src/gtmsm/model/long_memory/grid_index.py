@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gtmsm.kernels.search.grid_search import Grid, grid_search, make_grid, table_of
@@ -22,7 +22,7 @@ class GridIndex(Index[Grid]):
         self.__dict__.update(state)
         self._table = table_of(self._parts, self._rows.device)
 
-    def search(self, query: Float[Tensor, "m P"], k: int) -> tuple[Int[Tensor, "m K"], Float[Tensor, "m K"]]:
+    def search(self, query: Float[Tensor, "m P"], k: int) -> tuple[Int64[Tensor, "m K"], Float[Tensor, "m K"]]:
         """The k entries nearest to each query, as by a stable sort, and their squared distances in float64."""
         self._catch_up()
         return grid_search(query, self._rows.span("place", 0, len(self._rows)), self._table, self._covered, k)

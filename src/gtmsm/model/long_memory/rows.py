@@ -1,7 +1,7 @@
-"""Tables that grow together: in blocks, so that nothing is copied to make room and little room is wasted.
+"""Tables that grow together, in blocks: nothing is copied when they grow, and little capacity is unused.
 
-On a GPU there is one block, which is copied to make room: that takes it no time, and rows of many blocks could not be
-looked up without waiting for it to say which. Single rows wait on the host until somebody reads.
+On a GPU there is one block, which is copied when it grows: copies are fast there, and a look-up in several blocks would
+wait for the device. Single rows are queued on the host until the next read.
 """
 
 import mmap
@@ -17,22 +17,22 @@ from torch import Tensor
 SMALLEST = 64
 """Rows of the first blocks."""
 WASTE = 16
-"""A new block holds a 16th of what there is: no more than that is ever room for nothing."""
+"""A new block has a 16th of the rows so far: no more capacity than that is unused."""
 
 FEW = 64
-"""Rows that are sooner taken one by one."""
+"""Number of rows up to which taking them one by one is faster."""
 
 WAITING = 256
-"""Single rows that wait at most."""
+"""Capacity of the queue of single rows."""
 
 LARGE = 2**20
-"""Bytes from which a table gets pages of its own."""
+"""Bytes from which on a table gets pages of its own."""
 
 
-def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An empty tensor on the CPU; a large one takes no page before it is written to, and gives all back at its end.
+def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """An empty tensor on the CPU; a large one gets pages when it is written to, and returns all of them when freed.
 
-    Trees come and go by the hundred while a memory grows: on the heap they would leave holes as large as themselves.
+    Hundreds of trees are built and freed while a memory grows: on the heap they would leave holes of their size.
     """
     size = prod(shape) * dtype.itemsize
     if size < LARGE or not hasattr(mmap, "MAP_PRIVATE"):
@@ -42,43 +42,43 @@ def room(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 
 
 def is_far(device: torch.device) -> bool:
-    """Whether the host cannot write there by itself."""
+    """Whether the host cannot write to tensors of this device."""
     return device.type != "cpu"
 
 
 def _settled(column: Tensor, first: int, end: int) -> Tensor:
-    """Rows that are never written to again, and free of the count of changes of those that are.
+    """Rows that never change again, with a version counter of their own.
 
-    A graph keeps what was handed out, and would otherwise take the next row for a change of all before it.
+    A graph that saved them would otherwise take the next row for a change of these.
     """
     return column.data[first:end]
 
 
 class Rows:
-    """Columns of rows by name (`place`, `mean`, ...), which only ever get more."""
+    """Columns of rows by name (`place`, `mean`, ...), to which rows can be added."""
 
     def __init__(self, like: dict[str, Tensor]) -> None:
-        with torch.inference_mode(False):  # new ones: a part of what was given would hold on to all of it
+        with torch.inference_mode(False):  # new tensors: a slice of `like` would keep all of it alive
             self._like = {name: column.new_empty(0, *column.shape[1:]) for name, column in like.items()}
         self.device = next(iter(like.values())).device
         self._length = self._capacity = self._first = 0
         self._starts: list[int] = []
         self._blocks: list[dict[str, Tensor]] = []
-        self._open: dict[str, np.ndarray] = {}  # the last block, for writers who cannot wait for a tensor
+        self._open: dict[str, np.ndarray] = {}  # the last block as arrays, for single rows
         self._far = is_far(self.device)
-        self._waiting, self._queue = 0, dict[str, Tensor]()  # single rows on their way to a GPU
+        self._waiting, self._queue = 0, dict[str, Tensor]()  # single rows that are not on the GPU yet
 
     def __len__(self) -> int:
         return self._length + self._waiting
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without the queue and what is open: copies of these would no longer belong to the rows."""
+        """Without the queue and the open arrays: copies of them would not share memory with the blocks."""
         self._send()
         return self.__dict__ | {"_open": {}, "_queue": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        with torch.inference_mode(False):  # who copies may be merely looking: nobody else could write to that
+        with torch.inference_mode(False):  # a copy made in inference mode could not be written to outside of it
             self._blocks = [
                 {name: column.clone() if column.is_inference() else column for name, column in block.items()}
                 for block in self._blocks
@@ -92,25 +92,25 @@ class Rows:
 
     @property
     def width(self) -> int:
-        """How many columns there are."""
+        """Number of columns."""
         return len(self._like)
 
     @property
     def nbytes(self) -> int:
-        """Bytes held, empty room and the queue included."""
+        """Bytes held, unused capacity and the queue included."""
         return sum(column.nbytes for block in (*self._blocks, self._queue) for column in block.values())
 
     def like(self, name: str) -> Tensor:
-        """A column of this kind without rows."""
+        """An empty tensor like this column."""
         return self._like[name]
 
     def drop(self, name: str) -> None:
-        """Forget a column."""
+        """Drop a column."""
         for held in (self._like, *self._blocks):
             del held[name]
 
     def append(self, rows: dict[str, Tensor]) -> None:
-        """More rows, after those there are."""
+        """Add rows at the end."""
         self._send()
         count, done = len(rows["place"]), 0
         while done < count:
@@ -124,9 +124,9 @@ class Rows:
             self._length += some
 
     def append_one(self, place: object, mean: object, log_var: object) -> None:
-        """One more row of these three columns, from anything that NumPy can write."""
+        """Add one row of these three columns, from anything that NumPy can write."""
         if self._far:
-            self._wait_in_line(place, mean, log_var)
+            self._enqueue(place, mean, log_var)
             return
         if self._length == self._capacity:
             self._add_block(1)
@@ -136,12 +136,12 @@ class Rows:
         block["log_var"][at] = log_var
         self._length += 1
 
-    def _wait_in_line(self, *row: object) -> None:
-        """A row that is sent together with others, later."""
+    def _enqueue(self, *row: object) -> None:
+        """Queue a row, to be sent together with others."""
         if self._waiting == WAITING:
             self._send()
         if not self._waiting:
-            # A new one each time, in memory that a GPU reads by itself: the last one may still be on its way.
+            # A new queue each time, in pinned memory: the GPU may still be reading the last one.
             self._queue = {
                 name: torch.empty(WAITING, *like.shape[1:], dtype=like.dtype, pin_memory=self.device.type == "cuda")
                 for name, like in self._like.items()
@@ -152,32 +152,32 @@ class Rows:
         self._waiting += 1
 
     def _send(self) -> None:
-        """Off with the rows that wait; nobody waits for them to arrive."""
+        """Send the queued rows, without waiting for the device."""
         if self._waiting:
             rows = {name: column[: self._waiting] for name, column in self._queue.items()}
             self._waiting = 0
             self.append(rows)
 
     def _add_block(self, wanted: int) -> None:
-        """Room for as many rows as are wanted, and for some more."""
+        """Capacity for the rows wanted, and some more."""
         size = max(wanted, self._length // WASTE, SMALLEST)
         if self._far:
             self._enlarge(self._length + size)
             return
-        with torch.inference_mode(False):  # whoever writes first may be merely looking, and the next may not
-            block = {name: room((size, *like.shape[1:]), like.dtype) for name, like in self._like.items()}
+        with torch.inference_mode(False):  # the first write may be in inference mode, later ones not
+            block = {name: allocate((size, *like.shape[1:]), like.dtype) for name, like in self._like.items()}
         self._blocks.append(block)
         self._starts.append(self._length)
         self._first, self._capacity = self._length, self._length + size
         self._open_last()
 
     def _open_last(self) -> None:
-        """Let single rows into the last block, where the host can write there."""
+        """Open the last block for single rows, if the host can write to it."""
         if self._blocks and not self._far:
             self._open = {name: self._blocks[-1][name].numpy() for name in ("place", "mean", "log_var")}
 
     def _enlarge(self, capacity: int) -> None:
-        """The one block, larger: column by column, so that only one of them is there twice."""
+        """Enlarge the only block, column by column: only one column exists twice at a time."""
         if not self._blocks:
             self._blocks, self._starts = [dict(self._like)], [0]
         (block,) = self._blocks
@@ -188,25 +188,20 @@ class Rows:
         self._capacity = capacity
 
     def span(self, name: str, first: int, end: int) -> Tensor:
-        """Rows `first` to `end` of a column: a copy, unless they lie within a block."""
+        """Rows `first` to `end` of a column; copied if they are in several blocks."""
         parts = self._parts(name, first, end)
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else self._like[name]
 
-    def whole(self, name: str) -> Tensor | None:
-        """All rows of a column, not copied, where they lie in one piece: on a GPU."""
-        self._send()
-        return _settled(self._blocks[0][name], 0, self._length) if self._far and self._blocks else None
-
     def doubles(self, name: str, first: int, end: int) -> np.ndarray:
-        """Rows `first` to `end` of a column in float64, with nothing else copied on the way; on a CPU only."""
-        whole, done = room((end - first, *self._like[name].shape[1:]), torch.float64).numpy(), 0
+        """Rows `first` to `end` of a column in float64, without another copy; on a CPU only."""
+        whole, done = allocate((end - first, *self._like[name].shape[1:]), torch.float64).numpy(), 0
         for part in self._parts(name, first, end):
             whole[done : done + len(part)] = part.numpy()
             done += len(part)
         return whole
 
     def _parts(self, name: str, first: int, end: int) -> list[Tensor]:
-        """Rows `first` to `end` as they lie in blocks."""
+        """Rows `first` to `end`, block by block."""
         self._send()
         if end <= first:
             return []
@@ -217,7 +212,7 @@ class Rows:
         ]
 
     def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
-        """A few rows, without asking every block."""
+        """A few rows, one after the other."""
         of = [bisect_right(self._starts, index) - 1 for index in wanted]
         rows = [self._blocks[i][name][index - self._starts[i]] for i, index in zip(of, wanted, strict=True)]
         return torch.stack(rows) if rows else self._like[name]
@@ -229,11 +224,11 @@ class Rows:
         if len(self._blocks) <= 1:
             block = self._blocks[0] if self._blocks else self._like
             return [block[name].index_select(0, wanted).unflatten(0, index.shape) for name in names]
-        if len(wanted) <= FEW:  # on a CPU, as all that follows: on a GPU there is one block
+        if len(wanted) <= FEW:  # all that follows is on a CPU: a GPU has one block
             return [self._one_by_one(name, wanted.tolist()).unflatten(0, index.shape) for name in names]
         starts = torch.tensor(self._starts)
         of = torch.searchsorted(starts, wanted, right=True) - 1
-        order = of.argsort(stable=True)  # rows of one block together: each block is asked once
+        order = of.argsort(stable=True)  # rows of a block together: one look-up in each block
         within = (wanted - starts[of])[order]
         parts = [
             (i, rows) for i, rows in enumerate(within.split(of.bincount(minlength=len(starts)).tolist())) if len(rows)

@@ -15,8 +15,6 @@ SLACK = 1 + 1e-9
 TINY = 1e-150
 """Added to bounds, for a bound of 0; its square is above 0."""
 
-Found = tuple[np.ndarray, np.ndarray]
-
 
 class TreeIndex(Index[Tree]):
     """Older entries in k-d trees, the newest in a buffer."""
@@ -31,7 +29,7 @@ class TreeIndex(Index[Tree]):
         """Bytes held."""
         return self._recent.nbytes + super().nbytes
 
-    def search(self, query: np.ndarray, k: int) -> Found:
+    def search(self, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k entries nearest to each row of `query`, as by a stable sort, and their squared distances in float64."""
         self._catch_up()
         candidates = (k + SPARE) * (k if any(tree.crowds for tree in self._parts) else 8)
@@ -55,7 +53,8 @@ class TreeIndex(Index[Tree]):
             self._recent[:, inside] = self._rows.span("place", first, end).numpy().T
         self._seen = end
 
-    def _search(self, query: np.ndarray, k: int) -> Found:
+    def _search(self, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """`search` for a few queries."""
         wide = k + SPARE
         while True:
             bound = np.full(len(query), np.inf)  # no entry farther away than this is among the k nearest

@@ -178,7 +178,7 @@ class Operator(Generic[P, R]):
         incoming = tuple(
             torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
         )
-        return [gradient.clone(memory_format=torch.contiguous_format) for gradient in pull_back(incoming)]
+        return [torch.empty_like(x).copy_(gradient) for x, gradient in zip(leaves, pull_back(incoming), strict=True)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
@@ -198,7 +198,7 @@ class Operator(Generic[P, R]):
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
         found = fast.backward(gradients, args, made, needed)
-        return [x.new_zeros(x.shape) if g is None else g.contiguous() for x, g in _pairs(args, found, needed)]
+        return [_laid_out_as(x, g, args) for x, g in _pairs(args, found, needed)]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
@@ -230,8 +230,21 @@ class Operator(Generic[P, R]):
 def _fake_gradients(
     gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
 ) -> list[Tensor]:
-    """Gradients of the right shapes, contiguous as all gradients here."""
-    return [x.new_empty(x.shape) for x in _chosen(args, needed)]
+    """Gradients of the right shapes, in memory as their arguments are."""
+    return [torch.empty_like(x) for x in _chosen(args, needed)]
+
+
+def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Sequence[Any]) -> Tensor:
+    """A gradient in memory as its argument x is, as the fake one says.
+
+    One that was written into another argument, given for this purpose, stays where it is.
+    """
+    if gradient is None:
+        return torch.zeros_like(x)
+    if gradient.stride() == x.stride() or any(gradient is other for other in args):
+        return gradient
+    like = torch.empty_like(x)
+    return gradient if gradient.stride() == like.stride() else like.copy_(gradient)
 
 
 def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:

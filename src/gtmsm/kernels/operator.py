@@ -178,7 +178,7 @@ class Operator(Generic[P, R]):
         incoming = tuple(
             torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
         )
-        return [_laid_out(x, gradient.clone()) for x, gradient in zip(leaves, pull_back(incoming), strict=True)]
+        return [torch.empty_like(x).copy_(gradient) for x, gradient in zip(leaves, pull_back(incoming), strict=True)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
@@ -198,7 +198,7 @@ class Operator(Generic[P, R]):
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
         found = fast.backward(gradients, args, made, needed)
-        return [torch.zeros_like(x) if g is None else _laid_out(x, g) for x, g in _pairs(args, found, needed)]
+        return [_laid_out_as(x, g, args) for x, g in _pairs(args, found, needed)]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
@@ -230,14 +230,21 @@ class Operator(Generic[P, R]):
 def _fake_gradients(
     gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
 ) -> list[Tensor]:
-    """Gradients of the right shapes."""
+    """Gradients of the right shapes, in memory as their arguments are."""
     return [torch.empty_like(x) for x in _chosen(args, needed)]
 
 
-def _laid_out(x: Tensor, gradient: Tensor) -> Tensor:
-    """A gradient with the strides that `torch.empty_like` gives the fake one: those of x where it is dense."""
-    strides = torch.empty_like(x, device="meta").stride()
-    return gradient if gradient.stride() == strides else torch.empty_like(x).copy_(gradient)
+def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Sequence[Any]) -> Tensor:
+    """A gradient in memory as its argument x is, as the fake one says.
+
+    One that was written into another argument, given for this purpose, stays where it is.
+    """
+    if gradient is None:
+        return torch.zeros_like(x)
+    if gradient.stride() == x.stride() or any(gradient is other for other in args):
+        return gradient
+    like = torch.empty_like(x)
+    return gradient if gradient.stride() == like.stride() else like.copy_(gradient)
 
 
 def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:

@@ -3,10 +3,11 @@
 import importlib.util
 import os
 import signal
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pytest
@@ -37,6 +38,8 @@ def check_shapes() -> None:
 check_shapes()
 
 from gtmsm import cli  # noqa: E402
+
+Result = TypeVar("Result")
 
 TOY_FLAGS = (
     "--world.size 20 --model.vae.width 32 --model.vae.code-size 8 --batch 4 --tau 16 --horizon 4 --warm-up 4 "
@@ -100,21 +103,42 @@ def in_a_graph() -> Callable[[Callable[[], list[torch.Tensor]]], tuple[list[torc
 
     def both(update: Callable[[], list[torch.Tensor]]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         made: list[list[torch.Tensor]] = []
+
+        def make() -> None:
+            # Detached: an autograd graph that is kept alive binds gradients to the stream it was made on.
+            made.append([x.detach() for x in update()])
+
         warm_up = torch.cuda.Stream()
         warm_up.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(warm_up):
             for _ in range(3):  # everything must have been compiled and allocated before
-                made.append(update())
+                make()
         torch.cuda.current_stream().wait_stream(warm_up)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            made.append(update())
+            make()
         for _ in range(2):
             graph.replay()
         torch.cuda.synchronize()
         return made[0], made[-1]
 
     return both
+
+
+@pytest.fixture
+def without_waiting() -> Callable[[Callable[[], Result]], Result]:
+    """Run something in which the host must not wait for the GPU."""
+
+    def run(call: Callable[[], Result]) -> Result:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch calls this mode a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        try:
+            return call()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -221,19 +221,20 @@ def test_one_kernel_searches_grids_and_what_came_since(triton_device):
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU can be waited for")
-def test_writing_single_entries_and_searching_never_waits_for_the_gpu():
+def test_writing_single_entries_and_searching_never_waits_for_the_gpu(without_waiting):
     places = points(3000, 4)
     memory = LongMemory.of(memory_of(places[:2000].cuda()), buffer=1500)
     query = Belief(places[None, :150].cuda())
     memory.retrieve(memory.nearest(query, 4).index)
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+
+    def write_and_search():
         for place in places[2000:].numpy():
             memory.insert(place, [0.0] * 3, [0.0] * 3)
         near = memory.nearest(query, 4)
         memory.retrieve(near.index)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        return near
+
+    near = without_waiting(write_and_search)
     assert torch.equal(near.index[0].cpu(), by_sorting(places, places[:150], 4))
     assert torch.equal(memory.place.mean[0].cpu(), places)
 

@@ -79,6 +79,13 @@ def test_the_rate_may_rise_first(count, share):
     assert float(Schedule(1e-3, 1e-3, 100, 10).rate(torch.tensor(count))) == pytest.approx(share * 1e-3)
 
 
+def test_parameters_of_even_sizes_are_aligned():
+    """An unaligned weight makes a dense layer on a GPU five times slower."""
+    parameters = [nn.Parameter(torch.zeros(size)) for size in (1, 64, 3, 128)]
+    Optimiser({"all": parameters}, SCHEDULE, 1.0)
+    assert parameters[1].data_ptr() % 16 == parameters[3].data_ptr() % 16 == 0
+
+
 def test_each_group_learns_at_its_own_rate():
     _, _, optimiser = two_groups()
     optimiser.pace({"first": 1.0, "second": 3.0}, {"first": "all", "second": "all"})

@@ -35,7 +35,12 @@ class Optimiser:
     """
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
-        self.groups = {name: list(parameters) for name, parameters in groups.items() if parameters}
+        # Odd sizes come last, so that all others begin at multiples of 16 bytes: kernels read them several times faster.
+        self.groups = {
+            name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
+            for name, parameters in groups.items()
+            if parameters
+        }
         self.schedule, self.clip_norm = schedule, clip_norm
         some = next(iter(self.groups.values()))[0]
         device, sizes = some.device, [sum(p.numel() for p in group) for group in self.groups.values()]

@@ -18,6 +18,7 @@ from gtmsm.worlds.walkers import PoissonWalker
 from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
+imagine = WorldModel.imagine
 SETTINGS = EvaluationConfig(tau=30, horizon=40, clips=6)
 
 
@@ -108,6 +109,15 @@ def test_the_clips_of_a_large_evaluation_come_in_portions(world):
     generator = torch.Generator().manual_seed(0)
     clips = list(score._batches(world, PoissonWalker(), replace(SETTINGS, clips=7), generator, at_once=3))
     assert [len(clip.x) for clip in clips] == [3, 3, 1]
+
+
+def test_random_guesses_do_not_depend_on_how_much_chance_a_model_uses(model, world, scored, monkeypatch):
+    monkeypatch.setattr(
+        WorldModel, "imagine", lambda self, memory, here, a, chance=None: imagine(self, memory, here, a)
+    )
+    again = evaluate(model, world, PoissonWalker(), SETTINGS, CPU).scores
+    assert again["sampled"] != scored.scores["sampled"]
+    assert again["controls"]["random_retrieval"] == scored.scores["controls"]["random_retrieval"]
 
 
 def test_a_single_clip_of_a_single_step_can_be_scored(model, world):

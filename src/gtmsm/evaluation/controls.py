@@ -41,7 +41,7 @@ def controls(
     knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
     closest = nearest(Belief(true_places[:, :tau]), Belief(true_places[:, tau:]), 1).index[..., 0]
     believed = nearest(Belief(memory.place.mean), Belief(model.motion.place(dream.poses)), 1).index[..., 0]
-    guessed = torch.randint(tau, closest.shape, device=closest.device, generator=generator)
+    guessed = torch.randint(tau, closest.shape, device=generator.device, generator=generator).to(closest.device)
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),

@@ -132,16 +132,16 @@ def evaluate(
     of_trials = 0 if model.landmarks is None else work_of_trials(bounded, settings.tau, examiner.clumsy(walker))
     meter = Meter(of_clips + of_trials, tell)
     meter.add("clips", 0)
-    # Walks are drawn on the CPU, so that every device scores the same ones, and by a generator of their own, so that
-    # every model does, however much chance it uses.
-    walks = torch.Generator().manual_seed(settings.seed)
+    # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of
+    # its own, so that every model does, however much chance it uses.
+    walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, _Errors] = {}
     masks: dict[str, list[Tensor]] = {}
     for clip in _batches(world, walker, settings, walks):
         steps = len(clip.x) * clip.steps
         meter.add("clips", steps * WORK["record"])
-        guesses = _guesses(model, examiner, clip, chance)
+        guesses = _guesses(model, examiner, clip, chance, guessing)
         meter.add("clips", steps * WORK["predict"])
         for name, guess in guesses.items():
             rows.setdefault(name, _Errors()).add(clip, guess, examiner)
@@ -166,8 +166,10 @@ def evaluate(
     return Evaluation(scores, examiner.gallery(model))
 
 
-def _guesses(model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Generator) -> dict[str, Guess]:
-    """What the model and its controls predict of one batch."""
+def _guesses(
+    model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Generator, guessing: torch.Generator
+) -> dict[str, Guess]:
+    """What the model and its controls predict of one batch; samples by `chance`, random guesses by `guessing`."""
     past, future = clip.split(examiner.tau)
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a)
@@ -176,7 +178,7 @@ def _guesses(model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Ge
     return {
         "imagined": Guess(dream.frames, dream.retrieved),
         "sampled": Guess(sampled.frames, sampled.retrieved),
-        **controls(model, past, future, memory, dream, *places, chance),
+        **controls(model, past, future, memory, dream, *places, guessing),
     }
 
 

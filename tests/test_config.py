@@ -5,7 +5,7 @@ from typing import Literal
 
 import pytest
 
-from gtmsm.config import as_plain, config, read_config, require, require_seed
+from gtmsm.config import as_plain, changed, config, read_config, require, require_seed
 from gtmsm.errors import InputError
 from gtmsm.experiments import Experiment
 from gtmsm.presets import PRESETS
@@ -112,3 +112,20 @@ def test_a_misspelt_setting_deep_inside_an_experiment_is_told_its_right_name():
 def test_a_seed_that_no_generator_takes_is_refused(seed: int):
     with pytest.raises(InputError, match=f"seed is {seed}; give a number from 0"):
         require_seed(seed)
+
+
+def test_changes_by_dotted_names_leave_the_rest_as_it_is():
+    pair = Pair(holes=(6, 6), left=Shoe(colour="black"))
+    other = changed(pair, {"left.size": 40.0, "right": {"size": 41.0}})
+    assert other == Pair(holes=(6, 6), left=Shoe(size=40.0, colour="black"), right=Shoe(size=41.0))
+
+
+def test_changes_of_a_class_begin_with_its_defaults():
+    assert changed(Pair, {"left.size": 40.0}) == Pair(left=Shoe(size=40.0))
+
+
+def test_a_change_that_makes_no_sense_is_refused():
+    with pytest.raises(InputError, match="size is -1"):
+        changed(Pair, {"left.size": -1.0})
+    with pytest.raises(TypeError):
+        changed(Pair, {"left.sise": 1.0})

@@ -10,16 +10,21 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from rich.console import Console
 from safetensors.torch import save_file
 
 from gtmsm.errors import InputError
 from gtmsm.evaluation.columns import CONTROLS
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
+from gtmsm.experiments import Setting
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Free, MotionConfig
 from gtmsm.model.recall import RecallConfig
-from gtmsm.run import Run, fresh_folder, read_scores
+from gtmsm.presets import PRESETS
+from gtmsm.run import Run, begin, fresh_folder, read_scores
+from gtmsm.training.engine import build_fabric
+from gtmsm.training.train import Outcome
 from gtmsm.worlds.image_walk import MOVES
 from gtmsm.worlds.world import World
 
@@ -50,6 +55,28 @@ def edit(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_a_run_leaves_these_files_and_no_others(toy_run: Path):
     expected = {"config.yaml", "checkpoint.safetensors", "weights.safetensors", "metrics.jsonl", "scores.json"}
     assert {path.name for path in toy_run.iterdir()} - {"tensorboard"} == expected | {"report.html"}
+
+
+def test_the_model_that_was_built_first_is_the_one_that_trains(toy_images: Path, tmp_path: Path, monkeypatch):
+    built: list[WorldModel] = []
+    trained: list[WorldModel] = []
+    build = Setting.build_model
+
+    def building(setting: Setting) -> WorldModel:
+        assert not (tmp_path / "run").exists()  # what may be refused comes before a folder is made
+        built.append(build(setting))
+        return built[-1]
+
+    def training(model: WorldModel, *others: object, **named: object) -> Outcome:
+        trained.append(model)
+        return Outcome(0, 0.0, True)
+
+    monkeypatch.setattr(Setting, "build_model", building)
+    monkeypatch.setattr("gtmsm.run.train", training)
+    experiment = replace(PRESETS["image-walk-small"][1], images=str(toy_images))
+    begin("image-walk-small", experiment, tmp_path / "run", build_fabric("cpu", 1, 32), Console(quiet=True))
+    assert len(built) == len(trained) == 1
+    assert built[0] is trained[0]
 
 
 def test_a_config_says_all_that_is_needed_to_do_the_same_again(toy_run: Path, toy_images: Path):

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -53,6 +53,31 @@ def as_plain(settings: Any) -> dict[str, Any]:
     """A config as nested dicts, lists and scalars, ready for JSON or YAML."""
     plain: dict[str, Any] = TypeAdapter(dict[str, Any]).dump_python(asdict(settings), mode="json")
     return plain
+
+
+def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"a": {"b": 1}} as {"a.b": 1}."""
+    by_path: dict[str, Any] = {}
+    for name, value in nested.items():
+        by_path |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return by_path
+
+
+def changed(settings: T | type[T], changes: Mapping[str, Any]) -> T:
+    """A config (or the defaults of its class) with other values, by dotted names: {"training.optimiser": {"batch": 8}}.
+
+    All changes are made at once, so that only the result has to make sense.
+    """
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for path, value in flat(changes).items():
+        name, _, rest = path.partition(".")
+        if rest:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    own |= {name: changed(getattr(settings, name), part) for name, part in inner.items()}
+    return settings(**own) if isinstance(settings, type) else replace(settings, **own)  # type: ignore[type-var]
 
 
 def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:

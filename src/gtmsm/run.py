@@ -11,7 +11,7 @@ import yaml
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from gtmsm.config import as_plain, read_config, require
+from gtmsm.config import as_plain, flat, read_config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
@@ -96,19 +96,15 @@ class Run:
         plain = {"preset": self.preset, "places": vars(self.places), "experiment": as_plain(self.experiment)}
         write_atomically(self.folder / CONFIG, yaml.safe_dump(plain, sort_keys=False))
 
-    def train(self, setting: Setting, fabric: Fabric, resume: bool, console: Console | None) -> Outcome:
-        """Train in this folder; see `training.train`."""
+    def train(
+        self, model: WorldModel, setting: Setting, fabric: Fabric, resume: bool, console: Console | None
+    ) -> Outcome:
+        """Train `model` in this folder; see `training.train`."""
+        settings, seed, watch = self.experiment.training, self.experiment.seed, setting.watch()
         return train(
-            setting.build_model(),
-            setting.source,
-            self.experiment.training,
-            self.folder,
-            fabric=fabric,
-            seed=self.experiment.seed,
-            watch=setting.watch(),
-            resume=resume,
-            console=console,
-        )
+            model, setting.source, settings, self.folder,
+            fabric=fabric, seed=seed, watch=watch, resume=resume, console=console,
+        )  # fmt: skip
 
     def evaluate(
         self,
@@ -164,8 +160,8 @@ class Run:
         """The weights of this run, unless they are those of another model than its config describes."""
         model = WorldModel.load(self.folder, device)
         side = self.experiment.world.pixels
-        theirs = {**_flat(as_plain(model.settings)), "frame": model.frame_shape}
-        mine = {**_flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
+        theirs = {**flat(as_plain(model.settings)), "frame": model.frame_shape}
+        mine = {**flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
         for name, value in mine.items():
             if theirs.get(name) != value:
                 raise InputError(
@@ -205,14 +201,6 @@ def _drop_retired(experiment: Any) -> None:
             inner.pop(name, None)
 
 
-def _flat(nested: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} as {"a.b": 1}."""
-    flat: dict[str, Any] = {}
-    for name, value in nested.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
-    return flat
-
-
 def begin(
     preset: str,
     experiment: ImageWalkExperiment | RoomsExperiment,
@@ -223,7 +211,7 @@ def begin(
     """A new run, trained; in a fresh folder under runs/ where none is given."""
     # Whatever may be refused comes first: before a folder is made, and before other processes start.
     setting = set_up(experiment, fabric.device)
-    setting.build_model()
+    model = setting.build_model()
     made = None
     if is_first_process():
         made = Run.create(folder or fresh_folder(preset), preset, setting)
@@ -233,7 +221,7 @@ def begin(
     fabric.launch()
     run = fabric.broadcast(made)
     assert run is not None
-    return run, run.train(setting, fabric, resume=False, console=console)
+    return run, run.train(model, setting, fabric, resume=False, console=console)
 
 
 def _note_on_schedule(experiment: Experiment) -> str:
@@ -268,7 +256,7 @@ def resume(
     fabric.launch()
     if fabric.is_global_zero:
         run.write_config()
-    return run, run.train(setting, fabric, resume=True, console=console)
+    return run, run.train(setting.build_model(), setting, fabric, resume=True, console=console)
 
 
 def fresh_folder(preset: str) -> Path:

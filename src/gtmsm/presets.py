@@ -3,18 +3,38 @@
 Numbers are the paper's wherever docs/deviations.md does not say otherwise.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from gtmsm.config import changed
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment
 
-IMAGE_WALK_SMALL = {
+HORIZON_IN = {"rooms": 300}
+"""Steps to predict in places of another kind, where the paper says how many (App. C)."""
+
+PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {}
+"""Name: what it is, and its numbers."""
+
+
+def _preset(name: str, base: type | str, about: str, numbers: Mapping[str, Any]) -> None:
+    """Add a preset: other numbers than the defaults of an experiment have, or than those of a preset before it."""
+    PRESETS[name] = about, changed(base if isinstance(base, type) else PRESETS[base][1], numbers)
+
+
+_preset("image-walk", ImageWalkExperiment,
+    "section 4.1 and App. A.1 at the paper's sizes; for a GPU", {
+    "training.optimiser": {"precision": "bfloat16"},
+})  # fmt: skip
+_preset("image-walk-small", ImageWalkExperiment,
+    "the same, small enough for two CPU cores and a minute and a half; what `gtmsm demo` trains", {
     "training": {"updates": 2_500, "watch_every": 200, "save_every": 500},
     "training.optimiser": {"batch": 32, "anneal_updates": 2_500},
     "training.curriculum": {"warm_up": 600, "grow": (800, 600, 400)},
     "training.prospect": {"candidates": 256, "restarts": 2},
     "evaluation": {"clips": 100},
-}
-
-OBSTACLES = {
+})  # fmt: skip
+_preset("obstacles", ImageWalkExperiment,
+    "App. D: image walks with obstacles and steps that slip, corrected by landmarks; for a GPU", {
     "world": {"obstacles": 2},
     "walker": {"look_first": True},
     "slip": {"probability": 0.1},
@@ -27,25 +47,27 @@ OBSTACLES = {
     "model.motion": {"noise": 0.05, "fence": 0.0},
     "model.landmark": {"form": "bayes"},
     "evaluation": {"metric_poses": True},
-}
-OBSTACLES_SMALL = {
+})  # fmt: skip
+_preset("obstacles-small", "obstacles",
+    "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
     "training": {"updates": 1_200, "watch_every": 200, "save_every": 400},
     "training.optimiser": {"batch": 16, "anneal_updates": 1_200},
     "training.curriculum": {"tau": 48, "warm_up": 500},
     "model.landmark": {"width": 128, "matches": 8},
     "evaluation": {"clips": 50},
-}
-OBSTACLES_FREE = {
+})  # fmt: skip
+# A step has failed where the model recognises that it has.
+_preset("obstacles-free", "obstacles",
+    "obstacles without true displacements; does not find its motion yet (docs/notebook.md)", {
     "slip": {"probability": 0.0},
     "training.objective": {"displacement": 0.0, "regret": 10.0},
     "training.curriculum": {"prospect": True, "motion_rate": 1.0},
     # Four of five actions move by a unit: units are steps. Few steps at a time, before many have failed.
     "training.prospect": {"length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
     "evaluation": {"metric_poses": False},
-}
-"""Without true displacements: a step has failed where the model recognises that it has."""
-
-ROTATE = {
+})  # fmt: skip
+_preset("rotate", RoomsExperiment,
+    "section 4.2.1: an agent that turns on the spot; for a GPU", {
     "walker": {"kind": "spin"},
     "pool": {"clips": 8_192, "steps": 80},
     "training": {"updates": 3_000},
@@ -59,9 +81,17 @@ ROTATE = {
     "model.motion": {"kind": "turning", "noise": 1e-3},
     "model.recall": {"prior": "query", "neighbours": 4, "delta": 1e-4},
     "evaluation": {"tau": 33, "horizon": 45, "clips": 500},
-}
-"""Section 4.2.1 and App. A.2."""
-ROTATE_SMALL = {
+})  # fmt: skip
+_preset("rotate-strong", "rotate",
+    "the same with better pictures: spatial codes, rays that attend to rays", {
+    "training.optimiser": {"batch": 32, "ramp_updates": 300, "clip_norm": 1_000.0},
+    "training.objective": {"foresight": 30.0, "targets": 10},
+    "model.vae": {"coder": "spatial", "code_size": 256},
+    "model.recall": {"prior": "rays", "neighbours": 6, "width": 128, "layers": 4},
+})  # fmt: skip
+# Dense layers, which a CPU is good at, and fewer of everything.
+_preset("rotate-small", "rotate",
+    "section 4.2.1, small enough for two CPU cores; what `gtmsm demo rotate` trains", {
     "world": {"train_places": 1_024, "test_places": 64, "antialias": 1},
     "pool": {"clips": 2_048},
     "training": {"watch_every": 250, "save_every": 500},
@@ -71,17 +101,9 @@ ROTATE_SMALL = {
     "model.vae": {"coder": "dense"},
     "model.recall": {"width": 256},
     "evaluation": {"clips": 100},
-}
-"""On two CPU cores: dense layers, which a CPU is good at, and fewer of everything."""
-ROTATE_STRONG = {
-    "training.optimiser": {"batch": 32, "ramp_updates": 300, "clip_norm": 1_000.0},
-    "training.objective": {"foresight": 30.0, "targets": 10},
-    "model.vae": {"coder": "spatial", "code_size": 256},
-    "model.recall": {"prior": "rays", "neighbours": 6, "width": 128, "layers": 4},
-}
-"""Better pictures of the arc that was never seen: spatial codes, and a prior in which rays attend to rays."""
-
-WALK = {
+})  # fmt: skip
+_preset("walk", RoomsExperiment,
+    "section 4.2.2: an agent that walks through a room, with the displacement loss; for a GPU", {
     "training": {"updates": 5_000, "watch_every": 2_000, "save_every": 2_000},
     "training.optimiser": {"batch": 32, "anneal_updates": 5_000, "precision": "bfloat16"},
     "training.curriculum": {"tau": 150, "horizon": 32, "warm_up": 0, "grow": (), "read_all_stages": 0},
@@ -92,16 +114,9 @@ WALK = {
     "model.motion": {"kind": "gliding", "noise": 1e-3},
     "model.recall": {"prior": "query", "neighbours": 4, "delta": 1e-4},
     "evaluation": {"tau": 150, "horizon": 150, "clips": 200, "metric_poses": True},
-}
-"""Section 4.2.2 and App. A.2."""
-WALK_FREE = {
-    "training.objective": {"displacement": 0.0, "displacement_after": 0, "poses_from_bound": True},
-    "training.curriculum": {"prospect": True, "warm_up": 1_000, "warm_up_tau": 32},
-    "training.prospect": {"candidates": 2_048, "rounds": 60, "clips": 64, "tau": 64, "horizon": 32, "neighbours": 4},
-    "training.prospect.yardstick": "spread",
-    "evaluation": {"metric_poses": False},
-}
-WALK_STRONG = {
+})  # fmt: skip
+_preset("walk-strong", "walk",
+    "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {
     "pool": {"clips": 16_384},
     "training": {"updates": 9_000},
     "training.optimiser": {"batch": 12, "learning_rate": 1e-3, "final_learning_rate": 1e-5, "anneal_updates": 9_000},
@@ -111,9 +126,10 @@ WALK_STRONG = {
     "training.objective": {"displacement_after": 0, "foresight": 30.0, "targets": 28},
     "model.vae": {"coder": "spatial", "code_size": 256},
     "model.recall": {"prior": "rays", "neighbours": 10, "choice": "visible", "width": 256, "layers": 6},
-}
-"""Better pictures: spatial codes, and a prior in which rays attend to rays."""
-WALK_LANDMARKS = {
+})  # fmt: skip
+# What places look like, for a model that walks already.
+_preset("walk-landmarks", "walk-strong",
+    "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU, in the repository", {
     "begin_with": "weights/walk-strong",
     "walker.scavenger": {"may_bump": True},
     "pool": {"clips": 14_000},
@@ -130,57 +146,12 @@ WALK_LANDMARKS = {
     "model.landmark.reach": 3.0,
     "model.landmark.tolerance": 0.23,
     "evaluation.landmarks": {"walks": 16},
-}
-"""What places look like, for a model that walks already: its agents may bump."""
-
-HORIZON_IN = {"rooms": 300}
-"""Steps to predict in places of another kind, where the paper says how many (App. C)."""
-
-_obstacles, _rotate, _walk = (
-    changed(kind, numbers)
-    for kind, numbers in ((ImageWalkExperiment, OBSTACLES), (RoomsExperiment, ROTATE), (RoomsExperiment, WALK))
-)
-_walk_strong = changed(_walk, WALK_STRONG)
-
-PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {
-    "image-walk": (
-        "section 4.1 and App. A.1 at the paper's sizes; for a GPU",
-        changed(ImageWalkExperiment, {"training.optimiser": {"precision": "bfloat16"}}),
-    ),
-    "image-walk-small": (
-        "the same, small enough for two CPU cores and a minute and a half; what `gtmsm demo` trains",
-        changed(ImageWalkExperiment, IMAGE_WALK_SMALL),
-    ),
-    "obstacles": (
-        "App. D: image walks with obstacles and steps that slip, corrected by landmarks; for a GPU",
-        _obstacles,
-    ),
-    "obstacles-small": (
-        "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains",
-        changed(_obstacles, OBSTACLES_SMALL),
-    ),
-    "obstacles-free": (
-        "obstacles without true displacements; does not find its motion yet (docs/notebook.md)",
-        changed(_obstacles, OBSTACLES_FREE),
-    ),
-    "rotate-small": (
-        "section 4.2.1, small enough for two CPU cores; what `gtmsm demo rotate` trains",
-        changed(_rotate, ROTATE_SMALL),
-    ),
-    "rotate": ("section 4.2.1: an agent that turns on the spot; for a GPU", _rotate),
-    "rotate-strong": (
-        "the same with better pictures: spatial codes, rays that attend to rays",
-        changed(_rotate, ROTATE_STRONG),
-    ),
-    "walk": ("section 4.2.2: an agent that walks through a room, with the displacement loss; for a GPU", _walk),
-    "walk-strong": (
-        "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU",
-        _walk_strong,
-    ),
-    "walk-landmarks": (
-        "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU, in the repository",
-        changed(_walk_strong, WALK_LANDMARKS),
-    ),
-    "walk-free": ("walk without the displacement loss", changed(_walk, WALK_FREE)),
-}
-"""Name: what it is, and its numbers."""
+})  # fmt: skip
+_preset("walk-free", "walk",
+    "walk without the displacement loss", {
+    "training.objective": {"displacement": 0.0, "displacement_after": 0, "poses_from_bound": True},
+    "training.curriculum": {"prospect": True, "warm_up": 1_000, "warm_up_tau": 32},
+    "training.prospect": {"candidates": 2_048, "rounds": 60, "clips": 64, "tau": 64, "horizon": 32, "neighbours": 4},
+    "training.prospect.yardstick": "spread",
+    "evaluation": {"metric_poses": False},
+})  # fmt: skip

@@ -14,7 +14,7 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
 from gtmsm.find import find_picture, record_walk
-from gtmsm.find.align import fit_poses, off_by
+from gtmsm.find.ground import fit_poses, off_by
 from gtmsm.find.words import headline, pose_in_words, told, worth_telling
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel

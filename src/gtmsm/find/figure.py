@@ -1,10 +1,11 @@
 """The answer as a figure: the picture asked for, what looks most like it, and where on the map it was seen."""
 
 from pathlib import Path
+from typing import TypeAlias
 
 import matplotlib as mpl
 import numpy as np
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Ellipse
@@ -18,34 +19,20 @@ from gtmsm.find.ground import Ground
 from gtmsm.find.words import DOUBTFUL, worth_telling
 from gtmsm.model.localisation import PoseMixture
 
+Picture: TypeAlias = UInt8[np.ndarray, "height width 3"]
+Pictures: TypeAlias = UInt8[np.ndarray, "time height width 3"]
 DARK = "#16191d"
-SIGMAS = 2.0
-SMALLEST = 0.018
-"""Half-axis of the smallest ellipse, in widths of the map: it must be seen."""
 ARROW = 0.07
 """Length of an arrow that shows a heading, in widths of the map."""
-ARROWS = 40
-"""Arrows along a path, at most."""
-WIDE, TALL = 7.4, 5.9
-"""Inches."""
-DPI = 160
-LONGEST = 36
-"""Letters of a name below a picture, at most."""
 
 
 @mpl.rc_context(STYLE)
 def draw_answer(
-    path: Path,
-    ground: Ground,
-    where: PoseMixture,
-    headline: str,
-    picture: UInt8[np.ndarray, "height width 3"],
-    name: str,
-    memorised: UInt8[np.ndarray, "time height width 3"],
+    path: Path, ground: Ground, where: PoseMixture, headline: str, picture: Picture, name: str, memorised: Pictures
 ) -> None:
     """Write the figure as a PNG."""
     lost, entry = float(where.unknown[0]) > DOUBTFUL, int(where.entry[0, 0])
-    figure = new_figure(TALL, WIDE)
+    figure = new_figure(5.9, 7.4)
     figure.get_layout_engine().set(wspace=0.05, hspace=0.04)
     rows = [["asked", "place"], ["like", "place"], ["note", "note"]]
     panels = figure.subplot_mosaic(rows, width_ratios=(1, 2.15), height_ratios=(1, 1, 0.42))
@@ -60,16 +47,16 @@ def draw_answer(
     _explain(panels["note"], ground, lost, entry)
     try:
         with replacing(path) as draft:
-            figure.savefig(draft, format="png", dpi=DPI, facecolor="white")
+            figure.savefig(draft, format="png", dpi=160, facecolor="white")
     except OSError as problem:
         raise InputError(f"could not write {path}: {problem.strerror or problem}") from problem
 
 
-def _view(axes: Axes, picture: UInt8[np.ndarray, "height width 3"], title: str, name: str) -> None:
+def _view(axes: Axes, picture: Picture, title: str, name: str) -> None:
     """A frame, its pixels as squares."""
     axes.imshow(picture)
     bare(axes, title)
-    axes.set_xlabel(name if len(name) <= LONGEST else f"…{name[1 - LONGEST :]}", loc="left")
+    axes.set_xlabel(name if len(name) <= 36 else f"…{name[-35:]}", loc="left")
 
 
 def _draw_ground(axes: Axes, ground: Ground) -> None:
@@ -82,7 +69,7 @@ def _draw_ground(axes: Axes, ground: Ground) -> None:
     axes.plot(*way.T, color="white", lw=2.6, alpha=0.45, zorder=1)
     axes.plot(*way.T, color=DARK, lw=1, alpha=0.6, zorder=1)
     if ground.arrows:
-        some = slice(None, None, -(-len(way) // ARROWS))
+        some = slice(None, None, -(-len(way) // 40))
         ahead = 0.5 * ARROW * wide * ground.looks(ground.path[some])
         units = {"angles": "xy", "scale_units": "xy", "scale": 1}
         axes.quiver(*way[some].T, *ahead.T, **units, color=DARK, alpha=0.45, width=0.005, zorder=1)
@@ -96,19 +83,15 @@ def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) ->
     for i in reversed(shown):
         _draw_place(axes, ground, where, i, colour)
     centres = ground.pixel(where.pose[0, shown].double().cpu().numpy())
-    _include(axes, centres, 0.04 * wide)
+    # Widen the view to what lies outside of the map.
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    (west, north), (east, south) = centres.min(0) - 0.04 * wide, centres.max(0) + 0.04 * wide
+    axes.set(xlim=(min(left, west), max(right, east)), ylim=(max(bottom, south), min(top, north)))
     rim = [withStroke(linewidth=3, foreground="white")]
     label = {"textcoords": "offset points", "fontsize": 11, "fontweight": "bold", "path_effects": rim, "zorder": 8}
     for i, centre in zip(shown, centres, strict=True):
-        left, above = ((16, 14), (16, -22), (-44, 14))[i]
-        axes.annotate(f"{where.weight[0, i]:.2f}", centre, (left, above), color=colour, **label)
-
-
-def _include(axes: Axes, points: Float[np.ndarray, "n 2"], margin: float) -> None:
-    """Widen the view to what lies outside of the map."""
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    (west, north), (east, south) = points.min(0) - margin, points.max(0) + margin
-    axes.set(xlim=(min(left, west), max(right, east)), ylim=(max(bottom, south), min(top, north)))
+        beside = ((16, 14), (16, -22), (-44, 14))[i]
+        axes.annotate(f"{where.weight[0, i]:.2f}", centre, beside, color=colour, **label)
 
 
 def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: str) -> None:
@@ -116,8 +99,9 @@ def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: 
     wide = ground.chart.picture.shape[1]
     pose = where.pose[0, i : i + 1].double().cpu().numpy()
     x, y = ground.pixel(pose)[0]
-    half, angle = _half_axes(ground.stretch * float(where.variance[0, i, 0].sqrt()))
-    half = np.maximum(SIGMAS * half, SMALLEST * wide)
+    # The half-axes of the ellipse that a circle becomes, large enough to be seen, and the angle of the first.
+    turned, half, _ = np.linalg.svd(ground.stretch * float(where.variance[0, i, 0].sqrt()))
+    half, angle = np.maximum(2.0 * half, 0.018 * wide), float(np.degrees(np.arctan2(turned[1, 0], turned[0, 0])))
     shape = {"xy": (x, y), "width": 2 * half[0], "height": 2 * half[1], "angle": angle, "fill": False, "zorder": 5}
     thick = 2.2 if i == 0 else 1.2
     axes.add_patch(Ellipse(**shape, edgecolor="white", lw=thick + 2, alpha=0.7))
@@ -127,18 +111,8 @@ def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: 
     if pose.shape[1] == 3:
         ahead = ARROW * wide * ground.looks(ground.fit(pose))[0]
         rim = [withStroke(linewidth=thick + 2, foreground="white")]
-        axes.annotate(
-            "", (x + ahead[0], y + ahead[1]), (x, y), zorder=6,
-            arrowprops={
-                "arrowstyle": "-|>", "color": colour, "lw": thick, "shrinkA": 0, "shrinkB": 0, "path_effects": rim,
-            },
-        )  # fmt: skip
-
-
-def _half_axes(stretch: Float[np.ndarray, "2 2"]) -> tuple[Float[np.ndarray, "2"], float]:
-    """Of the ellipse that a circle becomes: its half-axes, and the angle of the first in degrees."""
-    turned, half, _ = np.linalg.svd(stretch)
-    return half, float(np.degrees(np.arctan2(turned[1, 0], turned[0, 0])))
+        arrow = {"arrowstyle": "-|>", "color": colour, "lw": thick, "shrinkA": 0, "shrinkB": 0, "path_effects": rim}
+        axes.annotate("", (x + ahead[0], y + ahead[1]), (x, y), zorder=6, arrowprops=arrow)
 
 
 def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:

@@ -1,28 +1,83 @@
 """What an answer is drawn on: the map of the clip, or the one that the model itself has."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
-from jaxtyping import Float, UInt8
+import torch
+from jaxtyping import Float
 
 from gtmsm.config import require
 from gtmsm.data.store import KINDS, Chart, Recording
-from gtmsm.find.align import SAME, Fit, fit_poses, off_by
+from gtmsm.evaluation.metrics import affine_fit
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free
 from gtmsm.worlds.image_walk import MOVES, ImageWalkConfig
 from gtmsm.worlds.rooms import RoomsConfig
 
+Poses: TypeAlias = Float[np.ndarray, "n D"]
+
 PAPER = 246
 """Grey of where nothing is known."""
-ZOOM = 8
-"""Pixels of a mosaic per pixel of a frame, unless it becomes larger than this:"""
 LARGEST = 2_000
+"""Pixels of a mosaic along each side, about."""
 SHEET = 480
 """Pixels along each side of an empty sheet."""
-LEAST_SIDE = 1.0
-"""Units that a walk is across, at least."""
+
+
+@dataclass(frozen=True)
+class Fit:
+    """positions @ matrix + offset, and sign * heading + turn."""
+
+    matrix: Float[np.ndarray, "2 2"]
+    offset: Float[np.ndarray, "2"]
+    sign: float = 1.0
+    turn: float = 0.0
+    name: str = ""
+
+    def __call__(self, poses: Poses) -> Poses:
+        """The poses, laid over the others."""
+        return np.hstack([poses[:, :2] @ self.matrix + self.offset, self.sign * poses[:, 2:] + self.turn])
+
+
+SAME = Fit(np.eye(2), np.zeros(2))
+"""Poses as they are."""
+
+
+def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
+    """The least-squares map of inferred poses onto true ones: shifted and turned where they are metric, else affine.
+
+    Of a turn headings are a sign, too: an agent that turns on the spot has no other.
+    """
+    if not metric:
+        return _affine(inferred, true)
+    middles = inferred[:, :2].mean(0), true[:, :2].mean(0)
+    mine, theirs = ((poses[:, :2] - middle) @ [1, 1j] for poses, middle in zip((inferred, true), middles, strict=True))
+    agreement = (mine.conj() * theirs).sum()
+    if inferred.shape[1] == 3:
+        agreement += np.exp(1j * (true[:, 2] - inferred[:, 2])).sum()
+    turn = float(np.angle(agreement))
+    c, s = math.cos(turn), math.sin(turn)
+    matrix = np.array([[c, s], [-s, c]])
+    return Fit(matrix, middles[1] - middles[0] @ matrix, 1.0, turn, "shifted and turned")
+
+
+def _affine(inferred: Poses, true: Poses) -> Fit:
+    """Any linear map and shift of positions; headings by their sign and a turn."""
+    found = affine_fit(torch.from_numpy(inferred[:, :2].copy()), torch.from_numpy(true[:, :2].copy()))
+    sign, turn = 1.0, 0.0
+    if inferred.shape[1] == 3:
+        means = {way: np.exp(1j * (true[:, 2] - way * inferred[:, 2])).mean() for way in (1.0, -1.0)}
+        sign = max(means, key=lambda way: abs(means[way]))
+        turn = float(np.angle(means[sign]))
+    return Fit(found.matrix.numpy(), found.offset.numpy(), sign, turn, "laid over by an affine map")
+
+
+def off_by(fitted: Poses, true: Poses) -> float:
+    """How far positions still are apart, on average."""
+    return float(np.linalg.norm((fitted - true)[:, :2], axis=1).mean())
 
 
 @dataclass(frozen=True)
@@ -31,14 +86,14 @@ class Ground:
 
     chart: Chart
     fit: Fit
-    path: Float[np.ndarray, "time D"]
+    path: Poses
     """The walk that is memorised, in the chart's own poses."""
     title: str
     caption: str
     arrows: bool = False
     """Whether to show which way the agent looked along the path."""
 
-    def pixel(self, poses: Float[np.ndarray, "n D"]) -> Float[np.ndarray, "n 2"]:
+    def pixel(self, poses: Poses) -> Float[np.ndarray, "n 2"]:
         """Where poses of the model are on the chart."""
         return self.chart.pixel(self.fit(poses))
 
@@ -65,22 +120,14 @@ def require_same_world(what: str, recording: Recording, pose_size: int) -> None:
         require(given == pose_size, f"{what}: poses have {given} numbers; this model's have {pose_size}")
 
 
-def ground_for(
-    model: WorldModel,
-    world: ImageWalkConfig | RoomsConfig,
-    recording: Recording,
-    inferred: Float[np.ndarray, "time D"],
-    metric: bool,
-) -> Ground:
+def ground_for(model: WorldModel, world: Any, recording: Recording, inferred: Poses, metric: bool) -> Ground:
     """The best there is to draw on."""
     if recording.chart is not None and recording.poses is not None:
         return _on_the_map(recording.chart, inferred, recording.poses, metric)
     return GROUNDS[type(world)](model, world, recording, inferred, metric)
 
 
-def _on_the_map(
-    chart: Chart, inferred: Float[np.ndarray, "time D"], true: Float[np.ndarray, "time D"], metric: bool
-) -> Ground:
+def _on_the_map(chart: Chart, inferred: Poses, true: Poses, metric: bool) -> Ground:
     """The place as it is."""
     fit = fit_poses(inferred, true, metric)
     off, unit = off_by(fit(inferred), true), "wall heights" if true.shape[1] == 3 else "cells"
@@ -91,36 +138,25 @@ def _on_the_map(
     return Ground(chart, fit, true, "the place, and the walk that is memorised", caption)
 
 
-def _mosaic(
-    model: WorldModel,
-    world: ImageWalkConfig,
-    recording: Recording,
-    inferred: Float[np.ndarray, "time 2"],
-    metric: bool,
-) -> Ground:
+def _mosaic(model: WorldModel, world: ImageWalkConfig, recording: Recording, inferred: Poses, metric: bool) -> Ground:
     """The memorised frames, each where the model thinks that it was seen."""
     assert isinstance(model.motion, Free)
-    stride = world.stride
+    stride, (height, width) = world.stride, recording.frames.shape[1:3]
     moves = model.motion.M.detach().double().cpu().numpy().T
     to_cells = np.linalg.lstsq(moves, np.array(MOVES, dtype=float)[: len(moves)], rcond=None)[0]
-    fit = Fit(to_cells, np.zeros(2))
-    cells = fit(inferred)
-    height, width = recording.frames.shape[1:3]
+    cells = (fit := Fit(to_cells, np.zeros(2)))(inferred)
     side = stride * float(np.ptp(cells, axis=0).max()) + max(height, width)
-    require(
-        side <= 2 * LARGEST, f"the model thinks that it walked {side:.0f} pixels far, too far to draw; train it longer"
-    )
-    zoom = max(1, min(ZOOM, int(LARGEST / side)))
+    far = f"the model thinks that it walked {side:.0f} pixels far"
+    require(side <= 2 * LARGEST, f"{far}, too far to draw; train it longer")
+    zoom = max(1, min(8, int(LARGEST / side)))
     corner = np.round(zoom * stride * cells).astype(int)
     first = corner.min(0)
     corner -= first
     tall, wide = corner.max(0) + zoom * np.array([height, width])
     picture = np.full((tall, wide, 3), PAPER, np.uint8)
     for (row, column), frame in zip(corner, recording.frames, strict=True):
-        large = frame.repeat(zoom, 0).repeat(zoom, 1)
-        picture[row : row + zoom * height, column : column + zoom * width] = large
-    middle = zoom * np.array([width, height]) / 2 - first[::-1]
-    step = float(zoom * stride)
+        picture[row : row + zoom * height, column : column + zoom * width] = frame.repeat(zoom, 0).repeat(zoom, 1)
+    middle, step = zoom * np.array([width, height]) / 2 - first[::-1], float(zoom * stride)
     chart = Chart(picture, middle, np.array([[0.0, step], [step, 0.0]]))
     caption = (
         "The clip has no map: this is the model's own. Every memorised frame lies where the model thinks that it was\n"
@@ -129,28 +165,21 @@ def _mosaic(
     return Ground(chart, fit, cells, "what the model remembers, put together", caption)
 
 
-def _empty_sheet(
-    model: WorldModel, world: RoomsConfig, recording: Recording, inferred: Float[np.ndarray, "time 3"], metric: bool
-) -> Ground:
+def _empty_sheet(model: WorldModel, world: RoomsConfig, recording: Recording, inferred: Poses, metric: bool) -> Ground:
     """The path as the model thinks that it was, with a bar of one unit to measure it by."""
     low, high = np.minimum(inferred[:, :2].min(0), 0), np.maximum(inferred[:, :2].max(0), 0)
-    side = 1.3 * max(LEAST_SIDE, float((high - low).max()))
+    side = 1.3 * max(1.0, float((high - low).max()))
     per_unit, (west, south) = SHEET / side, (low + high - side) / 2
     origin = np.array([-west * per_unit, SHEET + south * per_unit])
-    chart = Chart(_ruled(per_unit), origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
+    sheet = np.full((SHEET, SHEET, 3), PAPER, np.uint8)
+    sheet[-14:-10, 12 : 12 + round(per_unit)] = 80  # a bar as long as a unit
+    chart = Chart(sheet, origin, np.array([[per_unit, 0.0], [0.0, -per_unit]]))
     unit = "one wall height" if metric else "one unit of the model"
     caption = (
         "The clip has no map: this is the path that the model thinks it took, and which way it looked. The start looks "
         f"to the\nright; the bar at the bottom left is {unit}."
     )
     return Ground(chart, SAME, inferred, "the walk as the model remembers it", caption, arrows=True)
-
-
-def _ruled(per_unit: float) -> UInt8[np.ndarray, "side side 3"]:
-    """An empty sheet with a bar as long as a unit."""
-    sheet = np.full((SHEET, SHEET, 3), PAPER, np.uint8)
-    sheet[-14:-10, 12 : 12 + round(per_unit)] = 80
-    return sheet
 
 
 GROUNDS: dict[type, Callable[..., Ground]] = {ImageWalkConfig: _mosaic, RoomsConfig: _empty_sheet}

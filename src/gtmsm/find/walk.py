@@ -1,5 +1,6 @@
 """A walk through a held-out place as a clip file, and pictures to ask about."""
 
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -23,12 +24,6 @@ from gtmsm.worlds.world import World
 
 MOST_STEPS = 10_000
 """More than any memory of ours was ever asked to hold."""
-LATER = 100
-"""Steps walked on, at least, to come by places of the clip again."""
-PICTURES, OTHERS = 3, 2
-"""Pictures of places that are in the clip, and of another place."""
-ELSEWHERE = 32
-"""Steps walked in that other place."""
 
 
 @torch.no_grad()
@@ -62,19 +57,16 @@ def _seen_again(
     examiner: Examiner, world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path
 ) -> list[str]:
     """Pictures taken later on, where the agent comes by again; of the clip itself if it never does."""
-    more = max(LATER, clip.steps)
-    later = as_clip(world, walker(world, more, generator))
+    later = as_clip(world, walker(world, max(100, clip.steps), generator))
     whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)))
-    again = clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]
+    again = (clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]).tolist()
     came_back = len(again) > 0
     source = "when it came by again" if came_back else "in the clip itself, since the walk never came by again"
-    lines = []
-    for step in _spread(again if came_back else torch.arange(clip.steps), PICTURES):
-        path = folder / f"seen-step-{step + 1:04d}.png"
-        _write_picture(path, whole.x[0, step])
-        pose = space_of(whole.true_pose.shape[-1]).displacement(whole.true_start, whole.true_pose[:, step])[0]
-        lines.append(f"{path}: seen at {pose_in_words(pose.tolist())} from the start, {source}")
-    return lines
+    poses = space_of(whole.true_pose.shape[-1]).displacement(whole.true_start, whole.true_pose[0])
+    return [
+        f"{path}: seen at {pose_in_words(poses[step].tolist())} from the start, {source}"
+        for step, path in _write_some(whole, again if came_back else range(clip.steps), 3, folder / "seen")
+    ]
 
 
 def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torch.Generator, folder: Path) -> list[str]:
@@ -86,27 +78,21 @@ def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torc
             break
     else:
         return ["no pictures of another place: this run's world has no other"]
-    clip = as_clip(world, walker(world, ELSEWHERE, generator))
-    lines = []
-    for step in _spread(torch.arange(ELSEWHERE), OTHERS):
-        path = folder / f"other-place-step-{step + 1:04d}.png"
-        _write_picture(path, clip.x[0, step])
-        lines.append(f"{path}: of another place, never seen in the clip")
-    return lines
+    clip = as_clip(world, walker(world, 32, generator))
+    written = _write_some(clip, range(clip.steps), 2, folder / "other-place")
+    return [f"{path}: of another place, never seen in the clip" for _, path in written]
 
 
-def _spread(steps: Tensor, count: int) -> list[int]:
-    """A few of them, as far from each other as can be, the last among them."""
+def _write_some(clip: Clip, steps: Sequence[int], count: int, stem: Path) -> Iterator[tuple[int, Path]]:
+    """Write frames of a few steps, far from each other, the last among them; yields each step and its file."""
     chosen = np.linspace(0, len(steps) - 1, count + 1)[1:].round().astype(int)
-    return sorted({int(steps[i]) for i in chosen})
+    for step in sorted({steps[i] for i in chosen}):
+        path = stem.with_name(f"{stem.name}-step-{step + 1:04d}.png")
+        with replacing(path) as draft:
+            Image.fromarray(as_bytes(clip.x[0, step])).save(draft, "PNG")
+        yield step, path
 
 
-def _bytes(picture: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
+def as_bytes(picture: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
     """Channels last, as files have them."""
     return (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()
-
-
-def _write_picture(path: Path, frame: Float[Tensor, "3 height width"]) -> None:
-    """A PNG, whole or not at all."""
-    with replacing(path) as draft:
-        Image.fromarray(_bytes(frame)).save(draft, "PNG")

@@ -5,10 +5,6 @@ from collections.abc import Sequence
 
 from gtmsm.model.localisation import PoseMixture
 
-SHOWN = 3
-"""Places told and drawn, at most ..."""
-LEAST = 0.01
-"""... if they are at least this likely; the most likely one always is."""
 DOUBTFUL = 0.5
 """Beyond this probability of `unknown`, it was never seen."""
 
@@ -22,23 +18,16 @@ def pose_in_words(pose: Sequence[float]) -> str:
     return f"x {_signed(x)}, y {_signed(y)}, heading {_signed(degrees, 0)}°"
 
 
-def units_in_words(has_heading: bool, metric: bool) -> str:
-    """What a pose is counted in, and from where."""
-    if not metric:
-        return "from the start, in the model's own units"
-    if has_heading:
-        return "wall heights ahead and to the left of the start"
-    return "cells down and to the right of the start"
-
-
 def told(where: PoseMixture, has_heading: bool, metric: bool) -> str:
     """The answer for one picture, a line for every place worth telling."""
     unknown = float(where.unknown[0])
+    units = "wall heights ahead and to the left" if has_heading else "cells down and to the right"
+    units = f"{units} of the start" if metric else "from the start, in the model's own units"
     places = []
     for i in worth_telling(where):
         spread = where.variance[0, i].sqrt().tolist()
         sure = f"± {spread[0]:.1f}" + (f" and {math.degrees(spread[1]):.0f}°" if len(spread) > 1 else "")
-        unit = f" ({units_in_words(has_heading, metric)})" if i == 0 else ""
+        unit = f" ({units})" if i == 0 else ""
         places.append(
             f"at {pose_in_words(where.pose[0, i].tolist())}{unit} {sure} with probability {where.weight[0, i]:.2f}, "
             f"most like step {where.entry[0, i] + 1}"
@@ -61,7 +50,7 @@ def headline(where: PoseMixture, metric: bool) -> str:
 
 def worth_telling(where: PoseMixture) -> list[int]:
     """The most likely place, and a few others that are not negligible."""
-    return [i for i, w in enumerate(where.weight[0, :SHOWN].tolist()) if i == 0 or w >= LEAST]
+    return [i for i, w in enumerate(where.weight[0, :3].tolist()) if i == 0 or w >= 0.01]
 
 
 def _signed(number: float, digits: int = 1) -> str:

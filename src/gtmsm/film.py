@@ -1,11 +1,9 @@
 """A place, a walk through it, and what the model imagines of the rest: as a video."""
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -27,6 +25,7 @@ from gtmsm.run import Run
 from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.physics import IDLE
 
+Film: TypeAlias = UInt8[np.ndarray, "future tall wide 3"]
 MOST_STEPS = 2_000
 """More than anybody would watch."""
 COLUMN = 192
@@ -66,18 +65,9 @@ def _name(action: int, names: tuple[str, ...]) -> str:
 
 @torch.no_grad()
 def film_imagination(
-    run: Run,
-    *,
-    actions: str,
-    picture: Path | None,
-    images: str | None,
-    steps: int,
-    tau: int | None,
-    seed: int,
-    sample: bool,
-    out: Path,
-    device: torch.device,
-) -> str:
+    run: Run, *, actions: str, picture: Path | None, images: str | None, steps: int, tau: int | None, seed: int,
+    sample: bool, out: Path, device: torch.device,
+) -> str:  # fmt: skip
     """Write the video; returns a line about it."""
     tau = run.experiment.evaluation.tau if tau is None else tau
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
@@ -95,18 +85,21 @@ def film_imagination(
     past, future = clip.split(tau)
     memory, here = model.memorise(past.x, past.a)
     chance = torch.Generator(device).manual_seed(seed + 1) if sample else None
-    film = FILMS[type(examiner)](examiner, model, clip, model.imagine(memory, here, future.a, chance))
-    bumped, seen = film.bumped(), examiner.revisited(clip)[0].tolist()
+    dream = model.imagine(memory, here, future.a, chance)
+    bumped = examiner.world.bumped[0, tau:].tolist() if isinstance(examiner, RoomsExaminer) else [False] * future.steps
+    seen = examiner.revisited(clip)[0].tolist()
     captions = [
         f"step {tau + 1 + t}: {_name(a, world.action_names)}{', bumped' * bump}, "
         f"{'seen before' if known else 'never seen'}"
         for t, (a, known, bump) in enumerate(zip(walk[0, tau:].tolist(), seen, bumped, strict=True))
     ]
+    shoot, fps = FILMS[type(examiner)]
+    film, quality = shoot(examiner, model, clip, dream, captions)
     try:
-        write_video(out, film.frames(captions), film.fps)
+        write_video(out, film, fps)
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
-    told = f"{future.steps} steps imagined after {tau} memorised; {film.quality()}\n"
+    told = f"{future.steps} steps imagined after {tau} memorised; {quality}\n"
     if any(bumped):
         first = tau + 1 + bumped.index(True)
         told += f"bumped at step {first}: no walls are known in rooms, so from there on poses go astray\n"
@@ -123,91 +116,56 @@ def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None
     require_seed(seed)
 
 
-@dataclass(frozen=True)
-class _Film(ABC):
-    """A walk, and what was imagined of its steps after tau."""
+def _on_image(
+    examiner: ImageWalkExaminer, model: WorldModel, clip: Clip, dream: Dream, captions: list[str]
+) -> tuple[Film, str]:
+    """The map with the agent's window, what is there, what is imagined, and all that was imagined so far.
 
-    examiner: Any
-    model: WorldModel
-    clip: Clip
-    dream: Dream
-    fps: ClassVar[int] = 8
-
-    @abstractmethod
-    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
-        """The film, with a caption at each step."""
-
-    @abstractmethod
-    def quality(self) -> str:
-        """What the imagined frames are worth, in words; asked after `frames`."""
-
-    def bumped(self) -> list[bool]:
-        """Whether the agent walked into something, at each imagined step; asked before `frames`."""
-        return [False] * self.truth.shape[1]
-
-    @property
-    def truth(self) -> Float[Tensor, "1 future channel height width"]:
-        """The frames that were to be imagined."""
-        return self.clip.x[:, self.examiner.tau :]
-
-    @property
-    def mse(self) -> Float[Tensor, "1 future"]:
-        """Errors of the imagined frames."""
-        return metrics.frame_mse(self.truth, self.dream.frames)
+    And the PSNR where memory can know the answer.
+    """
+    world, imagined, truth = examiner.world, dream.frames[0], clip.x[:, examiner.tau :]
+    size, crop = world.config.size, world.config.crop
+    zoom = max(1, COLUMN // size)
+    cells = clip.true_pose[0, -len(imagined) :].long()
+    maps = draw_windows(world.picture()[0], cells, world.config, zoom, world.solid[0])
+    painted = paint(imagined, world.config.corner(cells), size)
+    views = [_enlarged(frames, size * zoom // crop) for frames in (truth[0], imagined)]
+    columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
+    film = side_by_side(columns, ["where it is", "truth", "imagined", "imagined so far"], scale=1, captions=captions)
+    psnr = metrics.psnr_pooled(metrics.frame_mse(truth, dream.frames), examiner.revisited(clip))
+    return film, "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
 
 
-class _FilmOnImage(_Film):
-    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
-        """The map with the agent's window, what is there, what is imagined, and all that was imagined so far."""
-        world, imagined = self.examiner.world, self.dream.frames[0]
-        size, crop = world.config.size, world.config.crop
-        zoom = max(1, COLUMN // size)
-        cells = self.clip.true_pose[0, -len(imagined) :].long()
-        maps = draw_windows(world.picture()[0], cells, world.config, zoom, world.solid[0])
-        painted = paint(imagined, world.config.corner(cells), size)
-        views = [_enlarged(frames, size * zoom // crop) for frames in (self.truth[0], imagined)]
-        columns = [column.cpu().numpy() for column in (maps, *views, _enlarged(painted, zoom))]
-        labels = ["where it is", "truth", "imagined", "imagined so far"]
-        return side_by_side(columns, labels, scale=1, captions=captions)
+def _in_rooms(
+    examiner: RoomsExaminer, model: WorldModel, clip: Clip, dream: Dream, captions: list[str]
+) -> tuple[Film, str]:
+    """The map with memorised places, the way since then and the agent, true and inferred; truth; imagined.
 
-    def quality(self) -> str:
-        """PSNR where memory can know the answer."""
-        psnr = metrics.psnr_pooled(self.mse, self.examiner.revisited(self.clip))
-        return "no step of it was at a memorised place" if psnr is None else f"PSNR {psnr:.1f} dB at memorised places"
-
-
-class _FilmInRooms(_Film):
-    fps = 12  # a step in rooms is a small one: Labyrinth has 15 per second
-
-    def frames(self, captions: list[str]) -> UInt8[np.ndarray, "future tall wide 3"]:
-        """The map with memorised places, the way since then and the agent, true and inferred; truth; imagined."""
-        examiner, model = self.examiner, self.model
-        past = model.motion.unroll(model.motion.start(1), self.clip.a[:, : examiner.tau])
-        examiner.note(self.clip, torch.cat([past, self.dream.poses], 1), self.dream.frames)
-        shown = examiner.gallery(model)
-        pixels = shown.truth.shape[-1]
-        scale = max(1, VIEW // pixels)
-        true, inferred = (tensor_of(pose[0]) for pose in (shown.true_pose, shown.inferred_pose))
-        maps = film_map(shown.maps[0], true, examiner.tau, scale * pixels, inferred, trail=True)
-        labels = ["red: where it is, blue: where it thinks", "truth", "imagined"]
-        return side_by_side([maps, shown.truth[0], shown.imagined[0]], labels, scale, captions)
-
-    def quality(self) -> str:
-        """PSNR over all steps, since a view can be put together from others, and how far off the last pose is."""
-        off, tau = self.examiner.scores(), self.examiner.tau
-        still = metrics.frame_mse(self.truth, self.clip.x[:, tau - 1 : tau].expand_as(self.truth))
-        return (
-            f"PSNR {metrics.psnr_pooled(self.mse):.1f} dB (the last frame repeated: {metrics.psnr_pooled(still):.1f}), "
-            f"at the end {off['position_error']:.2f} wall heights and {off['heading_error']:.1f}° off"
-        )
-
-    def bumped(self) -> list[bool]:
-        """What the world says."""
-        bumped: list[bool] = self.examiner.world.bumped[0, self.examiner.tau :].tolist()
-        return bumped
+    And the PSNR over all steps, since a view can be put together from others, and how far off the last pose is.
+    """
+    tau, truth = examiner.tau, clip.x[:, examiner.tau :]
+    past = model.motion.unroll(model.motion.start(1), clip.a[:, :tau])
+    examiner.note(clip, torch.cat([past, dream.poses], 1), dream.frames)
+    shown, off = examiner.gallery(model), examiner.scores()
+    scale = max(1, VIEW // truth.shape[-1])
+    true, inferred = (tensor_of(pose[0]) for pose in (shown.true_pose, shown.inferred_pose))
+    maps = film_map(shown.maps[0], true, tau, scale * truth.shape[-1], inferred, trail=True)
+    labels = ["red: where it is, blue: where it thinks", "truth", "imagined"]
+    film = side_by_side([maps, shown.truth[0], shown.imagined[0]], labels, scale, captions)
+    guesses = (dream.frames, clip.x[:, tau - 1 : tau].expand_as(truth))
+    psnr, still = (metrics.psnr_pooled(metrics.frame_mse(truth, guess)) for guess in guesses)
+    return film, (
+        f"PSNR {psnr:.1f} dB (the last frame repeated: {still:.1f}), "
+        f"at the end {off['position_error']:.2f} wall heights and {off['heading_error']:.1f}° off"
+    )
 
 
-FILMS: dict[type[Examiner], type[_Film]] = {ImageWalkExaminer: _FilmOnImage, RoomsExaminer: _FilmInRooms}
+FILMS: dict[type[Examiner], tuple[Callable[..., tuple[Film, str]], int]] = {
+    ImageWalkExaminer: (_on_image, 8),
+    RoomsExaminer: (_in_rooms, 12),
+}
+"""How a walk is filmed, and what its imagined frames are worth in words; frames per second. A step in rooms is a small
+one: Labyrinth has 15 per second."""
 
 
 def paint(

@@ -11,9 +11,8 @@ from rich.console import Console, RenderableType
 from torch import nn
 
 from gtmsm.bench import ENTRIES, Report, bench, profile_table, sizes, speeds_table
-from gtmsm.bench.clock import Ceilings, measure_ceilings, time_calls
+from gtmsm.bench.clock import Ceilings, Share, measure_ceilings, short, time_calls, where_time_goes
 from gtmsm.bench.measure import Row
-from gtmsm.bench.profile import Share, short, where_time_goes
 from gtmsm.bench.sizes import LARGEST, ON_CPU, ON_GPU, Sizes, sizes_for
 from gtmsm.bench.tables import digits, duration, scaled
 from gtmsm.bench.tasks import BY_DEFAULT, UPDATE_GOALS, Goal, count_flops

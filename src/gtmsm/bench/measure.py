@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from gtmsm.bench.clock import Ceilings, measure_ceilings, time_calls
-from gtmsm.bench.profile import Share, where_time_goes
+from gtmsm.bench.clock import Ceilings, Share, measure_ceilings, time_calls, where_time_goes
 from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.tasks import BY_DEFAULT, ENTRIES, OTHERS, UPDATE_GOALS, Goal, Task
 from gtmsm.config import require

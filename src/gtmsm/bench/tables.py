@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from rich import box
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from gtmsm.bench.clock import Share
 from gtmsm.bench.measure import Report
-from gtmsm.bench.profile import Share
 from gtmsm.bench.tasks import Goal
+from gtmsm.evaluation.table import narrow_table
 
 PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -52,7 +52,7 @@ def duration(seconds: float) -> str:
 
 def speeds_table(report: Report, goals: bool = False) -> Group:
     """A row for each task, with its goal on one H200 where asked for; below them comparisons and the device."""
-    table = _table(("time", "rate", "× floor", *(("goal", "") if goals else ())), "work", "size")
+    table = narrow_table(("work", "size"), ("time", "rate", "× floor", *(("goal", "") if goals else ())))
     notes = []
     for row in report.rows:
         times_floor = "" if row.floor is None else digits(row.seconds / row.floor)
@@ -80,18 +80,8 @@ def _goal_in_words(goal: Goal, unit: str) -> str:
 
 def profile_table(name: str, shares: Sequence[Share]) -> Table:
     """Which kernels take the time of an update."""
-    table = _table(("calls", "time", "share"), f"an update of {name}, by kernel")
+    table = narrow_table([f"an update of {name}, by kernel"], ("calls", "time", "share"))
     for share in shares:
         kernel = Text(share.kernel, overflow="ellipsis", no_wrap=True)
         table.add_row(kernel, f"{share.calls:g}", duration(share.seconds), f"{100 * share.share:.1f}%")
-    return table
-
-
-def _table(numbers: Sequence[str], *words: str) -> Table:
-    """Columns of words to the left, of numbers to the right."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    for name in words:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -6,10 +6,13 @@ of a pose, Z of a code, A of an action, K the number of neighbours.
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Frames: TypeAlias = Float[Tensor, "batch time channel height width"]
 
 LOG_TWO_PI = math.log(2 * math.pi)
 

@@ -10,27 +10,21 @@ from gtmsm.data.clip import Clip
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory, nearest
-from gtmsm.tensors import Belief, gather
+from gtmsm.tensors import Belief, Frames, gather
 
 
 @dataclass(frozen=True)
 class Guess:
     """Predicted frames and, where they were made from one memory entry each that was searched for, which."""
 
-    frames: Float[Tensor, "batch future channel height width"]
+    frames: Frames
     retrieved: Int[Tensor, "batch future"] | None
 
 
 def controls(
-    model: WorldModel,
-    past: Clip,
-    future: Clip,
-    memory: Memory,
-    dream: Dream,
-    true_places: Float[Tensor, "batch time P"],
-    known_places: Float[Tensor, "batch time P"],
-    generator: torch.Generator,
-) -> dict[str, Guess]:
+    model: WorldModel, past: Clip, future: Clip, memory: Memory, dream: Dream,
+    true_places: Float[Tensor, "batch time P"], known_places: Float[Tensor, "batch time P"], generator: torch.Generator,
+) -> dict[str, Guess]:  # fmt: skip
     """Every control, by the name it has in scores.json.
 
     `true_places` are where the agent was, in the world's own units; `known_places` the same in the model's.

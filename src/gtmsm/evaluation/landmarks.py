@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,8 +12,7 @@ from gtmsm.config import config, require
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.calibration import reliability
-from gtmsm.evaluation.examine.examiner import Examiner, from_start
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, from_start, joined
 from gtmsm.evaluation.progress import Meter
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
@@ -21,10 +20,9 @@ from gtmsm.tensors import gather
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
-FRAMES_AT_ONCE = 2**14
-"""Long walks come in portions of as many frames."""
-CLOSURE = 64
-"""Steps after which loops are closed, where that is scored."""
+Holds: TypeAlias = Bool[Tensor, "n"]
+Sure: TypeAlias = Float[Tensor, "n"]
+"""Of each picture: whether something holds, and with which probability its place is known."""
 WORK = 3
 """Of a step, for the progress line; a scored step with its controls takes about four times as long."""
 
@@ -98,8 +96,8 @@ class Trials:
         Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
         """
         examiner, steps, generator = self.examiner, self.settings.steps, self._generator(2)
-        parts: dict[str, list[dict[str, Tensor]]] = {}
-        at_once = max(1, FRAMES_AT_ONCE // steps)
+        parts: dict[str, list[Errors]] = {}
+        at_once = max(1, 2**14 // steps)  # by frames
         for begin in range(0, self.settings.walks, at_once):
             n = min(at_once, self.settings.walks - begin)
             clip = record(world, walker, n, steps, generator)
@@ -109,10 +107,7 @@ class Trials:
                 parts.setdefault(way, []).append(errors | {"within": examiner.within(errors).float()})
                 self.meter.add(name, n * steps)
             self.meter.add(name, done + WORK * n * steps - self.meter.done)
-        return {
-            way: _over_time({key: torch.cat([error[key] for error in errors]) for key in errors[0]})
-            for way, errors in parts.items()
-        }
+        return {way: _over_time(errors) for way, errors in parts.items()}
 
     def _ways(self, clip: Clip) -> Iterator[tuple[str, Float[Tensor, "n time S"]]]:
         """Poses of a clip, by each way to find them."""
@@ -121,24 +116,24 @@ class Trials:
         yield "landmarks", model.follow(clip.x, clip.a, closure=0).mean
         yield "dead_reckoning", model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
         if model.landmarks.settings.form == "bayes":
-            yield "loops_closed", model.follow(clip.x, clip.a, closure=CLOSURE).mean
+            yield "loops_closed", model.follow(clip.x, clip.a, closure=64).mean
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
         """How often agents that were put anywhere into a memorised place know where they are, after each step."""
         model, examiner, settings, generator = self.model, self.examiner, self.settings, self._generator(3)
         clip = record(world, walker, settings.walks, examiner.tau, generator)
         memory, _ = model.memorise(clip.x, clip.a)
-        rights, knowns, owns = [], [], []
+        found = []
         for _ in range(settings.lost):
             examiner.move_in(generator)
             again = as_clip(world, walker(world, settings.lost_steps, generator))
             belief = model.follow(again.x, again.a, memory, model.anywhere(len(again.a)))
             believed = examiner.in_world(belief.mean)
-            rights.append(examiner.within(examiner.errors(believed, from_start(clip.true_start, again.true_pose))))
-            knowns.append(examiner.same_place(clip.true_pose, again.true_pose).any(-1))
-            owns.append(self._on_own_map(memory, clip, again, believed))
+            near = examiner.within(examiner.errors(believed, from_start(clip.true_start, again.true_pose)))
+            revisited = examiner.same_place(clip.true_pose, again.true_pose).any(-1)
+            found.append((near, revisited, self._on_own_map(memory, clip, again, believed)))
         self.meter.add("unknown starts", WORK * settings.walks * (examiner.tau + settings.lost * settings.lost_steps))
-        right, known, own = torch.cat(rights), torch.cat(knowns), torch.cat(owns)
+        right, known, own = map(torch.cat, zip(*found, strict=True))
         scores: dict[str, Any] = {}
         for suffix, some in (("", right), ("_at_memorised", right[known[:, -1]])):
             by_step = _rounded(some.double().mean(0)) if len(some) else None
@@ -155,8 +150,7 @@ class Trials:
     ) -> Bool[Tensor, "n time"]:
         """Whether agents that are back at a memorised place believe to be where their own map has it."""
         n, time, size = believed.shape
-        then, now = past.true_pose[:, None], again.true_pose[:, :, None]
-        shape = n, time, past.steps, size
+        then, now, shape = past.true_pose[:, None], again.true_pose[:, :, None], (n, time, past.steps, size)
         own = self.examiner.in_world(self.model.motion.pose_at(memory.place.mean))
         space = self.model.motion.space
         expected = space.step(own[:, None], space.displacement(then, now))
@@ -174,32 +168,26 @@ class Trials:
         past, true = clip[:, :tau], from_start(clip.true_start, clip.true_pose)
         memory, _ = model.memorise(past.x, past.a)
         stranger, exists = strangers(examiner.where)
-        right, on_own_map, claimed, sure, seen, sure_of_strangers = [], [], [], [], [], []
+        shown: list[tuple[Tensor, ...]] = []
         own_map = examiner.in_world(model.motion.pose_at(memory.place.mean))
         for t in torch.linspace(tau, tau + later - 1, pictures).long().tolist():
             now = slice(t, t + 1)
             found = model.localise(memory, clip.x[:, now])
             place, entry = examiner.in_world(found.pose[:, :1]), found.entry[:, :1]
-            right.append(examiner.within(examiner.errors(place, true[:, now]))[:, 0])
+            right = examiner.within(examiner.errors(place, true[:, now]))[:, 0]
             # A place may be recognised although the map is wrong there: how does it lie from what was recognised?
             known, truly = gather(own_map, entry), gather(true, entry)
             errors = examiner.errors(space.displacement(known, place), space.displacement(truly, true[:, now]))
-            on_own_map.append(examiner.within(errors)[:, 0])
-            claimed.append(examiner.as_claimed(errors, model.landmarks.settings)[:, 0])
-            sure.append(found.known)
-            seen.append(examiner.same_place(past.true_pose, clip.true_pose[:, now]).any(-1)[:, 0])
-            sure_of_strangers.append(model.localise(memory, clip.x[stranger, now]).known[exists])
+            claimed = examiner.as_claimed(errors, model.landmarks.settings)[:, 0]
+            seen = examiner.same_place(past.true_pose, clip.true_pose[:, now]).any(-1)[:, 0]
+            sure_of_strangers = model.localise(memory, clip.x[stranger, now]).known[exists]
+            shown.append((right, examiner.within(errors)[:, 0], claimed, found.known, seen, sure_of_strangers))
         self.meter.add("single pictures", WORK * self.settings.walks * 2 * tau)
-        return summary(*(torch.cat(part) for part in (right, on_own_map, claimed, sure, seen, sure_of_strangers)))
+        return summary(*map(torch.cat, zip(*shown, strict=True)))
 
 
 def summary(
-    right: Bool[Tensor, "n"],
-    on_own_map: Bool[Tensor, "n"],
-    claimed: Bool[Tensor, "n"],
-    sure: Float[Tensor, "n"],
-    seen: Bool[Tensor, "n"],
-    sure_of_strangers: Float[Tensor, "m"],
+    right: Holds, on_own_map: Holds, claimed: Holds, sure: Sure, seen: Holds, sure_of_strangers: Float[Tensor, "m"]
 ) -> dict[str, Any]:
     """Scores of single pictures: how often the first place was right, from the true start or from what was recognised.
 
@@ -217,7 +205,7 @@ def summary(
         "known_unvisited": metrics.mean_where(known, ~seen),
         "foreign": len(never),
         "false_known": metrics.mean_where(is_stranger_known, ~never),
-        "reliability": reliability(torch.cat([sure, sure_of_strangers]), torch.cat([claimed, never])),
+        "reliability": metrics.reliability(torch.cat([sure, sure_of_strangers]), torch.cat([claimed, never])),
     }
 
 
@@ -229,10 +217,10 @@ def strangers(place: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], Bool[Tensor, "
     return ahead.gather(1, differs.byte().argmax(1, keepdim=True))[:, 0], differs.any(1)
 
 
-def _over_time(errors: dict[str, Float[Tensor, "walks time"]]) -> dict[str, Any]:
+def _over_time(errors: list[Errors]) -> dict[str, Any]:
     """Means at every step; of errors also that of the last step, of being right that of all steps."""
     scores: dict[str, Any] = {}
-    for name, error in errors.items():
+    for name, error in joined(errors).items():
         curve = error.double().mean(0)
         scores |= {name: (curve.mean() if name == "within" else curve[-1]).item(), f"{name}_by_step": _rounded(curve)}
     return scores

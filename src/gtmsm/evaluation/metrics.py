@@ -10,6 +10,7 @@ from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from gtmsm.errors import InputError
+from gtmsm.tensors import Frames
 
 PSNR_CAP = 100.0
 """dB given to an exact copy, which has no finite PSNR; far above what 8-bit pictures can resolve (about 59 dB)."""
@@ -39,9 +40,7 @@ VALUES_AT_ONCE = 2**18
 """Pixel values per SSIM chunk: some tens of MB at work, however many frames there are."""
 
 
-def frame_mse(
-    truth: Float[Tensor, "batch time channel height width"], guess: Float[Tensor, "batch time channel height width"]
-) -> Float[Tensor, "batch time"]:
+def frame_mse(truth: Frames, guess: Frames) -> Float[Tensor, "batch time"]:
     """Mean squared error of each frame."""
     return (truth - guess).square().mean((-3, -2, -1))
 
@@ -70,21 +69,18 @@ def psnr_by_step(mse: Float[Tensor, "batch time"]) -> list[float]:
 
 
 @torch.no_grad()
-def ssim(
-    truth: Float[Tensor, "batch time channel height width"], guess: Float[Tensor, "batch time channel height width"]
-) -> Float[Tensor, "batch time"]:
+def ssim(truth: Frames, guess: Frames) -> Float[Tensor, "batch time"]:
     """Structural similarity of each frame over the windows that lie wholly inside it (as scikit-image)."""
     if truth.shape != guess.shape:
         raise InputError(f"frames to compare differ in shape: {tuple(truth.shape)} and {tuple(guess.shape)}")
-    window = _largest_odd(min(SSIM_WINDOW, *truth.shape[-2:]))
+    largest = min(SSIM_WINDOW, *truth.shape[-2:])
+    window = largest - 1 + largest % 2  # odd
     at_once = max(1, VALUES_AT_ONCE // truth[0, 0].numel())
     portions = zip(truth.flatten(0, 1).split(at_once), guess.flatten(0, 1).split(at_once), strict=True)
     return torch.cat([_ssim(x, y, window) for x, y in portions]).view(truth.shape[:2])
 
 
-def _ssim(
-    x: Float[Tensor, "n channel height width"], y: Float[Tensor, "n channel height width"], window: int
-) -> Float[Tensor, "n"]:
+def _ssim(x: Float[Tensor, "n c h w"], y: Float[Tensor, "n c h w"], window: int) -> Float[Tensor, "n"]:
     """Wang et al. (2004), with means over a uniform window."""
     means = F.avg_pool2d(torch.cat([x, y, x * x, y * y, x * y]), window, stride=1)
     mean_x, mean_y, mean_xx, mean_yy, mean_xy = means.chunk(5)
@@ -108,6 +104,26 @@ def mean_where(value: Shaped[Tensor, "*n"], mask: Bool[Tensor, "*n"]) -> float |
     return value[mask].double().mean().item() if mask.any() else None
 
 
+def reliability(predicted: Float[Tensor, "n"], right: Bool[Tensor, "n"], bins: int = 10) -> dict[str, Any]:
+    """Probabilities in bins of equal width, beside how often they were right; None where a bin is empty.
+
+    The expected calibration error is the mean distance of the two, weighted by the number of predictions in each bin.
+    """
+    predicted = predicted.detach().double().cpu()
+    index = (predicted * bins).long().clamp(0, bins - 1)
+    member = index == torch.arange(bins)[:, None]
+    count = member.sum(1)
+    said, came_true = ((member * value.double().cpu()).sum(1) / count.clamp_min(1) for value in (predicted, right))
+    error = ((said - came_true).abs() * count).sum() / count.sum().clamp_min(1)
+    means = ([v if n else None for v, n in zip(value.tolist(), count, strict=True)] for value in (said, came_true))
+    return {
+        "edges": [i / bins for i in range(bins + 1)],
+        "count": count.tolist(),
+        **dict(zip(("predicted", "right"), means, strict=True)),
+        "expected_calibration_error": error.item(),
+    }
+
+
 @dataclass(frozen=True)
 class AffineFit:
     """true = inferred @ matrix + offset, as well as a straight map can."""
@@ -124,9 +140,7 @@ class AffineFit:
 
 def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> AffineFit:
     """The least-squares map of inferred to true positions, in float64; an agent that never moved has r2 = 0."""
-    x = inferred.detach().flatten(0, -2).double().cpu()
-    y = true.detach().flatten(0, -2).double().cpu()
-    _require_finite(x)
+    x, y = _points(inferred, true)
     x_mean, y_mean = x.mean(0), y.mean(0)
     # gelsd, since the positions of an untrained model may all lie on a line or a point.
     matrix = torch.linalg.lstsq(x - x_mean, y - y_mean, driver="gelsd").solution
@@ -136,23 +150,19 @@ def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> 
 
 def explained(guess: Float[Tensor, "*n D"], true: Float[Tensor, "*n D"]) -> float:
     """R²: the fraction of the variance of the true positions, all axes pooled, that the guess explains as it is."""
-    x, y = (positions.detach().flatten(0, -2).double().cpu() for positions in (guess, true))
-    _require_finite(x)
+    x, y = _points(guess, true)
     total = (y - y.mean(0)).square().sum()
     return (1 - (y - x).square().sum() / total).item() if total > 0 else 0.0
 
 
-def _require_finite(inferred: Float[Tensor, "n S"]) -> None:
-    """Refuse the poses of a model that has diverged."""
-    if not inferred.isfinite().all():
+def _points(*positions: Float[Tensor, "*n _"]) -> list[Float[Tensor, "m _"]]:
+    """Inferred and true positions in float64, one after the other; those of a model that has diverged are refused."""
+    points = [each.detach().flatten(0, -2).double().cpu() for each in positions]
+    if not points[0].isfinite().all():
         raise InputError("the inferred positions hold NaN or infinity: the model has diverged, train it again")
+    return points
 
 
 def _chosen(mse: Float[Tensor, "*n"], mask: Bool[Tensor, "*n"] | None) -> Float[Tensor, "m"]:
     """The errors in the mask, as float64 so that long means do not drift."""
     return (mse if mask is None else mse[mask]).double().flatten()
-
-
-def _largest_odd(n: int) -> int:
-    """The largest odd number up to n."""
-    return n - 1 + n % 2

@@ -1,7 +1,7 @@
 """Memorise, imagine, compare with the truth and with the controls."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from gtmsm.data.record import record
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import Guess, controls
 from gtmsm.evaluation.examine import Examiner, examiner_for
+from gtmsm.evaluation.examine.examiner import Masks, joined
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, work_of_trials
 from gtmsm.evaluation.progress import Meter, Tell
@@ -24,10 +25,8 @@ from gtmsm.worlds.world import World
 
 SSIM_EVERY = 4
 """SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
-WORK = {"record": 1, "predict": 2, "score": 1}
-"""Of a step, for the progress line: to record it, to predict it in every way, and to score one way."""
-WAYS = 9
-"""Ways to predict: the model, its samples and seven controls."""
+RECORD, PREDICT, SCORE, WAYS = 1, 2, 1, 9
+"""Work of a step, for the progress line: to record it, to predict it in every way, and to score one of nine ways."""
 
 
 @config
@@ -66,48 +65,38 @@ class Evaluation:
     gallery: Gallery
 
 
-@dataclass
-class _Errors:
-    """Errors of one way to predict, batch after batch."""
+def _errors(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
+    """Errors of one way to predict a batch, by name: at each step of each clip."""
+    truth = clip.x[:, examiner.tau :]
+    hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
+    errors = {
+        "mse": metrics.frame_mse(truth, guess.frames),
+        "ssim": metrics.ssim(truth[:, ::SSIM_EVERY], guess.frames[:, ::SSIM_EVERY]),
+        **({} if hit is None else {"hit": hit}),
+        **examiner.judge(clip, guess.frames),
+    }
+    return {name: error.cpu() for name, error in errors.items()}
 
-    mse: list[Float[Tensor, "batch future"]] = field(default_factory=list)
-    ssim: list[Float[Tensor, "batch future"]] = field(default_factory=list)
-    hit: list[Bool[Tensor, "batch future"]] = field(default_factory=list)
-    more: dict[str, list[Float[Tensor, "batch future"]]] = field(default_factory=dict)
 
-    def add(self, clip: Clip, guess: Guess, examiner: Examiner) -> None:
-        """Compare one batch with the truth."""
-        truth = clip.x[:, examiner.tau :]
-        self.mse.append(metrics.frame_mse(truth, guess.frames).cpu())
-        self.ssim.append(metrics.ssim(truth[:, ::SSIM_EVERY], guess.frames[:, ::SSIM_EVERY]).cpu())
-        hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
-        if hit is not None:
-            self.hit.append(hit.cpu())
-        for name, error in examiner.judge(clip, guess.frames).items():
-            self.more.setdefault(name, []).append(error.cpu())
-
-    def summary(
-        self, seen: Bool[Tensor, "clips future"], masks: dict[str, Bool[Tensor, "clips future"]]
-    ) -> dict[str, Any]:
-        """The scores."""
-        mse, ssim = torch.cat(self.mse), torch.cat(self.ssim)
-        hit = torch.cat(self.hit) if self.hit else None
-        scores = {
-            "psnr_pooled": metrics.psnr_pooled(mse),
-            "psnr_frames": metrics.psnr_frames(mse),
-            "psnr_revisited": metrics.psnr_pooled(mse, seen),
-            "psnr_unseen": metrics.psnr_pooled(mse, ~seen),
-            "ssim": ssim.double().mean().item(),
-            "retrieval_revisited": None if hit is None else metrics.mean_where(hit, seen),
-            "retrieval_revisited_last16": None if hit is None else metrics.mean_where(hit[:, -16:], seen[:, -16:]),
-            "psnr_by_step": metrics.psnr_by_step(mse),
-            "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
-        }
-        scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
-        if hit is not None:
-            scores |= {f"retrieval_{name}": metrics.mean_where(hit, mask) for name, mask in masks.items()}
-        judged_on = next(iter(masks.values()), torch.ones_like(seen))
-        return scores | {name: metrics.mean_where(torch.cat(errors), judged_on) for name, errors in self.more.items()}
+def _summary(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"], masks: Masks) -> dict[str, Any]:
+    """The scores of one way to predict, from its errors over all clips."""
+    mse, ssim, hit = errors.pop("mse"), errors.pop("ssim"), errors.pop("hit", None)
+    scores = {
+        "psnr_pooled": metrics.psnr_pooled(mse),
+        "psnr_frames": metrics.psnr_frames(mse),
+        "psnr_revisited": metrics.psnr_pooled(mse, seen),
+        "psnr_unseen": metrics.psnr_pooled(mse, ~seen),
+        "ssim": ssim.double().mean().item(),
+        "retrieval_revisited": None if hit is None else metrics.mean_where(hit, seen),
+        "retrieval_revisited_last16": None if hit is None else metrics.mean_where(hit[:, -16:], seen[:, -16:]),
+        "psnr_by_step": metrics.psnr_by_step(mse),
+        "retrieval_by_step": None if hit is None else metrics.by_step(hit, seen),
+    }
+    scores |= {f"psnr_{name}": metrics.psnr_pooled(mse, mask) for name, mask in masks.items()}
+    if hit is not None:
+        scores |= {f"retrieval_{name}": metrics.mean_where(hit, mask) for name, mask in masks.items()}
+    judged_on = next(iter(masks.values()), torch.ones_like(seen))
+    return scores | {name: metrics.mean_where(error, judged_on) for name, error in errors.items()}
 
 
 @torch.no_grad()
@@ -120,15 +109,11 @@ def evaluate(
     tell: Tell | None = None,
 ) -> Evaluation:
     """Score `model` on walks in the places of `world`; `tell` is told how far it is."""
-    reading = model.settings.recall.neighbours
-    require(
-        reading <= settings.tau,
-        f"the model reads {reading} neighbours but tau is {settings.tau}; memorise at least {reading} steps",
-    )
+    k, tau = model.settings.recall.neighbours, settings.tau
+    require(k <= tau, f"the model reads {k} neighbours but tau is {tau}; memorise at least {k} steps")
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     bounded = replace(settings.landmarks, walks=min(settings.landmarks.walks, settings.clips))
-    of_a_step = WORK["record"] + WORK["predict"] + WAYS * WORK["score"]
-    of_clips = of_a_step * settings.clips * (settings.tau + settings.horizon)
+    of_clips = (RECORD + PREDICT + WAYS * SCORE) * settings.clips * (settings.tau + settings.horizon)
     of_trials = 0 if model.landmarks is None else work_of_trials(bounded, settings.tau, examiner.clumsy(walker))
     meter = Meter(of_clips + of_trials, tell)
     meter.add("clips", 0)
@@ -136,22 +121,21 @@ def evaluate(
     # its own, so that every model does, however much chance it uses.
     walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
-    rows: dict[str, _Errors] = {}
-    masks: dict[str, list[Tensor]] = {}
+    rows: dict[str, list[dict[str, Tensor]]] = {}
+    masks: list[Masks] = []
     for clip in _batches(world, walker, settings, walks):
         steps = len(clip.x) * clip.steps
-        meter.add("clips", steps * WORK["record"])
+        meter.add("clips", steps * RECORD)
         guesses = _guesses(model, examiner, clip, chance, guessing)
-        meter.add("clips", steps * WORK["predict"])
+        meter.add("clips", steps * PREDICT)
         for name, guess in guesses.items():
-            rows.setdefault(name, _Errors()).add(clip, guess, examiner)
-            meter.add("clips", steps * WORK["score"])
-        for name, mask in ({"revisited": examiner.revisited(clip)} | examiner.masks(clip)).items():
-            masks.setdefault(name, []).append(mask.cpu())
-    every = {name: torch.cat(parts) for name, parts in masks.items()}
+            rows.setdefault(name, []).append(_errors(clip, guess, examiner))
+            meter.add("clips", steps * SCORE)
+        masks.append({"revisited": examiner.revisited(clip)} | examiner.masks(clip))
+    every = {name: mask.cpu() for name, mask in joined(masks).items()}
     seen = every.pop("revisited")
     revisited = {"revisited_fraction": seen.double().mean().item()}
-    summaries = {name: errors.summary(seen, every) | revisited for name, errors in rows.items()}
+    summaries = {name: _summary(joined(parts), seen, every) | revisited for name, parts in rows.items()}
     scores = {
         **summaries.pop("imagined"),
         **examiner.scores(),
@@ -174,7 +158,7 @@ def _guesses(
     memory, here = model.memorise(past.x, past.a)
     dream = model.imagine(memory, here, future.a)
     sampled = model.imagine(memory, here, future.a, chance)
-    places = examiner.true_places(clip), examiner.known_places(clip, _note(model, examiner, clip, dream))
+    places = examiner.places(clip, _note(model, examiner, clip, dream))
     return {
         "imagined": Guess(dream.frames, dream.retrieved),
         "sampled": Guess(sampled.frames, sampled.retrieved),

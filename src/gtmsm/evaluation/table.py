@@ -28,13 +28,6 @@ from gtmsm.evaluation.columns import (
 )
 from gtmsm.evaluation.metrics import CONVERGED, PSNR_CAP, converged
 
-LEFT_TO_THE_REPORT = {"psnr_frames", "retrieval_revisited_last16"}
-"""Columns that do not fit into a terminal of 80 characters."""
-
-STANDS_STILL = 5e-4
-"""An agent whose position is off by less, in widths of a room, has not moved."""
-
-
 OVER_IMAGES = ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16", "pose_r2")
 AMONG_OBSTACLES = (
     "psnr_unhindered", "psnr_revisited", "retrieval_revisited", "position_within_half_cell_memorised",
@@ -50,14 +43,13 @@ is shown beside them."""
 
 def scores_table(scores: Mapping[str, Any]) -> Table:
     """The scores of a model above those of its controls."""
-    left_out = LEFT_TO_THE_REPORT | ({"ssim"} if has_colours(scores) else set())
+    # What does not fit into a terminal of 80 characters is left to the report.
+    left_out = {"psnr_frames", "retrieval_revisited_last16"} | ({"ssim"} if has_colours(scores) else set())
     columns = [column for column in columns_of(scores) if column.key not in left_out]
-    table = _table("", columns, _caption(scores, {column.key for column in columns}))
+    table = narrow_table([""], _heads(columns), _caption(scores, {column.key for column in columns}))
     for name, row, values in rows(scores):
-        cells = [shown(values.get(column.key), column) for column in columns]
-        table.add_row(
-            Text(row.label), *cells, style="bold" if name == "imagined" else None, end_section=name == "imagined"
-        )
+        cells, first = [shown(values.get(column.key), column) for column in columns], name == "imagined"
+        table.add_row(Text(row.label), *cells, style="bold" if first else None, end_section=first)
     return table
 
 
@@ -100,7 +92,7 @@ def _compared(runs: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> Tab
     known = {column.key: column for column in (KNOWN_STEPS, *COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)}
     columns = [known[key] for key in keys]
     ceiling = replace(columns[0], label=columns[0].label.replace("PSNR", "VAE ceiling,"))
-    table = _table("run", [*columns, ceiling], _how_many_converged(runs))
+    table = narrow_table(["run"], _heads([*columns, ceiling]), _how_many_converged(runs))
     for name, scores in runs.items():
         cells = [shown(scores.get(column.key), column) for column in columns]
         table.add_row(_RunName(name), *cells, shown(of_control(scores, "vae_ceiling", ceiling.key), ceiling))
@@ -131,13 +123,19 @@ class _RunName:
         return next(fitting, folders[-1] if folders else self.path)
 
 
-def _table(names: str, columns: Sequence[Column], caption: str | None) -> Table:
-    """A name and numbers in each row, as close together as can be read: a terminal is narrow."""
+def narrow_table(words: Sequence[str], numbers: Sequence[str], caption: str | None = None) -> Table:
+    """Columns of words to the left, of numbers to the right, as close together as can be read: a terminal is narrow."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption=caption)
-    table.add_column(names, overflow="fold")
-    for column in columns:
-        table.add_column(column.label.replace(" ", "\n"), justify="right", no_wrap=True)
+    for name in words:
+        table.add_column(name, overflow="fold")
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
+
+
+def _heads(columns: Sequence[Column]) -> list[str]:
+    """Names of columns, a word in each line."""
+    return [column.label.replace(" ", "\n") for column in columns]
 
 
 def _caption(scores: Mapping[str, Any], keys: set[str]) -> str:
@@ -166,7 +164,7 @@ def _cells_found(scores: Mapping[str, Any]) -> str:
 
 def _only_turns(scores: Mapping[str, Any]) -> bool:
     """Whether the agent stood still all the time."""
-    return (scores.get("position_error_relative") or 0.0) < STANDS_STILL
+    return (scores.get("position_error_relative") or 0.0) < 5e-4  # widths of a room
 
 
 def _way_found(scores: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 from imageio_ffmpeg import get_ffmpeg_exe
@@ -15,12 +16,10 @@ from PIL import Image, ImageDraw, ImageFont
 from gtmsm.errors import InputError
 from gtmsm.files import replacing
 
+Clips: TypeAlias = Float[np.ndarray, "clips time channel height width"]
+Film: TypeAlias = Float[np.ndarray, "time _ _ _"] | UInt8[np.ndarray, "time _ _ 3"]
 SUFFIXES = (".mp4", ".gif")
-LETTERS = 24
-"""Pixels of the text in a film of the report, some 800 wide: it can then be read on a phone."""
 INK, PAPER = 230, 26
-ERROR_FULL_SCALE = 0.5
-"""The error drawn as white; pictures differ by less, so a scale of 1 would show little."""
 
 
 def require_video_name(path: Path) -> None:
@@ -46,11 +45,7 @@ def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3
 
 
 def side_by_side(
-    columns: Sequence[Float[np.ndarray, "time _ _ _"] | UInt8[np.ndarray, "time _ _ 3"]],
-    labels: Sequence[str],
-    scale: int,
-    captions: Sequence[str] | None = None,
-    letters: int = 0,
+    columns: Sequence[Film], labels: Sequence[str], scale: int, captions: Sequence[str] | None = None, letters: int = 0
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Set films in a row, a label above each and a caption per step below.
 
@@ -82,12 +77,7 @@ def side_by_side(
 
 
 def comparison(
-    truth: Float[np.ndarray, "clips time channel height width"],
-    imagined: Float[np.ndarray, "clips time channel height width"],
-    seen: Bool[np.ndarray, "clips time"],
-    tau: int,
-    scale: int,
-    maps: Sequence[UInt8[np.ndarray, "time side side 3"]] = (),
+    truth: Clips, imagined: Clips, seen: Bool[np.ndarray, "clips time"], tau: int, scale: int, maps: Sequence[Film] = ()
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Truth | imagined | error of each clip, with the step and whether its place was seen; two clips in a row.
 
@@ -96,13 +86,13 @@ def comparison(
     across = 1 if maps else min(2, len(truth))
     steps, clips = tau + truth.shape[1], []
     for i, (x, y, known) in enumerate(zip(truth, imagined, seen, strict=True)):
-        error = np.abs(x - y).mean(1, keepdims=True) / ERROR_FULL_SCALE
+        error = np.abs(x - y).mean(1, keepdims=True) / 0.5  # drawn as white: a scale of 1 would show little
         words = ["seen before" if k else "never seen" for k in known]
         captions = [f"step {tau + 1 + t} of {steps}: {word}" for t, word in enumerate(words)]
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
-        clip = side_by_side(columns, labels, scale, captions, LETTERS)
+        clip = side_by_side(columns, labels, scale, captions, letters=24)  # can be read on a phone
         clips.append(np.pad(clip, ((0, 0), (0, scale), (scale, scale), (0, 0)), constant_values=PAPER))
     if len(clips) % across:
         clips.append(np.full_like(clips[0], PAPER))
@@ -134,9 +124,7 @@ def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps
             raise OSError(f"ffmpeg could not write {path.name}: {complaints.read().decode(errors='replace').strip()}")
 
 
-def _enlarged(
-    film: Float[np.ndarray, "time channel height width"], scale: int
-) -> UInt8[np.ndarray, "time tall wide 3"]:
+def _enlarged(film: Float[np.ndarray, "time C h w"], scale: int) -> UInt8[np.ndarray, "time tall wide 3"]:
     """Every pixel as a square of `scale` pixels; grey as three equal channels."""
     pixels = (film.clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(scale, axis=1).repeat(scale, axis=2)

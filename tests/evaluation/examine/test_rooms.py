@@ -155,18 +155,17 @@ def test_true_poses_can_be_told_in_the_coordinates_of_a_model(metric: bool):
             model.motion.move *= torch.tensor([[3.0], [-3.0]])
             model.motion.turn *= -1
         walk = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
-        known = RoomsExaminer(world, TAU, metric).known_places(clip, walk)
+        _, known = RoomsExaminer(world, TAU, metric).places(clip, walk)
         torch.testing.assert_close(known, model.motion.place(walk), rtol=0, atol=1e-3)
 
 
 def test_true_poses_in_the_coordinates_of_a_model_that_is_often_wrong_are_not_blown_up():
     """The inverse of the map onto the truth would stretch them by 1 / R²; the map onto the model does not."""
     _, world, clip = a_walk(n=40, steps=60)
-    examiner = RoomsExaminer(world, TAU)
-    true = examiner.true_places(clip)
+    true, _ = RoomsExaminer(world, TAU, True).places(clip, clip.true_pose)
     noise = true[..., :2].std() * torch.randn(true[..., :2].shape, generator=seeded(8))
     walk = torch.cat([true[..., :2] + noise, clip.true_pose[..., 2:] - clip.true_start[:, None, 2:]], -1)
-    known = examiner.known_places(clip, walk)
+    _, known = RoomsExaminer(world, TAU).places(clip, walk)
     assert known[..., :2].std() == pytest.approx(true[..., :2].std().item(), rel=0.1)
     off = (walk - known[..., :3])[..., :2].flatten(0, 1).double()
     torch.testing.assert_close(
@@ -176,7 +175,7 @@ def test_true_poses_in_the_coordinates_of_a_model_that_is_often_wrong_are_not_bl
 
 def test_true_places_are_seen_from_the_start():
     _, world, clip = a_walk()
-    places = RoomsExaminer(world, TAU, True).true_places(clip)
+    places, _ = RoomsExaminer(world, TAU, True).places(clip, clip.true_pose)
     heading = clip.true_pose[..., 2] - clip.true_start[:, None, 2]
     torch.testing.assert_close(places[..., 2:], torch.stack([heading.cos(), heading.sin()], -1), rtol=0, atol=1e-5)
     far = (clip.true_pose - clip.true_start[:, None])[..., :2].norm(dim=-1)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from gtmsm.evaluation.calibration import reliability
-from gtmsm.evaluation.report import landmark_plots, landmarks
+from gtmsm.evaluation.metrics import reliability
+from gtmsm.evaluation.report import landmark_plots, sections
 from gtmsm.evaluation.report.figure_style import svg
 
 STEPS = 300
@@ -42,12 +42,12 @@ def scores(rooms: bool = False) -> dict[str, Any]:
 
 
 def test_a_model_without_landmarks_has_no_section():
-    assert landmarks.sections({"psnr_pooled": 20.0}) == ()
+    assert sections.landmarks({"psnr_pooled": 20.0}) == ()
 
 
 @pytest.mark.parametrize("rooms", [False, True])
 def test_a_model_with_landmarks_has_its_figures_and_its_numbers_in_words(rooms: bool):
-    page = "".join(landmarks.sections({"landmarks": scores(rooms)}))
+    page = "".join(sections.landmarks({"landmarks": scores(rooms)}))
     assert re.findall(r'role="img" aria-label="([^"]+)"', page) == ["landmarks over time", "localisation"]
     assert "no slip 90.0%, 95.0% and 20.0%; 5% slip 90.0%, 95.0% and 20.0%" in page
     assert ("bumps, no slip 90.0%, 95.0% and 20.0%" in page) == rooms

@@ -1,6 +1,7 @@
 """What scoring needs to know of a kind of world, and what is the same in all of them."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,11 +19,9 @@ from gtmsm.worlds.slip import SlipConfig, Slipping, slipping, unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
-EXAMPLES = 4
-"""Clips kept for people."""
-
 Walked: TypeAlias = Float[Tensor, "batch time S"]
 """Poses of a model, from the start of each walk."""
+Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
 FrameErrors: TypeAlias = dict[str, Float[Tensor, "batch future"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
@@ -80,12 +79,8 @@ class Examiner(ABC):
         return same.gather(2, retrieved.long()[..., None])[..., 0]
 
     @abstractmethod
-    def true_places(self, clip: Clip) -> Float[Tensor, "batch time P"]:
-        """Where the agent was, in coordinates in which near is similar."""
-
-    @abstractmethod
-    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time P"]:
-        """The same in the coordinates of a model, which believes to have walked `walk`."""
+    def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
+        """Where the agent was, in coordinates in which near is similar: the world's, and those of a model's `walk`."""
 
     def move_in(self, generator: torch.Generator) -> None:
         """Put new agents anywhere into the places where agents are now."""
@@ -133,28 +128,23 @@ class Examiner(ABC):
         """Add a batch of walks to `scores`, the first few also to `gallery`; `reckoned`: poses by actions alone."""
         self._add(clip, walk, reckoned)
         if not self._examples:
-            some = slice(EXAMPLES)
+            some = slice(4)
             parts = {
                 "truth": clip.x[:, self.tau :],
                 "imagined": imagined,
                 "true_pose": clip.true_pose,
                 "seen": self.revisited(clip),
-                "inferred_pose": self._shown(clip, walk),
             }
             self._examples = {name: part[some].cpu().numpy() for name, part in parts.items()}
-            self._examples |= self._scenes(clip[some])
+            self._examples |= self._scenes(clip[some], walk[some])
 
     @abstractmethod
     def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         """Keep what `scores` needs."""
 
     @abstractmethod
-    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time D"]:
-        """Inferred poses as the gallery has them."""
-
-    @abstractmethod
-    def _scenes(self, clip: Clip) -> dict[str, Any]:
-        """More of the first few clips, for the gallery."""
+    def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
+        """More of the first few clips, for the gallery: inferred poses, and what is particular to the world."""
 
     @abstractmethod
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch D"]:
@@ -176,3 +166,8 @@ class Examiner(ABC):
 def from_start(start: Float[Tensor, "n D"], pose: Float[Tensor, "n time D"]) -> Float[Tensor, "n time D"]:
     """Poses as they lie from a start."""
     return space_of(pose.shape[-1]).displacement(start[:, None], pose)
+
+
+def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """Tensors by name of one batch after the other, as one of each name."""
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

@@ -10,7 +10,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Walked
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
@@ -18,13 +18,8 @@ from gtmsm.worlds.image_map import draw_windows, hatched
 from gtmsm.worlds.image_walk import MOVES, ImageWalk
 from gtmsm.worlds.world import World
 
-HALF_A_CELL = 0.5
-"""A position this near to the true cell is in it."""
 ZOOM = 8
 """Pixels of a map per pixel of an image."""
-IN_A_STRIP = 8
-LATE = 208
-"""Predicted step at which the paper's second strip begins (t = 464)."""
 
 
 class ImageWalkExaminer(Examiner):
@@ -60,13 +55,9 @@ class ImageWalkExaminer(Examiner):
         """The very same cell."""
         return (past[:, None] == now[:, :, None]).all(-1)
 
-    def true_places(self, clip: Clip) -> Float[Tensor, "batch time 2"]:
-        """Cells."""
-        return clip.true_pose
-
-    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 2"]:
+    def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
         """Cells: places as good as any that the model may find."""
-        return clip.true_pose
+        return clip.true_pose, clip.true_pose
 
     def _move_in(self, generator: torch.Generator) -> None:
         """Any free cell is as likely as any other."""
@@ -82,7 +73,7 @@ class ImageWalkExaminer(Examiner):
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
         """Within half a cell; that is also all a model can claim, whose own units may be any."""
-        return errors["position_error"] <= HALF_A_CELL
+        return errors["position_error"] <= 0.5
 
     def masks(self, clip: Clip) -> Masks:
         """Where steps can fail: steps at memorised cells before any predicted one failed, which nobody can know."""
@@ -105,10 +96,7 @@ class ImageWalkExaminer(Examiner):
         parts = (clip.true_pose, clip.true_start[:, None], walk, by_actions, self.unhindered(clip))
         self._noted.append(tuple(part.cpu() for part in parts))
 
-    def _shown(self, clip: Clip, walk: Walked) -> Walked:
-        return walk
-
-    def _scenes(self, clip: Clip) -> dict[str, Any]:
+    def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
         world, last = self.world, clip.true_pose[:, self.tau - 1]
         pictures, solid = world.picture()[: len(last)], world.solid[: len(last)]
         framed = [
@@ -116,6 +104,7 @@ class ImageWalkExaminer(Examiner):
             for picture, cell, taken in zip(pictures, last.long(), solid, strict=True)
         ]
         return {
+            "inferred_pose": walk.cpu().numpy(),
             "images": pictures.cpu().numpy(),
             "view_corner": world.config.corner(last).cpu().numpy(),
             "solid": solid.cpu().numpy(),
@@ -189,8 +178,8 @@ class ImageWalkExaminer(Examiner):
 
 def strips(tau: int, future: int) -> tuple[tuple[int, int], tuple[int, int]]:
     """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
-    count = min(IN_A_STRIP, future)
-    late = tau + min(LATE, future - count + 1)
+    count = min(8, future)
+    late = tau + min(208, future - count + 1)
     return (tau + 1, tau + count), (late, late + count - 1)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, FrameErrors, Masks, Walked, from_start
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, FrameErrors, Masks, Placed, Walked, from_start, joined
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
@@ -73,15 +73,12 @@ class RoomsExaminer(Examiner):
         step = now[:, :, None] - past[:, None]
         return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
-    def true_places(self, clip: Clip) -> Float[Tensor, "batch time 4"]:
-        """x, y, cos and sin, in the start's frame."""
-        return SPACE.place(from_start(clip.true_start, clip.true_pose))
-
-    def known_places(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 4"]:
-        """True poses as the model would have them: by the least-squares map of true positions onto the model's."""
+    def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
+        """x, y, cos and sin from the start; the model's by the least-squares map of true positions onto its own."""
         _, into_model, sign = self._fitted(clip, walk)
         pose = from_start(clip.true_start, clip.true_pose)
-        return SPACE.place(torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1))
+        known = torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1)
+        return SPACE.place(pose), SPACE.place(known)
 
     def _move_in(self, generator: torch.Generator) -> None:
         """At rest on free spots, facing anywhere."""
@@ -155,12 +152,10 @@ class RoomsExaminer(Examiner):
         errors = self.errors(self.in_world(walk), from_start(clip.true_start, clip.true_pose))
         self._errors.append({name: error.cpu() for name, error in errors.items()})
 
-    def _shown(self, clip: Clip, walk: Walked) -> Float[Tensor, "batch time 3"]:
-        """In the world's frame."""
-        return SPACE.step(clip.true_start[:, None], self.in_world(walk))
-
-    def _scenes(self, clip: Clip) -> dict[str, Any]:
-        return {"maps": tuple(self.world.map(place) for place in self.world.where[: len(clip.x)].tolist())}
+    def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
+        poses = SPACE.step(clip.true_start[:, None], self.in_world(walk))
+        maps = tuple(self.world.map(place) for place in self.world.where[: len(clip.x)].tolist())
+        return {"inferred_pose": poses.cpu().numpy(), "maps": maps}
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 3"]:
         """In the start's frame."""
@@ -170,7 +165,7 @@ class RoomsExaminer(Examiner):
 
     def scores(self) -> dict[str, Any]:
         """Errors of heading and position, at the end and at every step."""
-        curves = {name: torch.cat([part[name] for part in self._errors]) for name in self._errors[0]}
+        curves = joined(self._errors)
         return {name: float(error[:, -1].mean()) for name, error in curves.items()} | {
             f"{name}_by_step": error.mean(0).tolist() for name, error in curves.items()
         }

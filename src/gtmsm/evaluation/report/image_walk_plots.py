@@ -12,11 +12,6 @@ from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.evaluation.report.figure_style import ACTIONS, BLUE, GREY, INK, PLACES, RED, STYLE, new_figure
 from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 
-ON_THE_MAP = 48
-"""Steps of a path drawn on the map, the last that were memorised: more would cover each other."""
-ASIDE = 0.07
-"""Cells by which paths are drawn beside each other, so that none hides another."""
-
 
 @mpl.rc_context(STYLE)
 def positions(gallery: ImageGallery, clip: int) -> Figure:
@@ -50,11 +45,11 @@ def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
     )
     figure = new_figure(6.6)
     place, *over_time = figure.subplots(3, 1, height_ratios=(2.4, 1, 1))
-    first = max(0, tau - ON_THE_MAP)
+    first = max(0, tau - 48)  # more would cover each other
     _draw_cells(place, way.solid[clip], f"steps {first + 1}–{tau}, memorised")
     steps = np.arange(1, len(true) + 1)
     for i, (label, path, colour, dash, width) in enumerate(lines):
-        row, column = path[first:tau].T + ASIDE * (i - 1)
+        row, column = path[first:tau].T + 0.07 * (i - 1)  # beside each other, so that none hides another
         place.plot(column, row, ls=dash, color=colour, lw=width, label=label)
         place.plot(column[-1:], row[-1:], "o", color=colour, ms=6)
         for part, axes in enumerate(over_time):

@@ -1,6 +1,7 @@
 """An agent on its map, step by step."""
 
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -10,21 +11,19 @@ from torch import Tensor
 
 from gtmsm.worlds.floor_map import OUTSIDE, SHARP, Colour, FloorMap
 
+Walk: TypeAlias = Float[Tensor, "time 3"]
 TRUE: Colour = (213, 94, 58)
 INFERRED: Colour = (47, 134, 209)
 """As figures have them: red is where the agent is, blue where the model thinks it is."""
 
 
 def film_map(
-    floor: FloorMap,
-    true_pose: Float[Tensor, "time 3"],
-    tau: int,
-    size: int,
-    inferred_pose: Float[Tensor, "time 3"] | None = None,
-    trail: bool = False,
+    floor: FloorMap, true_pose: Walk, tau: int, size: int, inferred_pose: Walk | None = None, trail: bool = False
 ) -> UInt8[np.ndarray, "future size size 3"]:
     """The steps after tau: a dot at every memorised place, the true pose, a smaller inferred one on top of it."""
-    floor = _resized(floor, size)
+    # Hundreds of small maps are drawn faster.
+    picture = floor.image.resize((SHARP * size, SHARP * size), Image.Resampling.BOX)
+    floor = replace(floor, image=picture, scale=floor.scale * SHARP * size / floor.image.width)
     side = floor.image.width / floor.scale  # places differ in size; what is drawn on them should not
     floor = floor.dots(true_pose[:tau], radius=0.009 * side)
     frames = []
@@ -48,23 +47,12 @@ def bounds_of(floor: FloorMap) -> tuple[float, float, float, float]:
     """The same of what is drawn on a map, without the paper around it."""
     drawn = (np.asarray(floor.image) != np.array(OUTSIDE)).any(-1)
     (top, bottom), (left, right) = (np.flatnonzero(drawn.any(axis))[[0, -1]] for axis in (1, 0))
-    x, y = floor.corner
-    height = floor.image.height - 1
-    return (
-        x + float(left) / floor.scale,
-        x + float(right) / floor.scale,
-        y + float(height - bottom) / floor.scale,
-        y + float(height - top) / floor.scale,
-    )
+    (x, y), height = floor.corner, floor.image.height - 1
+    west, east = (x + float(pixel) / floor.scale for pixel in (left, right))
+    south, north = (y + float(height - pixel) / floor.scale for pixel in (bottom, top))
+    return west, east, south, north
 
 
-def tensor_of(poses: Float[np.ndarray, "time 3"]) -> Float[Tensor, "time 3"]:
+def tensor_of(poses: Float[np.ndarray, "time 3"]) -> Walk:
     """Poses as maps want them."""
     return torch.from_numpy(np.ascontiguousarray(poses, dtype=np.float32))
-
-
-def _resized(floor: FloorMap, size: int) -> FloorMap:
-    """The same map as a picture of another size: hundreds of small ones are drawn faster."""
-    side = SHARP * size
-    picture = floor.image.resize((side, side), Image.Resampling.BOX)
-    return replace(floor, image=picture, scale=floor.scale * side / floor.image.width)

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from gtmsm.evaluation.columns import Column, shown
-from gtmsm.evaluation.report.page_style import CSS
 from gtmsm.evaluation.video import write_video
 
 
@@ -30,11 +30,12 @@ class Card:
 
 def whole_page(title: str, lead: str, sections: Iterable[str]) -> str:
     """A document; the title and the lead are text, the sections HTML."""
+    css = files(__package__).joinpath("page.css").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{CSS}</style></head>\n"
+        f"<title>{escape(title)}</title><style>{css}</style></head>\n"
         f'<body><main><header><p class="kicker">gtmsm report</p><h1>{escape(title)}</h1>'
         f'<p class="lead">{escape(lead)}</p></header>{"".join(sections)}</main></body></html>\n'
     )

@@ -15,8 +15,6 @@ from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.report.figure_style import INK, LINES, RED, SKY, STYLE, new_figure
 
 FRAMES_IN_A_LINE = 8
-READ_FROM_MEMORY = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
-"""Rows whose retrieval is drawn: copies read the same entries, and would hide these."""
 
 
 @mpl.rc_context(STYLE)
@@ -28,7 +26,9 @@ def horizon(scores: Mapping[str, Any]) -> Figure:
     _curves(axes[0], scores, "psnr_by_step")
     axes[0].set_ylabel("PSNR (dB)")
     if panels > 1:
-        _curves(axes[1], scores, "retrieval_by_step", READ_FROM_MEMORY, (-0.03, 1.06))
+        # Copies read the same entries, and would hide these.
+        read_from_memory = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
+        _curves(axes[1], scores, "retrieval_by_step", read_from_memory, (-0.03, 1.06))
         axes[1].set_ylabel("right place retrieved")
         axes[1].yaxis.set_major_formatter(PercentFormatter(1, 0))
     axes[-1].set_xlabel("steps predicted")
@@ -105,17 +105,13 @@ def pixels(frame: Float[np.ndarray, "C h w"]) -> Float[np.ndarray, "h w 3"]:
 
 
 def _curves(
-    axes: Axes,
-    scores: Mapping[str, Any],
-    key: str,
-    only: Sequence[str] | None = None,
-    limits: tuple[float, float] | None = None,
+    axes: Axes, scores: Mapping[str, Any], key: str, only: Sequence[str] = (), limits: tuple[float, float] | None = None
 ) -> None:
     """One line per row of the scores that has this key."""
     curves = {
         name: (row.label, np.array(values[key], dtype=float))  # None becomes NaN, a gap in the line
         for name, row, values in rows(scores)
-        if (only is None or name in only) and any(value is not None for value in values.get(key) or [])
+        if (not only or name in only) and any(value is not None for value in values.get(key) or [])
     }
     for name, (label, curve) in reversed(curves.items()):
         colour, dash = LINES.get(name, (SKY, "-."))

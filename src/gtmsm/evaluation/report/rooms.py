@@ -181,11 +181,9 @@ def _cells(true: np.ndarray, learned: np.ndarray) -> list[str]:
 
 def _maps(gallery: RoomsGallery) -> str:
     """The places of the clips, from above."""
-    way = (
-        "The agents stand at the red circle and turn."
-        if stands_still(gallery)
-        else "Dark: the way that was memorised; red: the way to predict, which ends at the circle."
-    )
+    way = "Dark: the way that was memorised; red: the way to predict, which ends at the circle."
+    if stands_still(gallery):
+        way = "The agents stand at the red circle and turn."
     return page.section(
         "The places",
         f'<div class="smooth">{svg(rooms_plots.maps(gallery), "maps")}</div>',

@@ -21,7 +21,6 @@ SHOWN_TURNING, SHOWN_WALKING = 38, 297
 """The steps of the paper's fig:labyrinth, a and b."""
 DARK = "#16191d"
 """Dots on a map, which is bright on dark pages too."""
-MAPS = 4
 
 
 def stands_still(gallery: RoomsGallery) -> bool:
@@ -113,7 +112,7 @@ def errors(scores: Mapping[str, Any], tau: int) -> Figure:
 @mpl.rc_context(STYLE)
 def maps(gallery: RoomsGallery) -> Figure:
     """The place of each clip with the whole true path."""
-    count = min(MAPS, len(gallery.maps))
+    count = min(4, len(gallery.maps))
     figure = new_figure(2.4 * -(-count // 2))
     panels = figure.subplots(-(-count // 2), 2, squeeze=False).flatten()
     for axes in panels[count:]:

@@ -1,4 +1,4 @@
-"""Sections of a report that worlds share."""
+"""Sections of a report that worlds share; what it says of landmarks is the same in all of them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -7,11 +7,9 @@ import numpy as np
 from jaxtyping import UInt8
 
 from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.report import page, plots
+from gtmsm.evaluation.report import landmark_plots, page, plots
 from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.video import comparison
-
-CLIPS_IN_STRIPS = 3
 
 
 def film(
@@ -32,7 +30,7 @@ def frames(gallery: Gallery, unseen: str) -> str:
     """True above imagined frames; `unseen` says what red steps are."""
     if not gallery.strips:
         return ""
-    clips = range(min(CLIPS_IN_STRIPS, len(gallery.truth)))
+    clips = range(min(3, len(gallery.truth)))
     figures = (svg(plots.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
     caption = f'Steps of the clip are above the frames; <b class="unseen">red</b> steps are {unseen}.'
     return page.section("Frame by frame", page.halves(*figures), caption)
@@ -48,3 +46,54 @@ def known_fraction(scores: Mapping[str, Any], where: str) -> str:
     """How much of the future could be known, in words."""
     known = scores.get("revisited_fraction")
     return "" if known is None else f"{100 * known:.0f}% of the predicted steps are {where}."
+
+
+def landmarks(scores: Mapping[str, Any]) -> tuple[str, ...]:
+    """Long walks, unknown starts and single looks; nothing where a model has no landmarks."""
+    found = scores.get("landmarks")
+    return (_long_walks(found), _localisation(found)) if found else ()
+
+
+def _long_walks(landmarks: Mapping[str, Any]) -> str:
+    """Errors over long walks."""
+    steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
+    told = []
+    for name, _, walks in landmark_plots.kinds(landmarks):
+        ways = ("landmarks", "loops_closed", "dead_reckoning")
+        told.append("{} {}, {} and {}".format(name, *(_percent(walks.get(way, {}).get("within")) for way in ways)))
+    return page.section(
+        "Landmarks: knowing where you are over a long walk",
+        svg(landmark_plots.long_walks(landmarks), "landmarks over time"),
+        f"Means over {landmarks['walks']} walks of {steps} steps from a known start. A slip is an action that is done "
+        "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dotted: and by "
+        "what is recognised later, once loops are closed; dashed: by the actions alone. "
+        f"Fraction of steps {landmarks['right']}, in this order: "
+        f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",
+    )
+
+
+def _localisation(landmarks: Mapping[str, Any]) -> str:
+    """Unknown starts and single looks, with the numbers in words."""
+    lost, looks = landmarks["unknown_start"], landmarks["localise"]
+    steps = len(lost["within_by_step"])
+    error = looks["reliability"]["expected_calibration_error"]
+    return page.section(
+        "Landmarks: put anywhere, and shown a single picture",
+        svg(landmark_plots.localisation(landmarks), "localisation"),
+        f"Above: agents put anywhere into a place of which {landmarks['memorised']} steps were memorised. After "
+        f"{steps} steps {_percent(lost['within'])} know where they are, of those then at a memorised place "
+        f"{_percent(lost['within_at_memorised'])}; {_percent(lost['within_on_own_map'])} of these are where their own "
+        "map has it: what lies between the two are errors of the map. Below: single pictures. At places that were "
+        "visited the first guess "
+        f"is right for {_percent(looks['top1_visited'])} of {looks['visited']}, and for "
+        f"{_percent(looks['top1_visited_on_own_map'])} if errors of the map itself are not counted; "
+        f"{_percent(looks['false_known'])} of {looks['foreign']} pictures of other places are taken for known. Is a "
+        "guess right, as it lies from what was recognised, as often as the model says? On the dashed line it is; below "
+        f"it the model is too sure of itself. On average it is off by {_percent(error)} (expected calibration error, "
+        f"over visited, unvisited and foreign pictures); hollow dots stand for fewer than {landmark_plots.FEW}.",
+    )
+
+
+def _percent(fraction: float | None) -> str:
+    """A fraction in percent; a dash where there is none."""
+    return "–" if fraction is None else f"{100 * fraction:.1f}%"

@@ -7,7 +7,8 @@ from typing import Any
 
 from gtmsm.evaluation.columns import columns_of, rows, shown
 from gtmsm.evaluation.gallery import Gallery, ImageGallery, RoomsGallery
-from gtmsm.evaluation.report import image_walk, landmarks, page, rooms
+from gtmsm.evaluation.report import image_walk, page, rooms
+from gtmsm.evaluation.report.sections import landmarks
 from gtmsm.files import write_atomically
 
 PAGES: dict[type[Gallery], Any] = {ImageGallery: image_walk, RoomsGallery: rooms}
@@ -29,7 +30,7 @@ def write_report(path: Path, scores: Mapping[str, Any], gallery: Gallery, title:
     world = PAGES[type(gallery)]
     sections = (
         *world.page_sections(scores, gallery),
-        *landmarks.sections(scores),
+        *landmarks(scores),
         _table(scores),
         page.points("How to read this", (*world.reading(scores), *READING)),
         page.facts("Protocol", scores.get("protocol") or {}),

@@ -5,7 +5,7 @@ import json
 import pytest
 import torch
 
-from gtmsm.evaluation.calibration import reliability
+from gtmsm.evaluation.metrics import reliability
 
 
 def test_what_comes_true_as_often_as_was_said_is_perfectly_calibrated():

@@ -5,6 +5,8 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -78,7 +80,7 @@ def _run_verb(words: list[str]) -> int:
         return 0
     if words[0] not in VERBS:
         raise InputError(f'unknown verb "{words[0]}"; {did_you_mean(words[0], VERBS)}')
-    verb: Callable[[list[str]], int] = globals()[f"_{words[0]}"]
+    verb: Callable[[list[str]], int] = globals().get(f"_{words[0]}") or partial(_answer, words[0])
     return verb(words[1:])
 
 
@@ -172,12 +174,12 @@ def _train(words: list[str]) -> int:
     if flags.resume:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
-        if (run := Run.open(flags.run)).preset != preset:
-            raise InputError(
-                f"{flags.run} is a run of {run.preset}: gtmsm train {run.preset} --run {flags.run} --resume"
-            )
-        return _finish(*resume(run, flags.experiment, fabric, console), fabric, console, flags.evaluate)
-    done = begin(preset, flags.experiment, flags.run, fabric, console)
+        run, again = Run.open(flags.run), f"--run {flags.run} --resume"
+        if run.preset != preset:
+            raise InputError(f"{flags.run} is a run of {run.preset}: gtmsm train {run.preset} {again}")
+        done = resume(run, flags.experiment, fabric, console)
+    else:
+        done = begin(preset, flags.experiment, flags.run, fabric, console)
     return _finish(*done, fabric, console, flags.evaluate)
 
 
@@ -255,14 +257,6 @@ class ImagineFlags:
     """Where to compute."""
 
 
-def _imagine(words: list[str]) -> int:
-    flags = parse(ImagineFlags, words, "gtmsm imagine")
-    from gtmsm.film import film_imagination
-    from gtmsm.training.engine import choose_device
-
-    return _tell(film_imagination(**_opened(flags) | {"device": choose_device(flags.device)}))
-
-
 @dataclass(frozen=True)
 class RecordFlags:
     """Write a walk through a held-out place of the run's world as a clip file, for gtmsm localise."""
@@ -279,13 +273,6 @@ class RecordFlags:
     """The run's images, where they have moved, or others."""
     pictures: Path | None = None
     """Folder for a few single frames to ask about: of this place, when the walk comes by again, and of another."""
-
-
-def _record(words: list[str]) -> int:
-    flags = parse(RecordFlags, words, "gtmsm record")
-    from gtmsm.find import record_walk
-
-    return _tell(record_walk(**_opened(flags)))
 
 
 @dataclass(frozen=True)
@@ -306,24 +293,22 @@ class LocaliseFlags:
     """Where to compute."""
 
 
-def _localise(words: list[str]) -> int:
-    flags = parse(LocaliseFlags, words, "gtmsm localise")
-    from gtmsm.find import find_picture
+ANSWERS: dict[str, tuple[type, str, str]] = {
+    "imagine": (ImagineFlags, "gtmsm.film", "film_imagination"),
+    "record": (RecordFlags, "gtmsm.find", "record_walk"),
+    "localise": (LocaliseFlags, "gtmsm.find", "find_picture"),
+}
+"""Verbs whose flags are the arguments of a function that returns what to say: its module and name."""
+
+
+def _answer(verb: str, words: list[str]) -> int:
+    kind, module, name = ANSWERS[verb]
+    given = dict(vars(parse(kind, words, f"gtmsm {verb}")))
+    from gtmsm.run import Run
     from gtmsm.training.engine import choose_device
 
-    return _tell(find_picture(**_opened(flags) | {"device": choose_device(flags.device)}))
-
-
-def _opened(flags: Any) -> dict[str, Any]:
-    """Flags as arguments by name, the run folder opened."""
-    from gtmsm.run import Run
-
-    return vars(flags) | {"run": Run.open(flags.run)}
-
-
-def _tell(lines: str) -> int:
-    """Print what a verb has to say."""
-    Console().print(lines, soft_wrap=True, highlight=False)
+    given |= {"run": Run.open(given["run"])} | ({"device": choose_device(given["device"])} if "device" in given else {})
+    Console().print(getattr(import_module(module), name)(**given), soft_wrap=True, highlight=False)
     return 0
 
 

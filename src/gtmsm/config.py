@@ -63,7 +63,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return by_path
 
 
-def changed(settings: T | type[T], changes: Mapping[str, Any]) -> T:
+def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
     """A config (or the defaults of its class) with other values, by dotted names: {"training.optimiser": {"batch": 8}}.
 
     All changes are made at once, so that only the result has to make sense.
@@ -77,7 +77,7 @@ def changed(settings: T | type[T], changes: Mapping[str, Any]) -> T:
         else:
             own[name] = value
     own |= {name: changed(getattr(settings, name), part) for name, part in inner.items()}
-    return settings(**own) if isinstance(settings, type) else replace(settings, **own)  # type: ignore[type-var]
+    return settings(**own) if isinstance(settings, type) else replace(settings, **own)
 
 
 def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:

@@ -53,16 +53,10 @@ class Experiment:
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
         require_seed(self.seed)
-        neighbours, tau = self.model.recall.neighbours, self.training.curriculum.tau
-        require(
-            neighbours <= tau, f"neighbours is {neighbours} but tau is {tau}; memory would hold fewer than K entries"
-        )
-        require(
-            neighbours <= self.evaluation.tau,
-            f"neighbours is {neighbours} but evaluation.tau is {self.evaluation.tau}; memory would be too small",
-        )
-        objective, training = self.training.objective, self.training
-        form = self.model.landmark.form
+        objective, training, form = self.training.objective, self.training, self.model.landmark.form
+        k, tau, scored = self.model.recall.neighbours, training.curriculum.tau, self.evaluation.tau
+        require(k <= tau, f"neighbours is {k} but tau is {tau}; memory would hold fewer than K entries")
+        require(k <= scored, f"neighbours is {k} but evaluation.tau is {scored}; memory would be too small")
         require(
             form != "paper" or objective.poses_from_bound,
             "the paper's form of landmarks learns from the bound alone: give --poses-from-bound",
@@ -71,9 +65,8 @@ class Experiment:
             form == "off" or training.optimiser.batch >= 2,
             "batch is 1, but what is strange is learned from another walk of the batch; give at least 2",
         )
-        require(
-            not objective.recognition_only or form != "off", "recognition_only needs landmarks: give a form of them"
-        )
+        fits = form != "off" or not objective.recognition_only
+        require(fits, "recognition_only needs landmarks: give a form of them")
         shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))
         require(
             not objective.displacement or objective.displacement_after < shortest,
@@ -169,11 +162,8 @@ class RoomsExperiment(Experiment):
             metric or self.model.recall.choice == "nearest",
             "choice is visible, which asks for poses in units of a wall's height: that needs --displacement above 0",
         )
-        view = self.model.recall.field_of_view
-        require(
-            view == self.world.field_of_view,
-            f"model.recall.field_of_view is {view} but the world's is {self.world.field_of_view}; give the same",
-        )
+        view, true = self.model.recall.field_of_view, self.world.field_of_view
+        require(view == true, f"model.recall.field_of_view is {view} but the world's is {true}; give the same")
 
 
 def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
@@ -205,10 +195,8 @@ class Setting(ABC):
     hashed: str = "sha256"
     """What the fingerprint of its places is."""
 
-    @property
-    @abstractmethod
-    def test_world(self) -> World:
-        """Places that no model was trained on."""
+    test_world: World
+    """Places that no model was trained on."""
 
     @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
@@ -240,15 +228,10 @@ class ImageWalkSetting(Setting):
         self.experiment, self.device = experiment, device
         self.places = Places(images.name, images.fingerprint, len(images.train), len(images.test))
         self.walker = PoissonWalker(experiment.walker)
-        self.train_world, self._test_world = (
+        self.train_world, self.test_world = (
             slipping(ImageWalk(part.to(device), experiment.world), slip)
             for part, slip in ((images.train, experiment.slip), (images.test, experiment.test_slip))
         )
-
-    @property
-    def test_world(self) -> World:
-        """Images that no model was trained on."""
-        return self._test_world
 
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """Walks made on the spot; with the truth only where it is learned from."""
@@ -264,23 +247,21 @@ class RoomsSetting(Setting):
 
     def __init__(self, experiment: RoomsExperiment, device: torch.device) -> None:
         self.experiment: RoomsExperiment = experiment
-        self.device = device
-        self.world = experiment.world
+        self.device, self.world = device, experiment.world
         textures = load_textures(self.world.textures)
         name = f"{self.world.plan} with {textures.name} textures"
         self.places = Places(name, textures.fingerprint, self.world.train_places, self.world.test_places)
         self.walker = experiment.walker.build()
 
     @cached_property
-    def test_world(self) -> World:
+    def test_world(self) -> World:  # type: ignore[override]
         """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
         return self._draw(self.world.test_places, seeds_of(0)[1], self.experiment.test_slip)
 
     @cached_property
     def pool(self) -> Windows:
         """Clips to train on, the same for every process and after a resume."""
-        seed = seeds_of(self.experiment.seed)[0]
-        settings = self.experiment.pool
+        seed, settings = seeds_of(self.experiment.seed)[0], self.experiment.pool
         _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
         world = self._draw(self.world.train_places, seed, self.experiment.slip)
         generator = torch.Generator(self.device).manual_seed(seed)
@@ -301,10 +282,8 @@ def _require_memory(needed: int, device: torch.device) -> None:
         free = torch.cuda.mem_get_info(device)[0]
     else:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    require(
-        needed < free,
-        f"the pool of clips needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free; give fewer --pool.clips",
-    )
+    sizes = f"needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free"
+    require(needed < free, f"the pool of clips {sizes}; give fewer --pool.clips")
 
 
 def set_up(

@@ -1,10 +1,11 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import yaml
@@ -15,15 +16,7 @@ from gtmsm.config import as_plain, flat, read_config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
-from gtmsm.experiments import (
-    Experiment,
-    ImageWalkExperiment,
-    Places,
-    RoomsExperiment,
-    Setting,
-    in_other_places,
-    set_up,
-)
+from gtmsm.experiments import ImageWalkExperiment, Places, RoomsExperiment, Setting, in_other_places, set_up
 from gtmsm.files import require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
@@ -35,11 +28,10 @@ from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.images import BUILTIN
 
+AnyExperiment: TypeAlias = ImageWalkExperiment | RoomsExperiment
 CONFIG = "config.yaml"
 SCORES = "scores.json"
 REPORT = "report.html"
-RETIRED = (("training", "optimiser", "compiled"),)
-"""Settings in the configs of older runs that never changed what was learned, and are none any more."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +40,7 @@ class Run:
 
     folder: Path
     preset: str
-    experiment: ImageWalkExperiment | RoomsExperiment
+    experiment: AnyExperiment
     places: Places
     """What it was trained on."""
 
@@ -87,7 +79,8 @@ class Run:
         if plain["preset"] not in PRESETS:
             raise InputError(f'{path}: unknown preset "{plain["preset"]}"; {did_you_mean(plain["preset"], PRESETS)}')
         kind = type(PRESETS[plain["preset"]][1])
-        _drop_retired(plain["experiment"])
+        with suppress(TypeError, KeyError):  # version 0.1 had it, and it never changed what was learned
+            del plain["experiment"]["training"]["optimiser"]["compiled"]
         experiment = read_config(kind, plain["experiment"], str(path))
         return cls(folder, plain["preset"], experiment, Places(**plain["places"]))
 
@@ -135,19 +128,14 @@ class Run:
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
-        write_report(
-            folder / REPORT,
-            result.scores,
-            result.gallery,
-            title=f"{self.preset}: {scored.name}",
-            about={
-                "run": self.folder.name,
-                "trained on": f"{trained.train} {noun} of {trained.name}",
-                "scored on": f"{scored.test} held-out {noun} of {scored.name}",
-                "updates": str(self.experiment.training.updates),
-                "seed": str(self.experiment.seed),
-            },
-        )
+        about = {
+            "run": self.folder.name,
+            "trained on": f"{trained.train} {noun} of {trained.name}",
+            "scored on": f"{scored.test} held-out {noun} of {scored.name}",
+            "updates": str(self.experiment.training.updates),
+            "seed": str(self.experiment.seed),
+        }
+        write_report(folder / REPORT, result.scores, result.gallery, f"{self.preset}: {scored.name}", about)
         return result.scores
 
     @property
@@ -163,19 +151,12 @@ class Run:
         theirs = {**flat(as_plain(model.settings)), "frame": model.frame_shape}
         mine = {**flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
         for name, value in mine.items():
-            if theirs.get(name) != value:
-                raise InputError(
-                    f"{self.folder / WEIGHTS} holds weights of another model: {name} is {theirs.get(name)} there and "
-                    f"{value} in {CONFIG}"
-                )
+            differ = f"{name} is {theirs.get(name)} there and {value} in {CONFIG}"
+            require(theirs.get(name) == value, f"{self.folder / WEIGHTS} holds weights of another model: {differ}")
         return model
 
     def set_up(
-        self,
-        device: torch.device,
-        images: str | None = None,
-        plan: Plan | None = None,
-        picture: Path | None = None,
+        self, device: torch.device, images: str | None = None, plan: Plan | None = None, picture: Path | None = None
     ) -> Setting:
         """The worlds of this run, by default of the kind it was trained on; see `experiments.set_up`."""
         experiment = in_other_places(self.experiment, plan) if plan else self.experiment
@@ -191,22 +172,8 @@ class Run:
             ) from problem
 
 
-def _drop_retired(experiment: Any) -> None:
-    """Take away what is no longer a setting."""
-    for *path, name in RETIRED:
-        inner = experiment
-        for key in path:
-            inner = inner.get(key) if isinstance(inner, dict) else None
-        if isinstance(inner, dict):
-            inner.pop(name, None)
-
-
 def begin(
-    preset: str,
-    experiment: ImageWalkExperiment | RoomsExperiment,
-    folder: Path | None,
-    fabric: Fabric,
-    console: Console,
+    preset: str, experiment: AnyExperiment, folder: Path | None, fabric: Fabric, console: Console
 ) -> tuple[Run, Outcome]:
     """A new run, trained; in a fresh folder under runs/ where none is given."""
     # Whatever may be refused comes first: before a folder is made, and before other processes start.
@@ -224,7 +191,7 @@ def begin(
     return run, run.train(model, setting, fabric, resume=False, console=console)
 
 
-def _note_on_schedule(experiment: Experiment) -> str:
+def _note_on_schedule(experiment: AnyExperiment) -> str:
     """What a user should know of a training that ends before its curriculum does; empty where all is well."""
     settings = experiment.training
     last = plan_stages(settings.curriculum, experiment.model.recall, settings.updates)[-1]
@@ -234,9 +201,7 @@ def _note_on_schedule(experiment: Experiment) -> str:
     return f'note: {settings.updates} updates end in stage "{last.name}", {missed}; shorten --warm-up and --grow\n'
 
 
-def resume(
-    run: Run, experiment: ImageWalkExperiment | RoomsExperiment, fabric: Fabric, console: Console
-) -> tuple[Run, Outcome]:
+def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
     """A run, continued; only its number of updates may change, and where its images are."""
     training = experiment.training
     same = replace(run.experiment, training=replace(run.experiment.training, updates=training.updates))

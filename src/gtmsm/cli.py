@@ -45,14 +45,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         code = _run_verb(words)
         sys.stdout.flush()
-    except InputError as problem:
-        code = _complain(str(problem), 2)
     except KeyboardInterrupt:
         code = _complain("interrupted", 130)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0  # the reader of our output has closed it
-    except OSError as problem:
+    except (InputError, OSError) as problem:
         code = _complain(str(problem), 2)
     sys.exit(code)
 
@@ -386,8 +384,6 @@ def _bench(words: list[str]) -> int:
     console.print(speeds_table(report, flags.goals))
     for name, shares in report.profiles.items():
         console.print("", profile_table(name, shares), sep="\n")
-    if flags.json is not None:
-        report.write(flags.json)
     return 0
 
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -13,7 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from gtmsm.bench.clock import Call, Precision
 from gtmsm.bench.sizes import Sizes
-from gtmsm.experiments import ImageWalkExperiment, PoolConfig, RoomsExperiment, set_up
+from gtmsm.config import changed
+from gtmsm.experiments import RoomsExperiment, set_up
 from gtmsm.kernels.operator import forced
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory, nearest
@@ -72,20 +73,16 @@ UPDATE_GOALS = {"image-walk": 0.45, "walk": 3.0, "walk-strong": 14.0}
 
 def build_updater(preset: str, sizes: Sizes, device: torch.device) -> Updater:
     """For the last stage of a preset's training, which has the most steps; in fewer places, with limited batches."""
-    experiment: ImageWalkExperiment | RoomsExperiment = PRESETS[preset][1]
+    experiment = PRESETS[preset][1]
     in_rooms = isinstance(experiment, RoomsExperiment)
-    optimiser = experiment.training.optimiser
-    optimiser = replace(optimiser, batch=min(optimiser.batch, sizes.most_clips[in_rooms]))
-    experiment = replace(experiment, training=replace(experiment.training, optimiser=optimiser))
-    if isinstance(experiment, RoomsExperiment):
-        pool = PoolConfig(clips=sizes.pool, steps=experiment.pool.steps)
-        world = replace(experiment.world, train_places=sizes.places, test_places=1)
-        experiment = replace(experiment, pool=pool, world=world)
+    batch = min(experiment.training.optimiser.batch, sizes.most_clips[in_rooms])
+    rooms = {"pool.clips": sizes.pool, "world": {"train_places": sizes.places, "test_places": 1}}
+    experiment = changed(experiment, {"training.optimiser.batch": batch, **(rooms if in_rooms else {})})
     setting, training = set_up(experiment, device), experiment.training
-    fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, optimiser.batch)
+    fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, batch)
     fabric.launch()
     generator = torch.Generator(device).manual_seed(0)
-    updater = Updater(fabric, setting.build_model(), setting.source, optimiser, training.objective, generator)
+    updater = Updater(fabric, setting.build_model(), setting.source, training.optimiser, training.objective, generator)
     updater.enter(plan_stages(training.curriculum, experiment.model.recall, training.updates)[-1])
     return updater
 

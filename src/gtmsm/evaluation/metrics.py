@@ -144,8 +144,8 @@ def affine_fit(inferred: Float[Tensor, "*n S"], true: Float[Tensor, "*n D"]) -> 
     x_mean, y_mean = x.mean(0), y.mean(0)
     # gelsd, since the positions of an untrained model may all lie on a line or a point.
     matrix = torch.linalg.lstsq(x - x_mean, y - y_mean, driver="gelsd").solution
-    fit = AffineFit(matrix, y_mean - x_mean @ matrix, 0.0)
-    return AffineFit(fit.matrix, fit.offset, explained(fit(x), y))
+    offset = y_mean - x_mean @ matrix
+    return AffineFit(matrix, offset, explained(x @ matrix + offset, y))
 
 
 def explained(guess: Float[Tensor, "*n D"], true: Float[Tensor, "*n D"]) -> float:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeAlias
 
 from rich.console import Console
@@ -35,7 +34,6 @@ class ProgressLine:
 
     def __init__(self, console: Console) -> None:
         self.console = console
-        self._began = self._last = time.monotonic()
         columns = (BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("eta"))
         self._bar = Progress(
             TextColumn("scoring {task.description}"), *columns, TimeRemainingColumn(), console=console, transient=True
@@ -60,9 +58,7 @@ class ProgressLine:
         left = f", about {(now - self._began) * (1 / fraction - 1):.0f} s left" if fraction > 0 else ""
         self.console.print(f"scoring {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Take the bar away."""
         if self.console.is_terminal:
             self._bar.stop()

@@ -49,10 +49,17 @@ SAME = Fit(np.eye(2), np.zeros(2))
 def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
     """The least-squares map of inferred poses onto true ones: shifted and turned where they are metric, else affine.
 
-    Of a turn headings are a sign, too: an agent that turns on the spot has no other.
+    An affine map takes headings by their sign and a turn. Of a turn headings are a sign, too: an agent that turns on
+    the spot has no other.
     """
     if not metric:
-        return _affine(inferred, true)
+        found = affine_fit(torch.from_numpy(inferred[:, :2].copy()), torch.from_numpy(true[:, :2].copy()))
+        sign, turn = 1.0, 0.0
+        if inferred.shape[1] == 3:
+            means = {way: np.exp(1j * (true[:, 2] - way * inferred[:, 2])).mean() for way in (1.0, -1.0)}
+            sign = max(means, key=lambda way: abs(means[way]))
+            turn = float(np.angle(means[sign]))
+        return Fit(found.matrix.numpy(), found.offset.numpy(), sign, turn, "laid over by an affine map")
     middles = inferred[:, :2].mean(0), true[:, :2].mean(0)
     mine, theirs = ((poses[:, :2] - middle) @ [1, 1j] for poses, middle in zip((inferred, true), middles, strict=True))
     agreement = (mine.conj() * theirs).sum()
@@ -62,17 +69,6 @@ def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
     c, s = math.cos(turn), math.sin(turn)
     matrix = np.array([[c, s], [-s, c]])
     return Fit(matrix, middles[1] - middles[0] @ matrix, 1.0, turn, "shifted and turned")
-
-
-def _affine(inferred: Poses, true: Poses) -> Fit:
-    """Any linear map and shift of positions; headings by their sign and a turn."""
-    found = affine_fit(torch.from_numpy(inferred[:, :2].copy()), torch.from_numpy(true[:, :2].copy()))
-    sign, turn = 1.0, 0.0
-    if inferred.shape[1] == 3:
-        means = {way: np.exp(1j * (true[:, 2] - way * inferred[:, 2])).mean() for way in (1.0, -1.0)}
-        sign = max(means, key=lambda way: abs(means[way]))
-        turn = float(np.angle(means[sign]))
-    return Fit(found.matrix.numpy(), found.offset.numpy(), sign, turn, "laid over by an affine map")
 
 
 def off_by(fitted: Poses, true: Poses) -> float:

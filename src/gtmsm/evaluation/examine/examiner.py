@@ -23,7 +23,6 @@ Walked: TypeAlias = Float[Tensor, "batch time S"]
 """Poses of a model, from the start of each walk."""
 Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
-FrameErrors: TypeAlias = dict[str, Float[Tensor, "batch future"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
 """By name."""
 
@@ -114,7 +113,7 @@ class Examiner(ABC):
         """Whether they are within the tolerances that the model learned to be sure of."""
         return self.within(errors)
 
-    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
+    def judge(self, clip: Clip, frames: Tensor) -> Errors:
         """More errors of predicted frames, by name."""
         return {}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, FrameErrors, Masks, Placed, Walked, from_start, joined
+from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked, from_start, joined
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
@@ -111,7 +111,7 @@ class RoomsExaminer(Examiner):
         turn = errors["heading_error"] <= settings.tolerance_turn
         return turn & (errors["position_error"] <= settings.tolerance)
 
-    def judge(self, clip: Clip, frames: Tensor) -> FrameErrors:
+    def judge(self, clip: Clip, frames: Tensor) -> Errors:
         """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
         if not self._several_rooms:
             return {}

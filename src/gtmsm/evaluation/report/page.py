@@ -56,10 +56,8 @@ def headlines(cards: Sequence[Card], verdict: str, across: int) -> str:
         for card in cards
     )
     below = f'<p class="verdict">{escape(verdict)}</p>' if verdict else ""
-    return (
-        f'<section aria-label="headline numbers"><div class="cards" style="--across: {across}">{shown}</div>'
-        f"{below}</section>"
-    )
+    cards_above = f'<div class="cards" style="--across: {across}">{shown}</div>'
+    return f'<section aria-label="headline numbers">{cards_above}{below}</section>'
 
 
 def section(heading: str, content: str, caption: str) -> str:

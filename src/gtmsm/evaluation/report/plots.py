@@ -126,12 +126,11 @@ def _tiles(frames: Float[np.ndarray, "down across C h w"]) -> tuple[Float[np.nda
     """Frames as one picture with transparent joints, and the middle of each row and column."""
     down, across, _, h, w = frames.shape
     joint = max(1, h // 8)
-    sheet = np.zeros((down * (h + joint) - joint, across * (w + joint) - joint, 4))
-    for i, row in enumerate(frames):
-        for j, frame in enumerate(row):
-            top, left = i * (h + joint), j * (w + joint)
-            sheet[top : top + h, left : left + w, :3] = pixels(frame)
-            sheet[top : top + h, left : left + w, 3] = 1
+    sheet = np.zeros((down, h + joint, across, w + joint, 4))
+    for i, j in np.ndindex(down, across):
+        sheet[i, :h, j, :w, :3] = pixels(frames[i, j])
+        sheet[i, :h, j, :w, 3] = 1
+    sheet = sheet.reshape(down * (h + joint), across * (w + joint), 4)[:-joint, :-joint]
     return sheet, [(h - 1) / 2 + i * (h + joint) for i in range(max(down, across))]
 
 

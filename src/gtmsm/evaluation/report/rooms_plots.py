@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -17,6 +17,7 @@ from gtmsm.evaluation.report.map_film import bounds_of, extent_of
 from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 from gtmsm.worlds.floor_map import FloorMap
 
+Headings: TypeAlias = Float[np.ndarray, "time"]
 SHOWN_TURNING, SHOWN_WALKING = 38, 297
 """The steps of the paper's fig:labyrinth, a and b."""
 DARK = "#16191d"
@@ -175,9 +176,7 @@ def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: 
         bare(axes, f"{name} view, step {step}")
 
 
-def _unwrapped(
-    true: Float[np.ndarray, "time"], inferred: Float[np.ndarray, "time"]
-) -> tuple[Float[np.ndarray, "time"], Float[np.ndarray, "time"]]:
+def _unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
     """Headings that go on beyond a full circle, the inferred one by as many circles as the true one at the start."""
     true, inferred = np.unwrap(true), np.unwrap(inferred)
     return true, inferred + 2 * math.pi * np.round((true[0] - inferred[0]) / (2 * math.pi))

@@ -26,7 +26,7 @@ from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig
-from gtmsm.training.loss import ObjectiveConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
@@ -75,8 +75,8 @@ def test_every_agent_with_a_heading_can_be_trained_on_its_pool(preset: str):
     clip = setting.source(1, 6, torch.Generator().manual_seed(0))
     reading = replace(settings.model.recall, neighbours=2)
     objective = replace(settings.training.objective, displacement_after=2, targets=2)
-    loss, _ = setting.build_model()(
-        clip.x, clip.a, clip.true_step, 3, torch.Generator().manual_seed(0), reading, objective
+    loss, *_ = Loss(setting.build_model(), objective)(
+        clip.x, clip.a, clip.true_step, 3, reading, torch.Generator().manual_seed(0)
     )
     loss.backward()
     assert loss.isfinite()

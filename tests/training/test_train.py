@@ -290,7 +290,11 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
     command = [sys.executable, "-m", "gtmsm.cli", "train", "image-walk-small"]
     run = tmp_path / "run"
     process = subprocess.Popen(
-        [*command, *long, "--run", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *long, "--run", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the parent ignores
     )
     while not (run / "metrics.jsonl").is_file() or not (run / "metrics.jsonl").read_text():
         assert process.poll() is None

@@ -6,7 +6,8 @@ import torch
 
 from gtmsm import WorldModel
 from gtmsm.data.record import record
-from gtmsm.evaluation.metrics import frame_mse, hits, psnr_pooled, revisited
+from gtmsm.evaluation.examine import examiner_for
+from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.walkers import PoissonWalker
@@ -21,10 +22,11 @@ past, future = clip.split(TAU)
 
 with torch.no_grad():
     memory, here = model.memorise(past.x, past.a)
-    dream = model.imagine(memory, here, future.a)  # poses only, until somebody looks
+    dream = model.imagine(memory, here, future.a)  # poses now, frames when they are asked for
 
-seen = revisited(clip.true_pose, TAU)
-right = hits(clip.true_pose, TAU, dream.retrieved)[seen].float().mean()
+examiner = examiner_for(world, TAU)  # knows what a revisit is in this world
+seen = examiner.revisited(clip)
+right = examiner.hits(clip, dream.retrieved)[seen].float().mean()
 error = frame_mse(future.x, dream.frames)
 print(f"memory of {len(memory)} steps; standing at {[round(x, 2) for x in here.mean[0].tolist()]} in learned units")
 print(f"right place retrieved at {right:.1%} of the steps that return to a memorised place")

@@ -75,8 +75,9 @@ def test_every_agent_with_a_heading_can_be_trained_on_its_pool(preset: str):
     clip = setting.source(1, 6, torch.Generator().manual_seed(0))
     reading = replace(settings.model.recall, neighbours=2)
     objective = replace(settings.training.objective, displacement_after=2, targets=2)
-    learning = Loss(setting.build_model(), objective)
-    loss, _, _ = learning(clip.x, clip.a, clip.true_step, 3, reading, torch.Generator().manual_seed(0))
+    loss, *_ = Loss(setting.build_model(), objective)(
+        clip.x, clip.a, clip.true_step, 3, reading, torch.Generator().manual_seed(0)
+    )
     loss.backward()
     assert loss.isfinite()
 

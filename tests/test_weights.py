@@ -8,17 +8,54 @@ import torch
 from gtmsm import WorldModel
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
+from gtmsm.evaluation.examine import examiner_for
+from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
+from gtmsm.pose import PlaneWithHeading
+from gtmsm.presets import PRESETS
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
+from gtmsm.worlds.rooms import draw_rooms, seeds_of
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
 
 WALKER = PoissonWalker(PoissonWalkerConfig(look_first=True))
 WALKS, STEPS = 24, 256
 
 
+WEIGHTS = Path(__file__).parent.parent / "weights"
+
+
+def test_an_image_walk_remembers_every_place_of_a_picture_it_never_saw():
+    model, tau = WorldModel.load(WEIGHTS / "image-walk-celeba"), 256
+    world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    clip = record(world, PoissonWalker(), 8, 2 * tau, torch.Generator().manual_seed(0))
+    past, future = clip.split(tau)
+    dream = model.imagine(*model.memorise(past.x, past.a), future.a)
+    examiner = examiner_for(world, tau)
+    seen = examiner.revisited(clip)
+    assert examiner.hits(clip, dream.retrieved)[seen].all()
+    assert psnr_pooled(frame_mse(future.x, dream.frames), seen) > 23
+
+
+def test_a_walk_through_a_room_is_imagined_far_better_than_any_copy():
+    pytest.importorskip("labmaze")
+    model, tau = WorldModel.load(WEIGHTS / "walk-strong"), 150
+    experiment = PRESETS["walk-strong"][1]
+    world = draw_rooms(experiment.world, 2, seeds_of(0)[1], torch.device("cpu"))
+    clip = record(world, experiment.walker.build(), 2, tau + 40, torch.Generator().manual_seed(0))
+    past, future = clip.split(tau)
+    with torch.no_grad():
+        dream = model.imagine(*model.memorise(past.x, past.a), future.a)
+    copied = past.x.mean(1, keepdim=True).expand_as(future.x)  # the best of those that know no pose
+    imagined, mean = (psnr_pooled(frame_mse(future.x, frames)) for frames in (dream.frames, copied))
+    assert imagined > 21
+    assert imagined > mean + 5
+    true = PlaneWithHeading().displacement(clip.true_start[:, None], clip.true_pose)[:, -1]
+    assert ((dream.poses[:, -1, :2] - true[:, :2]).norm(dim=-1) / world.width < 0.02).all()
+
+
 @pytest.fixture(scope="module")
 def model() -> WorldModel:
-    return WorldModel.load(Path(__file__).parent.parent / "weights" / "obstacles-celeba")
+    return WorldModel.load(WEIGHTS / "obstacles-celeba")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +82,7 @@ def test_landmarks_know_the_cell_where_actions_alone_do_not(model: WorldModel, c
     assert by_actions < 0.8
 
 
-def test_whoever_is_put_anywhere_soon_knows_where(model: WorldModel, world: ImageWalk, clip: Clip):
+def test_an_agent_put_anywhere_soon_knows_where(model: WorldModel, world: ImageWalk, clip: Clip):
     memory, _ = model.memorise(clip.x, clip.a)
     generator = torch.Generator().manual_seed(1)
     # Somewhere along the way that was memorised, in the same picture with the same obstacles.

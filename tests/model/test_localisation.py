@@ -190,7 +190,7 @@ def test_a_memory_of_fewer_entries_than_are_looked_up_is_refused(monkeypatch):
         (torch.zeros(2, 1, 3, 2, 3), "frames have shape (2, 1, 3, 2, 3); this model expects (batch, time, 3, 2, 2)"),
         (torch.zeros(2, 3, 2, 2), "frames have shape (2, 3, 2, 2); this model expects (batch, time, 3, 2, 2)"),
         (torch.zeros(3, 1, 3, 2, 2), "2 memories and 3 clips; give as many of each"),
-        (torch.zeros(2, 0, 3, 2, 2), "there is no picture to localise: frames have 0 steps; give at least 1"),
+        (torch.zeros(2, 0, 3, 2, 2), "there is nothing to localise: frames and actions have 0 steps; give at least 1"),
     ],
 )
 def test_pictures_that_do_not_fit_are_refused(monkeypatch, shown, said):

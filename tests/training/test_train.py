@@ -21,8 +21,8 @@ from gtmsm import cli
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.evaluation.score import EvaluationConfig, glance
-from gtmsm.experiments import ImageWalkExperiment, ImageWalkSetting
+from gtmsm.evaluation.score import EvaluationConfig, evaluate, glance
+from gtmsm.experiments import ImageWalkExperiment, ImageWalkSetting, set_up
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -282,6 +282,16 @@ def test_the_checkpoint_of_two_processes_is_refused_by_one(tmp_path: Path):
         trained(tmp_path, resume=True)
 
 
+def test_a_checkpoint_of_version_0_1_can_be_resumed(tmp_path: Path):
+    """It has one count of updates for all parameters, and did not log what was left out."""
+    trained(tmp_path, updates=6)
+    about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")
+    older = {name: value for name, value in tensors.items() if not name.endswith(".step") and name != "sums.left_out"}
+    assert len(older) < len(tensors) - 1
+    write_tensors(tmp_path / "checkpoint.safetensors", older, about)
+    assert trained(tmp_path, resume=True).finished
+
+
 # ---- a real process
 
 
@@ -290,7 +300,11 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
     command = [sys.executable, "-m", "gtmsm.cli", "train", "image-walk-small"]
     run = tmp_path / "run"
     process = subprocess.Popen(
-        [*command, *long, "--run", str(run)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, *long, "--run", str(run)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the parent ignores
     )
     while not (run / "metrics.jsonl").is_file() or not (run / "metrics.jsonl").read_text():
         assert process.poll() is None
@@ -551,6 +565,40 @@ def test_a_small_world_is_really_learned(tmp_path: Path):
     seen = glance(model, setting.test_world, setting.walker, settings)
     assert seen["pose_r2"] > 0.95
     assert seen["retrieval"] > 0.95
+
+
+@pytest.mark.slow
+def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_path: Path):
+    small = PRESETS["rotate-small"][1]
+    updates = 200
+    experiment = replace(
+        small,
+        world=replace(small.world, train_places=64, test_places=16, textures="procedural"),
+        pool=replace(small.pool, clips=128),
+        model=replace(
+            small.model,
+            vae=FrameVAEConfig(width=128, code_size=32),
+            recall=replace(small.model.recall, width=64),
+        ),
+        training=replace(
+            small.training,
+            updates=updates,
+            optimiser=OptimiserConfig(batch=16, learning_rate=2e-3, anneal_updates=updates),
+            curriculum=replace(small.training.curriculum, warm_up=100),
+            prospect=replace(small.training.prospect, clips=12, angles=1_024),
+            watch_every=10_000,
+            save_every=10_000,
+        ),
+    )
+    setting = set_up(experiment, torch.device("cpu"))
+    model = setting.build_model()
+    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    settings = replace(experiment.evaluation, clips=16, seed=3)
+    scores = evaluate(model, setting.test_world, setting.walker, settings, torch.device("cpu")).scores
+    controls = {name: row["psnr_pooled"] for name, row in scores["controls"].items()}
+    assert scores["heading_error"] < 1.0
+    assert scores["psnr_pooled"] > max(controls["last_frame"], controls["random_retrieval"]) + 2
+    assert scores["psnr_pooled"] > controls["true_pose_memory"] - 0.2
 
 
 @pytest.mark.slow

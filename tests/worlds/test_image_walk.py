@@ -112,6 +112,7 @@ def test_recording_fits_into_a_graph():
     graph.register_generator_state(generator)
     with torch.cuda.graph(graph):
         clip = record(world, walker, 64, 288, generator)
+    torch.cuda.synchronize()  # on a busy GPU the captured seed could be set after the next line's
     generator.manual_seed(5)
     graph.replay()
     torch.cuda.synchronize()

@@ -1,1 +1,1 @@
-"""The few hot loops: one readable reference each, and its fast twins."""
+"""Operators that have a fast implementation: a readable function each, and what replaces it on a device."""

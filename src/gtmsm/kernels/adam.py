@@ -15,34 +15,43 @@ BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 
 
-@operator(cuda="gtmsm.kernels.adam_triton", mutates=("weight", "first", "second", "counts"))
+@operator(cuda="gtmsm.kernels.adam_triton", mutates=("weight", "first", "second", "counts", "progress"))
 def adam_step(
     weight: Float[Tensor, "size"],
     first: Float[Tensor, "size"],
     second: Float[Tensor, "size"],
     counts: Int64[Tensor, "groups"],
+    progress: Int64[Tensor, "2"],
     gradient: Float[Tensor, "size"],
     group: Int32[Tensor, "blocks"],
-    rates: Float[Tensor, "groups"],
+    faster: Float[Tensor, "groups"],
     clip: Int32[Tensor, "groups"],
-    clip_norm: float,
     loss: Float[Tensor, ""],
+    clip_norm: float,
+    first_rate: float,
+    last_rate: float,
+    fall: int,
+    rise: int,
 ) -> Float[Tensor, ""]:
     """Update weights and moments in place; returns the norm of the gradient.
 
-    `group` names the group of each block, `rates` the learning rate of each group, `counts` the updates it has seen.
-    Groups of the same `clip` are scaled together to a norm of at most `clip_norm`; those of -1 are held: they stay as
-    they are and do not count in the norm. Nothing changes where the loss or the norm is not finite, and the norm
-    returned is then not finite either.
+    `group` names the group of each block, and `counts` the updates that each group has seen. A group learns `faster`
+    than the schedule: from `first_rate` to `last_rate` over `fall` updates, after rising from 0 over `rise`. Groups of
+    the same `clip` are scaled together to a norm of at most `clip_norm`; those of -1 are held: they stay as they are
+    and do not count in the norm. `progress` counts updates, and remembers the first whose loss or norm was not finite;
+    such an update changes nothing else.
     """
-    norm2 = torch.zeros_like(rates).index_add(0, group, gradient.view(-1, BLOCK).square().sum(1))
+    norm2 = torch.zeros_like(faster).index_add(0, group, gradient.view(-1, BLOCK).square().sum(1))
     together = (clip[:, None] == clip).to(norm2.dtype) @ norm2
     scale = (clip_norm / (together.sqrt() + 1e-6)).clamp(max=1.0)
     norm = torch.where(clip < 0, 0.0, norm2).sum().sqrt() + 0 * loss
+    rate = scheduled_rate(progress[0], first_rate, last_rate, fall, rise)
     active = (clip >= 0) & norm.isfinite()
+    progress[0] += 1
+    progress[1] = torch.where((progress[1] == 0) & ~norm.isfinite(), progress[0], progress[1])
     counts += active
     corrections = [1 - beta ** counts.double().clamp_min(1) for beta in BETAS]
-    step, root = (rates / corrections[0]).to(rates.dtype), corrections[1].sqrt().to(rates.dtype)
+    step, root = (rate * faster / corrections[0]).to(faster.dtype), corrections[1].sqrt().to(faster.dtype)
     of = group.long()
     live = active[of, None].expand(-1, BLOCK).reshape(-1)
     g = torch.where(live, (gradient.view(-1, BLOCK) * scale[of, None]).view(-1), 0.0)
@@ -51,3 +60,9 @@ def adam_step(
     move = (first.view(-1, BLOCK) * step[of, None]) / (second.view(-1, BLOCK).sqrt() / root[of, None] + EPSILON)
     weight.sub_(torch.where(live, move.view(-1), 0.0))
     return norm
+
+
+def scheduled_rate(done: Int64[Tensor, ""], first: float, last: float, fall: int, rise: int) -> Float[Tensor, ""]:
+    """The learning rate after `done` updates: it may rise from 0, and falls linearly."""
+    rate = first + (last - first) * (done.double() / fall).clamp(max=1.0)
+    return rate * (done.double() / rise).clamp(max=1.0) if rise else rate

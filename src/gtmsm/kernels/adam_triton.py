@@ -23,7 +23,8 @@ def _square(gradient, squares, BLOCK: tl.constexpr):  # pragma: no cover - runs 
 
 @triton.jit
 def _decide(
-    squares, group, rates, clip, counts, loss, norm, scale, step, root, active, blocks, clip_norm,
+    squares, group, faster, clip, counts, progress, loss, norm, scale, step, root, active,
+    blocks, clip_norm, first_rate, last_rate, fall, rise,
     LOG_BETA_1: tl.constexpr, LOG_BETA_2: tl.constexpr,
     GROUPS: tl.constexpr, LANES: tl.constexpr, PORTION: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -44,11 +45,19 @@ def _decide(
     spread = total + tl.zeros([LANES], tl.float32)
     live = (counted & (spread == spread) & (tl.abs(spread) != float("inf"))).to(tl.int32)
     tl.store(active + lane, live, there)
-    done = tl.load(counts + lane, there, 0) + live.to(tl.int64)
-    tl.store(counts + lane, done, there)
+    done = tl.load(progress)
+    rate = first_rate + (last_rate - first_rate) * tl.minimum(done.to(tl.float64) / fall, 1.0)
+    if rise > 0:
+        rate *= tl.minimum(done.to(tl.float64) / rise, 1.0)
+    tl.store(progress, done + 1)
+    bad = (total != total) | (tl.abs(total) == float("inf"))
+    first_bad = tl.load(progress + 1)
+    tl.store(progress + 1, tl.where(bad & (first_bad == 0), done + 1, first_bad))
+    seen = tl.load(counts + lane, there, 0) + live.to(tl.int64)
+    tl.store(counts + lane, seen, there)
     # In double precision: after the first update the second moment's scale is a thousandth, a difference of ones.
-    seen = tl.maximum(done, 1).to(tl.float64)
-    rate = tl.load(rates + lane, there, 0.0).to(tl.float64)
+    seen = tl.maximum(seen, 1).to(tl.float64)
+    rate *= tl.load(faster + lane, there, 0.0).to(tl.float64)
     tl.store(step + lane, (rate / (1.0 - tl.exp(LOG_BETA_1 * seen))).to(tl.float32), there)
     tl.store(root + lane, tl.sqrt(1.0 - tl.exp(LOG_BETA_2 * seen)).to(tl.float32), there)
 
@@ -73,17 +82,17 @@ def _step(
 
 
 def _forward(
-    weight: Tensor, first: Tensor, second: Tensor, counts: Tensor, gradient: Tensor, group: Tensor, rates: Tensor,
-    clip: Tensor, clip_norm: float, loss: Tensor,
+    weight: Tensor, first: Tensor, second: Tensor, counts: Tensor, progress: Tensor, gradient: Tensor, group: Tensor,
+    faster: Tensor, clip: Tensor, loss: Tensor, clip_norm: float, *schedule: float,
 ) -> list[Tensor]:  # fmt: skip
-    groups, blocks = len(rates), len(group)
-    squares, scale, step, root = (rates.new_empty(n) for n in (blocks, groups, groups, groups))
-    norm, active = rates.new_empty(()), torch.empty_like(clip)
+    groups, blocks = len(faster), len(group)
+    squares, scale, step, root = (faster.new_empty(n) for n in (blocks, groups, groups, groups))
+    norm, active = faster.new_empty(()), torch.empty_like(clip)
     _square[(blocks,)](gradient, squares, BLOCK=BLOCK)
     log_beta = [math.log(beta) for beta in BETAS]
     _decide[(1,)](
-        squares, group, rates, clip, counts, loss, norm, scale, step, root, active, blocks, clip_norm,
-        LOG_BETA_1=log_beta[0], LOG_BETA_2=log_beta[1],
+        squares, group, faster, clip, counts, progress, loss, norm, scale, step, root, active,
+        blocks, clip_norm, *schedule, LOG_BETA_1=log_beta[0], LOG_BETA_2=log_beta[1],
         GROUPS=groups, LANES=max(2, triton.next_power_of_2(groups)), PORTION=1_024,
     )  # fmt: skip
     _step[(blocks,)](

@@ -1,5 +1,6 @@
 """The memory that training reads: a frame is encoded only if it is retrieved."""
 
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -59,10 +60,10 @@ class FrameMemory:
     ) -> tuple[Gaussian, Int[Tensor, "batch time K"], Float[Tensor, "rows tokens width"] | None]:
         """Codes of the entries `index` in one flat bank, their rows in it, and what the prior made of each row."""
         batch, steps = self._frames.shape[:2]
-        first = steps * torch.arange(batch, device=index.device)[:, None]
+        first = frame_numbers(batch, 1, steps, index.device)
         if index.shape[-1] == len(self):  # all are wanted
-            entry = (first + torch.arange(len(self), device=index.device)).flatten()
-            row = index + len(self) * torch.arange(batch, device=index.device).view(-1, 1, 1)
+            entry = frame_numbers(batch, len(self), steps, index.device).flatten()
+            row = index + frame_numbers(batch, 1, len(self), index.device)[..., None]
         else:
             found = distinct(index, len(self), steps, self._capacity)
             entry, row, self.needed = found.entry, found.row, found.needed
@@ -75,6 +76,13 @@ class FrameMemory:
         self.asked_code = Gaussian(mean, log_var).unflatten(0, (batch, -1))
         bank = Gaussian(bank_mean, bank_log_var)
         return bank, row, self._prior.digest(bank)
+
+
+@cache  # a captured graph reads these tensors, and does not keep them alive
+def frame_numbers(batch: int, steps: int, pitch: int, device: torch.device) -> Int64[Tensor, "batch steps"]:
+    """Numbers b pitch + t of the first steps t of every clip b, where clips of `pitch` frames follow each other."""
+    with torch.inference_mode(False):  # what is made while looking may be used while learning
+        return torch.arange(steps, device=device) + pitch * torch.arange(batch, device=device)[:, None]
 
 
 class Distinct(NamedTuple):
@@ -93,13 +101,12 @@ class Distinct(NamedTuple):
 @torch.no_grad()
 def distinct(index: Int64[Tensor, "batch time K"], n: int, pitch: int, capacity: int | None) -> Distinct:
     """Every retrieved entry of memories of n entries once; without a `capacity` the device is waited for."""
-    clip = torch.arange(len(index), device=index.device)
-    number = index + n * clip.view(-1, 1, 1)
+    number = index + frame_numbers(len(index), 1, n, index.device)[..., None]
     used = torch.zeros(len(index) * n, dtype=torch.int64, device=index.device).index_fill_(0, number.flatten(), 1)
     count = used.cumsum(0)
     needed = count[-1]
     size = int(needed) if capacity is None else capacity
-    every = (torch.arange(n, device=index.device) + pitch * clip[:, None]).flatten()
+    every = frame_numbers(len(index), n, pitch, index.device).flatten()
     # Entry number c is written to place c - 1; what is unused or exceeds the capacity goes to a last place, cut off.
     place = torch.where(used.bool(), count - 1, size).clamp_(max=size)
     entry = torch.zeros(size + 1, dtype=torch.int64, device=index.device).scatter_(0, place, every)[:size]

@@ -22,7 +22,7 @@ from gtmsm.model.checks import (
 )
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
-from gtmsm.model.frame_memory import FrameMemory
+from gtmsm.model.frame_memory import FrameMemory, frame_numbers
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.localisation import PoseMixture, merge_matches
@@ -64,10 +64,6 @@ class WorldModelConfig:
         require(
             self.landmark.form == "off" or self.motion.noise > 0,
             "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
-        )
-        require(
-            self.landmark.form == "off" or self.motion.has_heading or self.motion.state_size != 3,
-            "state_size is 3, which landmarks take for x, y and a heading; use a motion with a heading",
         )
         require(
             self.landmark.form == "off" or self.recall.distance == "euclidean",
@@ -366,7 +362,7 @@ class WorldModel(nn.Module):
             forecast = self.read(self._written(place[:, :tau], walk.codes[:, :tau]), query, reading)
             return Foreseen(code, code.sample(generator), forecast)
         if asked is None:
-            asked = torch.arange(tau, frames.shape[1], device=frames.device).expand(len(frames), -1)
+            asked = frame_numbers(1, frames.shape[1], 0, frames.device)[:, tau:].expand(len(frames), -1)
         memory = FrameMemory(place[:, :tau], frames, asked, self.vae, self.prior, capacity)
         forecast = self.read(memory, query, reading)
         code = memory.asked_code

@@ -71,7 +71,7 @@ class Retrieved:
     """Codes of the entries of all memories, `rows Z`; perhaps only of those that anybody retrieved."""
     row: Int[Tensor, "batch time K"]
     """Which of them were."""
-    whereabouts: Callable[[], Float[Tensor, "batch time K P"]]
+    find_relative: Callable[[], Float[Tensor, "batch time K P"]]
     """Works out `relative`, which not every prior asks for."""
     delta: float
     digest: Float[Tensor, "rows tokens width"] | None = None
@@ -80,7 +80,7 @@ class Retrieved:
     @cached_property
     def relative(self) -> Float[Tensor, "batch time K P"]:
         """Where each entry lies from the query (`Motion.relative`)."""
-        return self.whereabouts()
+        return self.find_relative()
 
     @cached_property
     def code(self) -> Gaussian:

@@ -105,8 +105,9 @@ class Loss(nn.Module):
         mean = _Mean(foreseen)
         parts = elbo.parts()
         logs = dict(zip(parts, mean(torch.stack(list(parts.values()))), strict=True))
-        loss = sum((value for name, value in logs.items() if name != "log_likelihood"), -logs["log_likelihood"])
-        logs |= {"elbo": -loss, "left_out": mean.left_out}
+        logs["elbo"] = logs["log_likelihood"] - sum(value for name, value in logs.items() if name != "log_likelihood")
+        logs["left_out"] = mean.left_out
+        loss = -logs["elbo"]
         if objective.foresight:
             error2 = mean(model.vae.error2(seen, *peak))
             loss = loss + objective.foresight * error2
@@ -162,12 +163,13 @@ class _Mean:
 
     def __init__(self, foreseen: Foreseen) -> None:
         self.weight: Tensor | None = None
-        self.left_out = foreseen.z.new_zeros(())
-        if foreseen.complete is not None:
-            complete = foreseen.complete.flatten().to(foreseen.z.dtype)
-            count = complete.sum()
-            self.left_out = 1 - count / len(complete)
-            self.weight = complete / count.clamp_min(1)
+        if foreseen.complete is None:
+            self.left_out = foreseen.z.new_zeros(())
+            return
+        complete = foreseen.complete.flatten().to(foreseen.z.dtype)
+        count = complete.sum()
+        self.left_out = 1 - count / len(complete)
+        self.weight = complete / count.clamp_min(1)
 
     def __call__(self, each: Float[Tensor, "*terms batch asked"]) -> Float[Tensor, "*terms"]:
         """Steps that are left out read codes of other frames: finite numbers, which count 0 times."""

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from gtmsm.kernels.adam import BLOCK, adam_step
+from gtmsm.kernels.adam import BLOCK, adam_step, scheduled_rate
 
 
 class Schedule(NamedTuple):
@@ -22,8 +22,7 @@ class Schedule(NamedTuple):
 
     def rate(self, count: Int64[Tensor, ""]) -> Float[Tensor, ""]:
         """The rate of the update after `count` others."""
-        rate = (count * ((self.last - self.first) / self.fall) + self.first).clamp(*sorted((self.first, self.last)))
-        return rate * (count / self.rise).clamp(max=1.0) if self.rise else rate
+        return scheduled_rate(count, *self)
 
 
 class Optimiser:
@@ -35,7 +34,7 @@ class Optimiser:
     """
 
     def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
-        # Odd sizes come last, so that all others begin at multiples of 16 bytes: kernels read them several times faster.
+        # Odd sizes come last, so that all others begin at multiples of 16 bytes: unaligned weights are read slowly.
         self.groups = {
             name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
             for name, parameters in groups.items()
@@ -51,7 +50,8 @@ class Optimiser:
         self._group = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(blocks).to(device)
         self._counts = torch.zeros(len(sizes), dtype=torch.int64, device=device)
         """Updates that each group has seen; held ones see none."""
-        self.count, self.first_bad = (torch.zeros((), dtype=torch.int64, device=device) for _ in range(2))
+        self._progress = torch.zeros(2, dtype=torch.int64, device=device)
+        self.count, self.first_bad = self._progress
         """Updates done, and the number of the first that was not finite; 0 while there is none."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
         begin = 0
@@ -87,14 +87,10 @@ class Optimiser:
             parts.append(padding)
         for parameter in self._moments:
             parameter.grad = None
-        rates = self._faster * self.schedule.rate(self.count)
-        norm = adam_step(
-            self._weight, self._first, self._second, self._counts, torch.cat(parts), self._group,
-            rates.to(self._faster), self._clip, self.clip_norm, loss.detach(),
+        return adam_step(
+            self._weight, self._first, self._second, self._counts, self._progress, torch.cat(parts), self._group,
+            self._faster, self._clip, loss.detach(), self.clip_norm, *self.schedule,
         )  # fmt: skip
-        self.count += 1
-        torch.where((self.first_bad == 0) & ~norm.isfinite(), self.count, self.first_bad, out=self.first_bad)
-        return norm
 
     @property
     def rates(self) -> dict[str, float]:

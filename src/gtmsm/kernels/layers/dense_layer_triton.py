@@ -1,8 +1,8 @@
-"""A dense layer on a GPU: one launch forward; backward one for the input, and one and a sum for the parameters.
+"""A dense layer on a GPU: one launch forward; backward one for the input and one for the parameters.
 
 Bias and ELU are applied to a tile of the product before it is stored. The backward pass applies the slope of the ELU
 to what it loads. Gradients of parameters are few tiles, each a sum over many rows: the rows are split among enough
-programs to fill a GPU, and the results of these programs are added up in a fixed order.
+programs to fill a GPU, which add up their results by atomic additions, in no fixed order.
 """
 
 # What Triton compiles is not Python, and has no Python types.
@@ -154,7 +154,7 @@ def _dense_layer_into_input(
 
 @triton.jit(do_not_specialize=["n"])
 def _dense_layer_into_parameters(
-    x, y, dy, shares, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
+    x, y, dy, sums, n, share, inputs, outputs, x_row, x_column, dy_row, dy_column,
     ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -163,9 +163,6 @@ def _dense_layer_into_parameters(
     tiles = tl.cdiv(outputs, ROWS) * across
     first = tl.program_id(1) * share
     last = tl.minimum(first + share, n)
-    # one row of `shares` is all weights, then all biases: both are contiguous once rows are added up
-    weights = outputs * inputs
-    shares += tl.program_id(1).to(tl.int64) * (weights + outputs)
     if tile < tiles:
         output = (tile // across) * ROWS + tl.arange(0, ROWS)
         column = (tile % across) * COLUMNS + tl.arange(0, COLUMNS)
@@ -182,8 +179,8 @@ def _dense_layer_into_parameters(
                 total = tl.dot(g.to(tl.bfloat16), b.to(tl.bfloat16), total)
             else:
                 total = tl.dot(g, b.to(tl.float32), total, input_precision=PRECISION)
-        at = shares + output[:, None] * inputs + column[None, :]
-        tl.store(at, total, is_output[:, None] & is_column[None, :])
+        at = sums + output[:, None] * inputs + column[None, :]
+        tl.atomic_add(at, total, is_output[:, None] & is_column[None, :], sem="relaxed")
     else:
         # the bias, by programs of its own: beside a product it would read each g again, laid out otherwise
         output = (tile - tiles) * ROWS + tl.arange(0, ROWS)
@@ -193,7 +190,7 @@ def _dense_layer_into_parameters(
             row = begin + tl.arange(0, AT_ONCE)
             there = (row < last)[:, None] & is_output[None, :]
             loose += _into_product(y, dy, row[:, None], output[None, :], there, outputs, dy_row, dy_column, ELU)
-        tl.store(shares + weights + output, tl.sum(loose, 0), is_output)
+        tl.atomic_add(sums + outputs * inputs + output, tl.sum(loose, 0), is_output, sem="relaxed")
 
 
 def _empty(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> list[Tensor]:
@@ -229,13 +226,12 @@ def _backward(
         tile, share = share_for(n, outputs, inputs, precision)
         parts = triton.cdiv(n, share)
         tiles = triton.cdiv(outputs, tile.ROWS) * (triton.cdiv(inputs, tile.COLUMNS) + 1)  # one more for the bias
-        shares = weight.new_empty(parts, outputs * inputs + outputs)
+        sums = weight.new_zeros(outputs * inputs + outputs)  # weights, then biases
         _dense_layer_into_parameters[(tiles, parts)](
-            x, y, dy, shares, n, share, inputs, outputs, *x.stride(), *dy.stride(), ELU=elu, PRECISION=precision,
+            x, y, dy, sums, n, share, inputs, outputs, *x.stride(), *dy.stride(), ELU=elu, PRECISION=precision,
             **tile._asdict(), AT_ONCE=BIASES_AT_ONCE // tile.ROWS, num_warps=4, num_stages=STAGES,
         )  # fmt: skip
-        dweight, dbias = shares.sum(0).split([outputs * inputs, outputs])
-        dweight = dweight.view(outputs, inputs)
+        dweight, dbias = sums[: weight.numel()].view(outputs, inputs), sums[weight.numel() :]
     return dx, dweight, dbias, None, None
 
 

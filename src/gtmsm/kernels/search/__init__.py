@@ -1,1 +1,1 @@
-"""What a memory is asked: which entries are near or see most, where they are, and which frames are needed."""
+"""Search: which entries of a memory are nearest to a query, and which views together see most."""

@@ -1,15 +1,28 @@
 """Gaussians, beliefs and the vocabulary of shapes.
 
 Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
-of a pose, Z of a code, A of an action, K the number of neighbours.
+of a state, D of a pose, P of a place, Z of a code, A of an action, K the number of neighbours.
 """
 
 import math
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+Frames: TypeAlias = Float[Tensor, "batch time channel height width"]
+Actions: TypeAlias = Float[Tensor, "batch time A"]
+States: TypeAlias = Float[Tensor, "batch time S"]
+State: TypeAlias = Float[Tensor, "batch S"]
+Poses: TypeAlias = Float[Tensor, "batch time D"]
+Codes: TypeAlias = Float[Tensor, "batch time Z"]
+PerStep: TypeAlias = Float[Tensor, "batch time"]
+Pose: TypeAlias = Float[Tensor, "*#batch D"]
+Place: TypeAlias = Float[Tensor, "*#batch P"]
+Variance: TypeAlias = Float[Tensor, "*batch G"]
+"""Of the position and, where there is one, of the heading."""
 
 LOG_TWO_PI = math.log(2 * math.pi)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import Comparison, look_up
 from gtmsm.pose import Space
-from gtmsm.tensors import Gaussian, gather
+from gtmsm.tensors import Actions, Gaussian, Poses, gather
 
 LOOK = 8
 """The first steps of a walk, which vote for its start: over more of them, more steps go otherwise than planned."""
@@ -16,7 +16,7 @@ LOOK = 8
 def locate_start(
     compare: Comparison,
     motion: Motion,
-    actions: Float[Tensor, "batch time A"],
+    actions: Actions,
     code: Gaussian,
     past_pose: Float[Tensor, "batch n D"],
     past_code: Gaussian,
@@ -38,7 +38,7 @@ def locate_start(
 
 def find_start(
     space: Space,
-    path: Float[Tensor, "batch time D"],
+    path: Poses,
     sighted: Float[Tensor, "batch time K D"],
     weight: Float[Tensor, "batch time K"],
     tolerance: Float[Tensor, "D"],

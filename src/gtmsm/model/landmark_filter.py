@@ -6,7 +6,7 @@ Bayes' rule weighs the sights against each other, and against the hypothesis tha
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,14 @@ from torch import Tensor
 from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, gather
+from gtmsm.tensors import LOG_TWO_PI, Pose, State, States, Variance, gather
+
+Past: TypeAlias = tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]]
+"""Poses of the entries of a map, and their variances."""
+Move: TypeAlias = Callable[[State, int], State]
+"""move(s, t): the planned state after step t from s."""
+Settle: TypeAlias = Callable[[State, Float[Tensor, "batch D"]], State]
+"""settle(s, pose): the state s with its pose corrected."""
 
 
 class Sights(NamedTuple):
@@ -60,25 +67,25 @@ class Surprise(NamedTuple):
 class Track(NamedTuple):
     """q*(s_t) for every step of a walk."""
 
-    state: Float[Tensor, "batch time S"]
+    state: States
     """Means."""
-    variance: Float[Tensor, "batch time G"]
+    variance: Variance
     """Of the position and, where there is one, of the heading."""
 
 
 class Fused(NamedTuple):
     """The belief after a step and its sights."""
 
-    pose: Float[Tensor, "*batch D"]
-    variance: Float[Tensor, "*batch G"]
+    pose: Pose
+    variance: Variance
     beta: Float[Tensor, "*batch K"]
     """App. D's beta, for the position: the fraction of the way to each sight that the plan was moved."""
 
 
 def fuse(
     space: Space,
-    planned: Float[Tensor, "*batch D"],
-    variance: Float[Tensor, "*batch G"],
+    planned: Pose,
+    variance: Variance,
     sighted: Float[Tensor, "*batch K D"],
     known: Float[Tensor, "*batch K G"],
     log_odds: Float[Tensor, "*batch K"],
@@ -122,18 +129,17 @@ def fuse(
 
 def filter_by_steps(
     space: Space,
-    move: Callable[[Float[Tensor, "batch S"], int], Float[Tensor, "batch S"]],
-    settle: Callable[[Float[Tensor, "batch S"], Float[Tensor, "batch D"]], Float[Tensor, "batch S"]],
-    start: Float[Tensor, "batch S"],
-    variance: Float[Tensor, "batch G"],
+    move: Move,
+    settle: Settle,
+    start: State,
+    variance: Variance,
     sights: Sights,
-    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+    past: Past,
     surprise: Surprise,
 ) -> Track:
     """The walk of any motion, step by step.
 
-    `move(s, t)` is the planned state after step t from s, `settle(s, pose)` that state with its pose corrected. An
-    entry may be an earlier step of this walk, so every step writes its pose into a table that later ones read.
+    An entry may be an earlier step of this walk, so every step writes its pose into a table that later ones read.
     """
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
@@ -150,12 +156,12 @@ def filter_by_steps(
 
 
 def filter_positions(
-    start: Float[Tensor, "batch S"],
-    displacement: Float[Tensor, "batch time S"],
+    start: State,
+    displacement: States,
     gate: Gate | None,
-    variance: Float[Tensor, "batch 1"],
+    variance: Variance,
     sights: Sights,
-    past: tuple[Float[Tensor, "batch n S"], Float[Tensor, "batch n 1"]],
+    past: Past,
     surprise: Surprise,
 ) -> Track:
     """The same for motions whose state is a position: the landmark scan, which is fast where no gradient is needed."""
@@ -167,9 +173,9 @@ def filter_positions(
 def step_divergence(
     space: Space,
     pose: Float[Tensor, "*n D"],
-    variance: Float[Tensor, "*n G"],
+    variance: Variance,
     planned: Float[Tensor, "*n D"],
-    uncertain: Float[Tensor, "*n G"],
+    uncertain: Variance,
     surprise: Surprise,
 ) -> Float[Tensor, "*n"]:
     """An upper bound of KL from the belief to the planned mixture of Gaussians: -log sum_c pi_c exp(-KL_c).

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.landmark_filter import Sights, Surprise, Track
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, gather
+from gtmsm.tensors import LOG_TWO_PI, Actions, PerStep, Poses, State, States, Variance, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
@@ -22,11 +22,11 @@ stiffer ones then leave the error to the few steps that made it (docs/notebook.m
 
 def filter_with_closure(
     motion: Motion,
-    start: Float[Tensor, "batch S"],
-    variance: Float[Tensor, "batch G"],
-    actions: Float[Tensor, "batch time A"],
+    start: State,
+    variance: Variance,
+    actions: Actions,
     sights: Sights,
-    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+    past: Past,
     surprise: Surprise,
     every: int,
     bonus: float,
@@ -56,13 +56,13 @@ def filter_with_closure(
 
 def close_loops(
     space: Space,
-    pose: Float[Tensor, "batch time D"],
+    pose: Poses,
     start: Float[Tensor, "batch D"],
-    plan: Float[Tensor, "batch time D"],
+    plan: Poses,
     sights: Sights,
     past: Float[Tensor, "batch n D"],
     surprise: Surprise,
-) -> Float[Tensor, "batch time D"]:
+) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
     Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
@@ -101,9 +101,7 @@ def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -
     return torch.sigmoid(log_odds)
 
 
-def _stiffness(
-    off2: Float[Tensor, "batch time"], chance: float, loose: float, stray: float, size: int
-) -> Float[Tensor, "batch time"]:
+def _stiffness(off2: PerStep, chance: float, loose: float, stray: float, size: int) -> PerStep:
     """The expected precision of a planned step, given its residual: it may have gone otherwise."""
     otherwise = stray + loose
     log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
@@ -112,14 +110,14 @@ def _stiffness(
 
 
 def _relax(
-    start: Float[Tensor, "batch S"],
+    start: State,
     past: Float[Tensor, "batch n S"],
-    step: Float[Tensor, "batch time S"],
-    stiff: Float[Tensor, "batch time"],
+    step: States,
+    stiff: PerStep,
     index: Int[Tensor, "batch time K"],
     sight: Float[Tensor, "batch time K S"],
     pull: Float[Tensor, "batch time K"],
-) -> Float[Tensor, "batch time S"]:
+) -> States:
     """The minimum over x of sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2.
 
     x_0 and the entries of the past are given.

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import config, require
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Gaussian, gather
+from gtmsm.tensors import LOG_TWO_PI, Gaussian, Poses, Variance, gather
 
 
 @config
@@ -151,7 +151,7 @@ class Comparison(nn.Module):
         self,
         log_odds: Float[Tensor, "*n"],
         offset: Float[Tensor, "*n D"],
-        noise: Float[Tensor, "*n G"],
+        noise: Variance,
         relative: Float[Tensor, "*n D"],
     ) -> Float[Tensor, "*n"]:
         """-log p(relative pose | both codes): a mixture of what the match says and of a density as wide as `reach`."""
@@ -163,9 +163,7 @@ class Comparison(nn.Module):
         anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
         return -torch.logaddexp(shown, anywhere)
 
-    def walk_loss(
-        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"], match: Match | None = None
-    ) -> Float[Tensor, ""]:
+    def walk_loss(self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None) -> Float[Tensor, ""]:
         """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
 
         Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
-from gtmsm.model.landmark_filter import Sights, Surprise, Track, filter_positions
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_positions
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.pose import Plane
-from gtmsm.tensors import applied
+from gtmsm.tensors import Actions, PerStep, Poses, State, States, Variance, applied
 
 FURTHEST = 8.0
 """Distance from the start up to which the units of sigma_d lie at first where there is no fence."""
@@ -33,22 +33,17 @@ class Free(Motion):
         """s + M a."""
         return s + applied(self.M, a)
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """A running sum of displacements."""
         return self.space.path(start, applied(self.M, a), noise)
 
     def filter(
         self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        variance: Float[Tensor, "batch G"],
+        start: State,
+        a: Actions,
+        variance: Variance,
         sights: Sights,
-        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+        past: Past,
         surprise: Surprise,
         walls: bool = True,
     ) -> Track:
@@ -89,12 +84,7 @@ class Walled(Free):
         """sigma_d."""
         return Gate(self.W, self.b, self.v, self.c)
 
-    def regret(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-    ) -> Float[Tensor, "batch time"]:
+    def regret(self, before: States, a: Actions, steps: Poses) -> PerStep:
         """Plus a hinge loss of sigma_d as a classifier of which steps are made.
 
         Distances hardly teach a sigma_d that is saturated and wrong; the gradient of a hinge does not vanish there.
@@ -104,12 +94,8 @@ class Walled(Free):
         return super().regret(before, a, steps) + foreseen * moves
 
     def among_walls(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-        surprise: float,
-    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch 1"]]:
+        self, before: States, a: Actions, steps: Poses, surprise: float
+    ) -> tuple[State, Float[Tensor, "batch 1"]]:
         """Mean and variance over starts on a grid, weighed by the likelihood under sigma_d of the steps made."""
         d, made, moves = self._attempts(a, steps)
         axis = torch.arange(-FURTHEST, FURTHEST + 0.5, 0.5, device=d.device, dtype=d.dtype)
@@ -128,9 +114,7 @@ class Walled(Free):
         spread = (weight[..., None] * (places - mean[:, None]).square()).sum(1)
         return mean, spread.mean(-1, keepdim=True)
 
-    def _attempts(
-        self, a: Float[Tensor, "batch time A"], steps: Float[Tensor, "batch time D"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
+    def _attempts(self, a: Actions, steps: Poses) -> tuple[States, PerStep, Bool[Tensor, "batch time"]]:
         """The planned displacements, whether each was made (1) or not (-1), and which of them are not 0."""
         d = applied(self.M, a).detach()
         length2 = d.square().sum(-1)
@@ -146,12 +130,7 @@ class Walled(Free):
         d = applied(self.M, a)
         return s + d * self.gate(s + d)[..., None]
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """The walled scan."""
         d = applied(self.M, a)
         return walled_scan(start, d, noise, self.gate)

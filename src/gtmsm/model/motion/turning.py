@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.pose import PlaneWithHeading
-from gtmsm.tensors import applied
+from gtmsm.tensors import Actions, State, States, applied
 
 LEAP = 0.2
 """Distance: a larger correction of a pose was not made by the last step alone, so it does not change the speed."""
@@ -37,16 +37,11 @@ class Turning(Motion):
         """s + R(s^(3)) M a."""
         return self.space.step(s, applied(self.M, a))
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """Running sums: of turns, then of moves along the headings they lead to."""
         return self.space.path(start, applied(self.M, a), noise)
 
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+    def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Both paths have the same displacements."""
         d = applied(self.M, a)
         mean, sample = self._two_paths(d, noise)
@@ -70,22 +65,17 @@ class _WithMomentum(Turning, ABC):
 
     @abstractmethod
     def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+        self, momentum: Float[Tensor, "batch V"], a: Actions
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """Displacements in the agent's frame, and the momentum after each action."""
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """A scan for displacements, then running sums."""
         d, momentum = self._carry(start[:, 3:], a)
         poses = self.space.path(start[:, :3], d, None if noise is None else noise[..., :3])
         return torch.cat([poses, momentum], dim=-1)
 
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+    def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Noise moves the agent but not its momentum: one scan serves both paths."""
         d, momentum = self._carry(self.start(len(a))[:, 3:], a)
         mean, sample = torch.cat([self._two_paths(d, noise[..., :3]), momentum.expand(2, *momentum.shape)], dim=-1)
@@ -140,7 +130,7 @@ class Drifting(_WithMomentum):
         self.turn.data.copy_(push[2])
 
     def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+        self, momentum: Float[Tensor, "batch V"], a: Actions
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """v_t = tanh(sigma(c_f) v_{t-1} + M a_t) with v = d / c_s, step by step."""
         limit, keep, push = self.log_limit.exp(), torch.sigmoid(self.friction), applied(self.M, a)
@@ -187,7 +177,7 @@ class Gliding(_WithMomentum):
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
     def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
+        self, momentum: Float[Tensor, "batch V"], a: Actions
     ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
         """The glide scan."""
         turn = (a * self.turn).sum(-1)

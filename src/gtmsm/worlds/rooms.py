@@ -15,14 +15,7 @@ from torch import Tensor
 from gtmsm.config import config, require, require_seed
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
-from gtmsm.worlds.floorplan import (
-    FloorPlans,
-    Plan,
-    draw_floorplans,
-    require_drawable,
-    require_objects,
-    require_passable,
-)
+from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_walkable
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 from gtmsm.worlds.scene import Camera, draw_frames
 from gtmsm.worlds.textures import Source, load_textures
@@ -59,9 +52,7 @@ class RoomsConfig:
         for name, known in (("plan", get_args(Plan)), ("textures", get_args(Source))):
             value = getattr(self, name)
             require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
-        require_drawable(self.plan)
-        require_objects(self.plan, self.objects)
-        require_passable(self.plan, self.objects, self.physics.radius)
+        require_walkable(self.plan, self.objects, self.physics.radius)
         require(32 <= self.pixels <= 128, f"pixels is {self.pixels}; expected 32 to 128")
         require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
         require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")

@@ -181,8 +181,8 @@ def test_places_that_cannot_be_built_are_refused(arguments, complaint):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_many_objects_fit_as_is_promised(kind):
-    plans = plans_of(kind, MOST_OBJECTS[kind], count=20)
-    assert plans.scene.objects.shape[1] == MOST_OBJECTS[kind]
+    plans = plans_of(kind, MOST_OBJECTS, count=20)
+    assert plans.scene.objects.shape[1] == MOST_OBJECTS
 
 
 def test_rooms_may_be_empty():

@@ -31,8 +31,8 @@ class Furniture:
 
     objects: Float[np.ndarray, "places objects 5"]
     """As in a Scene: x, y, radius or half side, height, turn."""
-    kind: Int[np.ndarray, "places objects"]
-    colour: Float[np.ndarray, "places objects 3"]
+    object_kind: Int[np.ndarray, "places objects"]
+    object_colour: Float[np.ndarray, "places objects 3"]
     spots: Float[np.ndarray, "places spots 2"]
     room_of_spot: Int[np.ndarray, "places spots"]
     fits: Bool[np.ndarray, "places"]
@@ -68,8 +68,8 @@ def furnish(shells: Shells, objects: int, random: np.random.Generator) -> Furnit
         objects=np.concatenate(
             [where, radius[..., None], height[..., None], random.uniform(0, math.pi / 2, (count, objects, 1))], 2
         ),
-        kind=kind,
-        colour=_vivid(count, objects, random),
+        object_kind=kind,
+        object_colour=_vivid(count, objects, random),
         spots=np.take_along_axis(darts, chosen[..., None], 1),
         room_of_spot=np.take_along_axis(numbers, np.take_along_axis(darts_for_spots, chosen, 1), 1),
         fits=fits & free.any(1),

@@ -35,7 +35,6 @@ def draw_single_rooms(count: int, textures: Textures, random: np.random.Generato
         floor_texture=random.choice(textures.floors.numpy(), (count, 1, 1)),
         ceiling_texture=random.choice(textures.ceilings.numpy(), (count, 1, 1)),
         corner=low,
-        tile=1.0,
         width=np.sqrt(area),
         bounds=np.concatenate([low, high], 1)[:, None],
         is_room=np.ones((count, 1), bool),

@@ -19,8 +19,9 @@ from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.training.update import OptimiserConfig
 from gtmsm.worlds.image_walk import ImageWalkConfig
+from gtmsm.worlds.scavenger import ScavengerWalkerConfig
 from gtmsm.worlds.slip import SlipConfig
-from gtmsm.worlds.walkers import PoissonWalkerConfig, ScavengerWalkerConfig
+from gtmsm.worlds.walkers import PoissonWalkerConfig
 
 
 def _rotate() -> RoomsExperiment:

@@ -20,14 +20,14 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.tensors import Actions, Belief, Gaussian, PerStep, Poses, State, States, Variance, gather
+from gtmsm.tensors import Actions, Belief, Entries, Gaussian, PerStep, Poses, State, States, Variance, gather
 
 
 @dataclass(frozen=True)
 class Known:
     """The entries of a map: poses, their variances, and codes of what was seen there."""
 
-    pose: Float[Tensor, "batch n D"]
+    pose: Entries
     variance: Float[Tensor, "batch n G"]
     code: Gaussian
 

@@ -15,9 +15,9 @@ from torch import Tensor
 from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Pose, State, States, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, Entries, Pose, State, States, Variance, gather
 
-Past: TypeAlias = tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]]
+Past: TypeAlias = tuple[Entries, Float[Tensor, "batch n G"]]
 """Poses of the entries of a map, and their variances."""
 Move: TypeAlias = Callable[[State, int], State]
 """move(s, t): the planned state after step t from s."""
@@ -171,13 +171,8 @@ def filter_positions(
 
 
 def step_divergence(
-    space: Space,
-    pose: Float[Tensor, "*n D"],
-    variance: Variance,
-    planned: Float[Tensor, "*n D"],
-    uncertain: Variance,
-    surprise: Surprise,
-) -> Float[Tensor, "*n"]:
+    space: Space, pose: Pose, variance: Variance, planned: Pose, uncertain: Variance, surprise: Surprise
+) -> Float[Tensor, "*batch"]:
     """An upper bound of KL from the belief to the planned mixture of Gaussians: -log sum_c pi_c exp(-KL_c).
 
     `uncertain` is the variance of the pose before the step. Both are marginals of the pose after it.
@@ -194,8 +189,8 @@ def step_divergence(
 
 
 def isotropic_divergence(
-    variance: Float[Tensor, "*n"], far2: Float[Tensor, "*n"], planned: Tensor | float, size: int
-) -> Float[Tensor, "*n"]:
+    variance: Float[Tensor, "*batch"], far2: Float[Tensor, "*batch"], planned: Tensor | float, size: int
+) -> Float[Tensor, "*batch"]:
     """KL between isotropic Gaussians of `size` dimensions whose means are far2 apart, squared."""
     ratio = variance / planned
     return 0.5 * (size * (ratio - 1 - ratio.log()) + far2 / planned)

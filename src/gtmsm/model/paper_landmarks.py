@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gtmsm.model.landmark_filter import Move, Past, Settle, Track
 from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import LandmarkConfig, Lookup
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, State, Variance, gather
+from gtmsm.tensors import Actions, EntryIndex, PerEntry, State, Variance, gather
 
 
 class PaperNetworks(nn.Module):
@@ -27,7 +27,7 @@ class PaperNetworks(nn.Module):
         self.beta = nn.Sequential(nn.Linear(2, 32), nn.ELU(), last[0])
         self.spread = nn.Sequential(nn.Linear(2 * settings.matches + 1, 32), nn.ELU(), last[1])
 
-    def weights(self, lookup: Lookup) -> Float[Tensor, "batch time K"]:
+    def weights(self, lookup: Lookup) -> PerEntry:
         """beta_k in [0, 1], 0 where there is no entry yet."""
         distance = lookup.distance
         logit = self.beta(torch.stack([(distance + 1e-4).log(), distance.clamp(max=50.0) / 10], dim=-1))[..., 0]
@@ -73,8 +73,8 @@ def blend_scan(
     spread: Callable[[Float[Tensor, "batch K"], int], Float[Tensor, "batch"]],
     start: State,
     variance: Variance,
-    index: Int[Tensor, "batch time K"],
-    beta: Float[Tensor, "batch time K"],
+    index: EntryIndex,
+    beta: PerEntry,
     past: Past,
 ) -> tuple[Track, Float[Tensor, "batch time 1"]]:
     """mu_q = mu_p + sum_k beta_k (mu_k - mu_p) step by step: the walk, and sigma_q^2 = spread(sigma^2_{1:K'}).

@@ -7,13 +7,26 @@ revisit shows over the steps that made it.
 import math
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Actions, PerStep, Poses, State, States, Variance, gather
+from gtmsm.tensors import (
+    LOG_TWO_PI,
+    Actions,
+    Entries,
+    EntryIndex,
+    PerEntry,
+    PerStep,
+    Pose,
+    Poses,
+    State,
+    States,
+    Variance,
+    gather,
+)
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
@@ -55,13 +68,7 @@ def filter_with_closure(
 
 
 def close_loops(
-    space: Space,
-    pose: Poses,
-    start: Float[Tensor, "batch D"],
-    plan: Poses,
-    sights: Sights,
-    past: Float[Tensor, "batch n D"],
-    surprise: Surprise,
+    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: Entries, surprise: Surprise
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
@@ -73,26 +80,18 @@ def close_loops(
         off_plan = space.difference(space.step(before, plan), pose)
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
         trust, far2 = _trust(space, off_sight, sights), space.squared_lengths(off_plan)
+        steps, seen = pose - before - off_plan, pose[:, :, None] - known - off_sight
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
             stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
-            relaxed.append(
-                _relax(
-                    start[:, group],
-                    past[..., group],
-                    (pose - before - off_plan)[..., group],
-                    stiff,
-                    sights.index,
-                    (pose[:, :, None] - known - off_sight)[..., group],
-                    trust / sights.noise[..., g],
-                )
-            )
+            fixed, pull = (start[:, group], past[..., group]), trust / sights.noise[..., g]
+            relaxed.append(_relax(*fixed, steps[..., group], stiff, sights.index, seen[..., group], pull))
         pose = torch.cat(relaxed, dim=-1)
     return pose
 
 
-def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> Float[Tensor, "batch time K"]:
+def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> PerEntry:
     """The probability that a sight is right, given its residual."""
     log_odds, far2 = sights.log_odds, space.squared_lengths(off)
     for g, group in enumerate(space.groups):
@@ -114,9 +113,9 @@ def _relax(
     past: Float[Tensor, "batch n S"],
     step: States,
     stiff: PerStep,
-    index: Int[Tensor, "batch time K"],
+    index: EntryIndex,
     sight: Float[Tensor, "batch time K S"],
-    pull: Float[Tensor, "batch time K"],
+    pull: PerEntry,
 ) -> States:
     """The minimum over x of sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2.
 

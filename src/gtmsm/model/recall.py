@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
-from gtmsm.tensors import Codes, Gaussian, PerStep
+from gtmsm.tensors import Codes, EntryIndex, Gaussian, PerEntry, PerStep
 
 
 @config
@@ -69,7 +69,7 @@ class Retrieved:
     neighbours: Neighbours
     bank: Gaussian
     """Codes of the entries of all memories, `rows Z`; perhaps only of those that anybody retrieved."""
-    row: Int[Tensor, "batch time K"]
+    row: EntryIndex
     """Which of them were."""
     whereabouts: Callable[[], Float[Tensor, "batch time K P"]]
     """Works out `relative`, which not every prior asks for."""
@@ -88,7 +88,7 @@ class Retrieved:
         return self.bank.take(self.row)
 
     @property
-    def log_weight(self) -> Float[Tensor, "batch time K"]:
+    def log_weight(self) -> PerEntry:
         """log w_k, with w_k proportional to 1 / (d_k^2 + delta)."""
         return torch.log_softmax(-(self.neighbours.distance2 + self.delta).log(), dim=-1)
 
@@ -140,7 +140,7 @@ class Mixture:
         return self.retrieved.code
 
     @property
-    def log_weight(self) -> Float[Tensor, "batch time K"]:
+    def log_weight(self) -> PerEntry:
         """log w_k."""
         return self.retrieved.log_weight
 

@@ -1,6 +1,7 @@
 """A walk on a grid with solid cells: a step into a solid cell, or off the grid, leaves the walker where it is."""
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Int64
@@ -8,17 +9,15 @@ from torch import Tensor
 
 from gtmsm.kernels.scans.prefix import prefix_scan
 
-CELLS_AT_ONCE = 1 << 22
-"""Entries of the tables that are composed at once; longer walks are cut into stretches."""
+Cells: TypeAlias = Int64[Tensor, "n time 2"]
 
 
 def blocked_walk(
-    start: Int64[Tensor, "n 2"],
-    steps: Int64[Tensor, "n time 2"],
-    solid: Bool[Tensor, "n rows columns"],
-    cells_at_once: int = CELLS_AT_ONCE,
-) -> Int64[Tensor, "n time 2"]:
-    """The position after every step. All at once: a step is a table of where each cell leads, and tables compose.
+    start: Int64[Tensor, "n 2"], steps: Cells, solid: Bool[Tensor, "n rows columns"], cells_at_once: int = 1 << 22
+) -> Cells:
+    """The position after every step. A step is a table of where each cell leads, and tables compose.
+
+    Tables of `cells_at_once` entries are composed at once; longer walks are cut into stretches.
 
     >>> solid = torch.tensor([[[False, False, True]]])
     >>> blocked_walk(torch.tensor([[0, 0]]), torch.tensor([[[0, 1], [0, 1], [0, -1]]]), solid)[..., 1].tolist()
@@ -35,7 +34,7 @@ def blocked_walk(
     return torch.stack([walked // columns, walked % columns], -1)
 
 
-def _tables(steps: Int64[Tensor, "n time 2"], solid: Bool[Tensor, "n rows columns"]) -> Int64[Tensor, "n time cells"]:
+def _tables(steps: Cells, solid: Bool[Tensor, "n rows columns"]) -> Int64[Tensor, "n time cells"]:
     """Which cell each cell leads to, at every step; cells are counted row by row."""
     rows, columns = solid.shape[1:]
     here = torch.arange(rows * columns, device=steps.device)

@@ -27,8 +27,6 @@ from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
 IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
-EPISODE = 512
-"""T, the steps of a test sequence (section 4.1)."""
 
 PICTURE = 512
 """Side of a rendered picture in screen pixels, or a little less: image pixels stay square and sharp."""
@@ -194,4 +192,5 @@ def register_envs() -> None:
     for name, (env, settings) in environments.items():
         if name not in gymnasium.registry:
             entry = f"gtmsm.worlds.gym:{env}"
-            gymnasium.register(name, entry_point=entry, max_episode_steps=EPISODE, kwargs=settings)
+            # T = 512, the steps of a test sequence (section 4.1)
+            gymnasium.register(name, entry_point=entry, max_episode_steps=512, kwargs=settings)

@@ -1,8 +1,14 @@
 """Solid rectangles at random places of a grid, such that every free cell can be reached from every other."""
 
+from typing import TypeAlias
+
 import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
+
+Corner: TypeAlias = Int64[Tensor, "n tries 2"]
+Solid: TypeAlias = Bool[Tensor, "n cells cells"]
+"""Where no agent can go."""
 
 TRIES = 8
 """Places tried for each rectangle; one that fits nowhere is left out."""
@@ -15,7 +21,7 @@ def most_rectangles(cells: int) -> int:
 
 def draw_rectangles(
     keep_free: Int64[Tensor, "n 2"], cells: int, count: int, longest: int, generator: torch.Generator
-) -> Bool[Tensor, "n cells cells"]:
+) -> Solid:
     """`count` rectangles for each of `n` grids, sides uniform in 1 to `longest` < `cells`, none on the cell kept free.
 
     They touch neither sides nor corners of each other, so there is a way around each: no free cell is cut off.
@@ -40,9 +46,7 @@ def draw_rectangles(
     return solid
 
 
-def _boxes(
-    axis: Int64[Tensor, "cells"], first: Int64[Tensor, "n tries 2"], last: Int64[Tensor, "n tries 2"]
-) -> Bool[Tensor, "n tries cells cells"]:
+def _boxes(axis: Int64[Tensor, "cells"], first: Corner, last: Corner) -> Bool[Tensor, "n tries cells cells"]:
     """The cells from a first row and column to a last, as masks."""
     inside = (axis >= first[..., None]) & (axis <= last[..., None])
     return inside[:, :, 0, :, None] & inside[:, :, 1, None, :]

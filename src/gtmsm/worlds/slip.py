@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.world import Walk, World
+from gtmsm.worlds.rooms import Filmed, Rooms
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, World
 
 
 @config
@@ -40,7 +40,7 @@ class Slippery(World, Protocol):
     def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
         """Each agent does its action, some of them a second time."""
 
-    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
+    def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
         """Many steps at once, some of them done a second time before the frame."""
 
 
@@ -79,13 +79,11 @@ class Slipping:
         done, twice = self._what_happens(action[:, None])
         self.world.step(done[:, 0], None if twice is None else twice[:, 0])
 
-    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+    def walk(self, actions: ActionNumbers) -> Walk:
         """Many steps at once: the same as `step` and `look` in turn."""
         return self.world.walk(*self._what_happens(actions))
 
-    def walk_bytes(
-        self, actions: Int[Tensor, "n time"]
-    ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
+    def walk_bytes(self, actions: ActionNumbers) -> Filmed:
         """Frames as bytes and poses, where Rooms are inside."""
         if not isinstance(self.world, Rooms):
             raise InputError(f"{type(self.world).__name__} gives no bytes; use `walk`, or Rooms")
@@ -110,9 +108,7 @@ class Slipping:
         """Where each agent really is."""
         return self.world.pose
 
-    def _what_happens(
-        self, actions: Int[Tensor, "n time"]
-    ) -> tuple[Int[Tensor, "n time"], Bool[Tensor, "n time"] | None]:
+    def _what_happens(self, actions: ActionNumbers) -> tuple[ActionNumbers, Twice]:
         """What is really done, and what of it twice."""
         if self._chance is None or self.config.probability == 0:
             self.slipped = torch.zeros_like(actions, dtype=torch.bool)

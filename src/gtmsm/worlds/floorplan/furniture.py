@@ -11,8 +11,6 @@ from gtmsm.worlds.floorplan.shells import Shells
 
 GAP = 0.5
 """At least between an object and a wall or another object: a body of radius 0.15 walks through with ease."""
-DOOR_GAP = 0.85
-"""At least between an object and the middle of a door."""
 SPOT_GAP = 0.35
 """At least between a spot and a wall or an object."""
 SPOTS = 32
@@ -54,7 +52,7 @@ def furnish(shells: Shells, objects: int, random: np.random.Generator) -> Furnit
     for each in range(objects):
         darts = _darts(shells, np.repeat((first + each)[:, None] % rooms[:, None], DARTS, 1), random)
         free = _room_around(shells, darts, where[:, :each], reach[:, :each]) >= reach[:, each, None] + GAP
-        free &= _distance(darts, shells.doors).min(-1) >= reach[:, each, None] + DOOR_GAP
+        free &= _distance(darts, shells.doors).min(-1) >= reach[:, each, None] + 0.85  # of the door's middle
         where[:, each] = darts[np.arange(count), free.argmax(1)]
         fits &= free.any(1)
 

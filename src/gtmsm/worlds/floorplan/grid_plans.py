@@ -20,20 +20,15 @@ Corners: TypeAlias = tuple[Int[np.ndarray, "2"], Int[np.ndarray, "2"]]
 
 SOLID, CORRIDOR = -1, 0
 
-ROOM_CELLS = (3, 5)
-"""The shortest and the longest side of a room, in cells."""
 SLOT = 5
 """Rooms lie somewhere in slots of this many cells, two by two, with a cell between them."""
 SLOTS = ((0, 0), (0, 1), (1, 1), (1, 0))
 """In a ring: any that follow each other there are neighbours."""
 DOOR_WIDTH = 1.0
 """Doors and corridors are a cell wide."""
-LOOP = 0.5
-"""How often four rooms are joined in a full circle, so that there are two ways to everywhere."""
 
 MAZE_CELLS = 11
 """Side of a maze, its outer walls included; labmaze wants it odd."""
-MAZE_ROOMS = 4
 
 
 def draw_several_rooms(count: int, textures: Textures, random: np.random.Generator) -> Shells:
@@ -47,7 +42,7 @@ def draw_mazes(count: int, textures: Textures, random: np.random.Generator) -> S
     grids = []
     for seed in random.integers(1, 1 << 31, count):
         maze = labmaze.RandomMaze(
-            height=MAZE_CELLS, width=MAZE_CELLS, max_rooms=MAZE_ROOMS, random_seed=int(seed), has_doors=False
+            height=MAZE_CELLS, width=MAZE_CELLS, max_rooms=4, random_seed=int(seed), has_doors=False
         )
         room = 1 + _codes(maze.variations_layer) - ord("A")
         is_solid = _codes(maze.entity_layer) == ord("*")
@@ -67,11 +62,12 @@ def _several_rooms(random: np.random.Generator) -> Grid:
     places = []
     for number in range(rooms):
         slot = np.array(SLOTS[(first + number) % 4])
-        size = random.integers(ROOM_CELLS[0], ROOM_CELLS[1] + 1, 2)
+        size = random.integers(3, 6, 2)  # sides of 3 to 5 cells
         low = 1 + slot * (SLOT + 1) + random.integers(0, SLOT - size + 1)
         places.append((low, low + size))
         grid[low[0] : low[0] + size[0], low[1] : low[1] + size[1]] = number + 1
-    ring = places + places[:1] if rooms == 4 and random.random() < LOOP else places
+    # Half of the places with four rooms are a full circle, so that there are two ways to everywhere.
+    ring = places + places[:1] if rooms == 4 and random.random() < 0.5 else places
     for here, there in pairwise(ring):
         _dig(grid, here, there, random)
     return grid

@@ -23,8 +23,6 @@ Plan = Literal["room", "rooms", "maze"]
 DRAW = {"room": draw_single_rooms, "rooms": draw_several_rooms, "maze": draw_mazes}
 MOST_OBJECTS = 12
 """With more, most places could not be walked."""
-ROUNDS = 100
-"""How often places whose objects do not fit are drawn anew."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +66,7 @@ def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, se
     random = np.random.default_rng(seed)
     shells = DRAW[kind](count, textures, random)
     furniture = furnish(shells, objects, random)
-    for _ in range(ROUNDS):
+    for _ in range(100):  # places whose objects do not fit are drawn anew
         tight = np.flatnonzero(~furniture.fits)
         if not len(tight):
             return _as_plans(shells, furniture, textures)

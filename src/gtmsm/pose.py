@@ -63,9 +63,12 @@ class Space(ABC):
     def relative(self, place: Place, query: Place) -> Place:
         """A place in the frame of another one."""
 
-    @abstractmethod
     def start_of(self, path: Pose, end: Pose) -> Pose:
-        """The start from which a walk ends at `end`, if from the origin it ends at `path`."""
+        """The start from which a walk ends at `end`, if from the origin it ends at `path`.
+
+        Seen from the end of a walk, its start lies where the origin lies from the end of `path`.
+        """
+        return self.step(end, self.displacement(path, torch.zeros_like(path)))
 
     def squared_lengths(self, difference: Pose) -> list[Float[Tensor, "*batch"]]:
         """The squared length of every group of coordinates."""
@@ -104,10 +107,6 @@ class Plane(Space):
     def relative(self, place: Pose, query: Pose) -> Pose:
         """A difference."""
         return place - query
-
-    def start_of(self, path: Pose, end: Pose) -> Pose:
-        """A difference."""
-        return end - path
 
 
 XYTurn: TypeAlias = Float[Tensor, "*#batch 3"]
@@ -170,10 +169,6 @@ class PlaneWithHeading(Space):
         x, y = away.unflatten(-1, (2, 2)).unbind(-1)
         c, s = query[..., 2:3], query[..., 3:]
         return torch.stack([c * x + s * y, c * y - s * x], dim=-1).flatten(-2)
-
-    def start_of(self, path: XYTurn, end: XYTurn) -> XYTurn:
-        """Seen from the end of a walk, its start lies where the origin lies from the end of `path`."""
-        return self.step(end, self.displacement(path, torch.zeros_like(path)))
 
 
 def space_of(size: int) -> Space:

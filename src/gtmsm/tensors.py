@@ -21,7 +21,7 @@ Codes: TypeAlias = Float[Tensor, "batch time Z"]
 PerStep: TypeAlias = Float[Tensor, "batch time"]
 PerEntry: TypeAlias = Float[Tensor, "batch time K"]
 EntryIndex: TypeAlias = Int[Tensor, "batch time K"]
-Entries: TypeAlias = Float[Tensor, "batch n D"]
+EntryPoses: TypeAlias = Float[Tensor, "batch n D"]
 Pose: TypeAlias = Float[Tensor, "*#batch D"]
 Place: TypeAlias = Float[Tensor, "*#batch P"]
 Variance: TypeAlias = Float[Tensor, "*batch G"]
@@ -99,11 +99,8 @@ class Belief:
 
 
 def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
-    """entries[i, index[i]] for every i of the batch.
-
-    By rows of one flat table: the backward pass of this is a plain addition of rows, several times faster
-    than that of advanced indexing.
-    """
+    """entries[i, index[i]] for every i of the batch."""
+    # By rows of one flat table: the backward pass is a plain addition of rows, faster than that of advanced indexing.
     batch, n = entries.shape[:2]
     first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
     rows = entries.flatten(0, 1).index_select(0, (index + first).flatten())

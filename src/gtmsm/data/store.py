@@ -63,13 +63,8 @@ class Recording:
         """A single walk, to be stored."""
         require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
         pose = clip.true_pose[0].cpu().numpy()
-        return cls(
-            (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy(),
-            _numbers(clip.a[0].cpu().numpy()),
-            pose,
-            chart,
-            KINDS.get(pose.shape[-1], ""),
-        )
+        frames = (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        return cls(frames, _numbers(clip.a[0].cpu().numpy()), pose, chart, KINDS.get(pose.shape[-1], ""))
 
     @property
     def steps(self) -> int:

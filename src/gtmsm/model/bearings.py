@@ -7,14 +7,14 @@ from torch import Tensor
 from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import Comparison, look_up
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, Entries, Gaussian, PerEntry, Poses, gather
+from gtmsm.tensors import Actions, EntryPoses, Gaussian, PerEntry, Poses, gather
 
 LOOK = 8
 """The first steps of a walk, which vote for its start: over more of them, more steps go otherwise than planned."""
 
 
 def locate_start(
-    compare: Comparison, motion: Motion, actions: Actions, code: Gaussian, past_pose: Entries, past_code: Gaussian
+    compare: Comparison, motion: Motion, actions: Actions, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch 1"]]:
     """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it."""
     seen, settings, space = code[:, :LOOK], compare.settings, motion.space

@@ -20,14 +20,14 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.tensors import Actions, Belief, Entries, Gaussian, PerStep, Poses, State, States, Variance, gather
+from gtmsm.tensors import Actions, Belief, EntryPoses, Gaussian, PerStep, Poses, State, States, Variance, gather
 
 
 @dataclass(frozen=True)
 class Known:
     """The entries of a map: poses, their variances, and codes of what was seen there."""
 
-    pose: Entries
+    pose: EntryPoses
     variance: Float[Tensor, "batch n G"]
     code: Gaussian
 
@@ -113,7 +113,7 @@ class Landmarks(nn.Module):
         if every and not guess:
             bonus = self.settings.doubt / 3
             return filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
-        return motion.filter(start, actions, variance, sights, known, surprise)
+        return motion.filter(start, actions, variance, sights, known, surprise, walls=True)
 
     def _is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""

@@ -15,9 +15,9 @@ from torch import Tensor
 from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Entries, Pose, State, States, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, State, States, Variance, gather
 
-Past: TypeAlias = tuple[Entries, Float[Tensor, "batch n G"]]
+Past: TypeAlias = tuple[EntryPoses, Float[Tensor, "batch n G"]]
 """Poses of the entries of a map, and their variances."""
 Move: TypeAlias = Callable[[State, int], State]
 """move(s, t): the planned state after step t from s."""
@@ -43,10 +43,7 @@ class Sights(NamedTuple):
 
 
 class Surprise(NamedTuple):
-    """The noise of a step: a mixture of a step as planned and a step that goes otherwise.
-
-    Variances have one number for the position and, where there is a heading, one for it.
-    """
+    """The noise of a step, which goes as planned or otherwise; variances of the position and of a heading if any."""
 
     chance: float
     """Probability that a step goes otherwise."""
@@ -137,10 +134,7 @@ def filter_by_steps(
     past: Past,
     surprise: Surprise,
 ) -> Track:
-    """The walk of any motion, step by step.
-
-    An entry may be an earlier step of this walk, so every step writes its pose into a table that later ones read.
-    """
+    """The walk of any motion, step by step; every pose becomes an entry that later steps may recognise."""
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
     states, s = [], start
@@ -156,18 +150,12 @@ def filter_by_steps(
 
 
 def filter_positions(
-    start: State,
-    displacement: States,
-    gate: Gate | None,
-    variance: Variance,
-    sights: Sights,
-    past: Past,
-    surprise: Surprise,
+    start: State, d: States, gate: Gate | None, variance: Variance, sights: Sights, past: Past, surprise: Surprise
 ) -> Track:
     """The same for motions whose state is a position: the landmark scan, which is fast where no gradient is needed."""
     W, b, v, c = gate or (None, None, None, None)
     chance, planned, stray = surprise.chance, surprise.planned[0], surprise.stray[0]
-    return Track(*landmark_scan(start, displacement, W, b, v, c, variance, *sights, *past, chance, planned, stray))
+    return Track(*landmark_scan(start, d, W, b, v, c, variance, *sights, *past, chance, planned, stray))
 
 
 def step_divergence(

@@ -7,26 +7,13 @@ revisit shows over the steps that made it.
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import (
-    LOG_TWO_PI,
-    Actions,
-    Entries,
-    EntryIndex,
-    PerEntry,
-    PerStep,
-    Pose,
-    Poses,
-    State,
-    States,
-    Variance,
-    gather,
-)
+from gtmsm.tensors import LOG_TWO_PI, Actions, EntryPoses, PerEntry, Pose, Poses, State, States, Variance, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
@@ -55,7 +42,7 @@ def filter_with_closure(
         now = slice(begin, begin + every)
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
-        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise)
+        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
         before = torch.cat([s[:, None], state[:, :-1]], dim=1)
         planned = motion.step(before, actions[:, now])[..., :size]
         plans = torch.cat([plans, motion.space.displacement(before[..., :size], planned)], dim=1)
@@ -68,7 +55,7 @@ def filter_with_closure(
 
 
 def close_loops(
-    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: Entries, surprise: Surprise
+    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: EntryPoses, surprise: Surprise
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
@@ -100,7 +87,9 @@ def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -
     return torch.sigmoid(log_odds)
 
 
-def _stiffness(off2: PerStep, chance: float, loose: float, stray: float, size: int) -> PerStep:
+def _stiffness(
+    off2: Float[Tensor, "batch time"], chance: float, loose: float, stray: float, size: int
+) -> Float[Tensor, "batch time"]:
     """The expected precision of a planned step, given its residual: it may have gone otherwise."""
     otherwise = stray + loose
     log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
@@ -112,15 +101,12 @@ def _relax(
     start: State,
     past: Float[Tensor, "batch n S"],
     step: States,
-    stiff: PerStep,
-    index: EntryIndex,
+    stiff: Float[Tensor, "batch time"],
+    index: Int[Tensor, "batch time K"],
     sight: Float[Tensor, "batch time K S"],
     pull: PerEntry,
 ) -> States:
-    """The minimum over x of sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2.
-
-    x_0 and the entries of the past are given.
-    """
+    """The x that minimises sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2 given x_0, past."""
     batch, steps, k = index.shape
     first = past.shape[1]
     now = torch.arange(steps, device=step.device)

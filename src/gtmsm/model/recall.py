@@ -169,10 +169,9 @@ class Mixture:
 
     def sample(self, generator: torch.Generator) -> Codes:
         """A component by its weight (Gumbel's trick), then a code from it."""
-        uniform = torch.rand(
-            self.log_weight.shape, dtype=self.log_weight.dtype, device=self.log_weight.device, generator=generator
-        )
-        chosen = (self.log_weight - (-uniform.clamp_min(1e-20).log()).log()).argmax(-1)
+        log_weight = self.log_weight
+        uniform = torch.rand(log_weight.shape, dtype=log_weight.dtype, device=log_weight.device, generator=generator)
+        chosen = (log_weight - (-uniform.clamp_min(1e-20).log()).log()).argmax(-1)
         return Gaussian(_pick(self.component.mean, chosen), _pick(self.component.log_var, chosen)).sample(generator)
 
 

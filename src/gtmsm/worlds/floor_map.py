@@ -114,13 +114,9 @@ class FloorMap:
         """Discs and squares in their colours; a sphere has a highlight, a cone its tip."""
         drawn, pen = self._pen()
         rim = max(1, round(0.025 * self.scale))
-        for solid, kind, colour in zip(
-            scene.objects[place].tolist(),
-            scene.object_kind[place].tolist(),
-            scene.object_colour[place].cpu().numpy(),
-            strict=True,
-        ):
-            x, y, radius, _, turn = solid
+        solids, kinds = scene.objects[place].tolist(), scene.object_kind[place].tolist()
+        colours = scene.object_colour[place].cpu().numpy()
+        for (x, y, radius, _, turn), kind, colour in zip(solids, kinds, colours, strict=True):
             if kind == NOTHING:
                 continue
             fill, tip = _rgb(255 * colour), _rgb(255 - 0.5 * (255 - 255 * colour))

@@ -141,10 +141,7 @@ class RoomsEnv(_WorldEnv):
         render_mode: str | None = None,
         slip: float = 0.0,
     ) -> None:
-        """Walk in `places` places; the training and test splits have different ones.
-
-        An action goes wrong with probability `slip`.
-        """
+        """Walk in `places` places, different ones in each split; an action goes wrong with probability `slip`."""
         _require_known(render_mode, split)
         slips = SlipConfig(probability=slip)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)

@@ -14,8 +14,7 @@ from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.kernels.walks.clamped_walk import clamped_walk
 from gtmsm.kernels.walks.crops import crops
-from gtmsm.worlds.blocked_walk import Cells, blocked_walk
-from gtmsm.worlds.rectangles import Solid, draw_rectangles, most_rectangles
+from gtmsm.worlds.blocked_walk import Cells, Solid, blocked_walk, draw_rectangles, most_rectangles
 from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn
 
 Start = Literal["centre", "random"]
@@ -162,10 +161,7 @@ class ImageWalk:
         self._go(action[:, None], None if twice is None else twice[:, None])
 
     def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
-        """Every step's crop and cell; the agents end where the last action leads.
-
-        Where `twice` says so, an action is done a second time before the frame.
-        """
+        """Every step's crop and cell; the agents end where the last action leads."""
         agents, steps = actions.shape
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")

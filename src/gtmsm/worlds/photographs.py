@@ -14,16 +14,9 @@ from gtmsm.config import require
 from gtmsm.errors import InputError
 
 TRAIN_PHOTOGRAPHS = (
-    "astronaut.png",
-    "chelsea.png",
-    "coins.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "motorcycle_left.png",
-    "motorcycle_right.png",
-    "retina.jpg",
-    "rocket.jpg",
-)
+    "astronaut.png", "chelsea.png", "coins.png", "hubble_deep_field.jpg", "ihc.png",
+    "motorcycle_left.png", "motorcycle_right.png", "retina.jpg", "rocket.jpg",
+)  # fmt: skip
 TEST_PHOTOGRAPHS = ("camera.png", "coffee.png")
 TRAIN_VIEWS, TEST_VIEWS = 4000, 500
 LARGEST_VIEW = 128

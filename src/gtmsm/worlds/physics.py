@@ -89,6 +89,7 @@ class Body:
 
     position: Float[Tensor, "n 2"]
     velocity: Float[Tensor, "n 2"]
+    """Units per second, in the world's frame."""
     heading: Float64[Tensor, "n"]
     touched: Bool[Tensor, "n"]
     """Whether a wall or an object was in the way during the last step."""

@@ -132,10 +132,7 @@ class Rooms:
         return torch.stack(poses, 1)
 
     def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
-        """Every step's frame and pose; the agents end where the last action leads.
-
-        Where `twice` says so, an action is done a second time before the frame.
-        """
+        """Every step's frame and pose; the agents end where the last action leads."""
         frames, poses = self.walk_bytes(actions, twice)
         return Walk(frames.float().div_(255), poses)
 
@@ -189,11 +186,6 @@ class Rooms:
     def pose(self) -> Float[Tensor, "n 3"]:
         """x, y and heading of each agent."""
         return self.body.pose
-
-    @property
-    def velocity(self) -> Float[Tensor, "n 2"]:
-        """Units per second, in the world's frame."""
-        return self.body.velocity
 
     @property
     def width(self) -> Float[Tensor, "n"]:

@@ -170,29 +170,16 @@ class Motion(nn.Module, ABC):
         return torch.cat([pose, s[..., self.pose_size :]], dim=-1)
 
     def filter(
-        self,
-        start: State,
-        a: Actions,
-        variance: Variance,
-        sights: Sights,
-        past: Past,
-        surprise: Surprise,
-        walls: bool = True,
+        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:
-        """States after every action, each corrected by what was recognised there (App. D), and variances of poses.
-
-        Without `walls` the plan ignores them.
-        """
+        """States and variances after every action, corrected by what was recognised (App. D), with or without walls."""
         go = self.step if walls else self.go
         return filter_by_steps(
             self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise
         )
 
     def among_walls(self, before: States, a: Actions, steps: Poses, surprise: float) -> tuple[State, Variance]:
-        """The shift of a walk at which the steps that it made fit the walls best, and the variance of that shift.
-
-        0 for a motion without walls, to which all places are alike.
-        """
+        """The shift of a walk at which its steps fit the walls best, and its variance: 0 for a motion without walls."""
         return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : len(self.space.groups)])
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:

@@ -38,14 +38,7 @@ class Free(Motion):
         return self.space.path(start, applied(self.M, a), noise)
 
     def filter(
-        self,
-        start: State,
-        a: Actions,
-        variance: Variance,
-        sights: Sights,
-        past: Past,
-        surprise: Surprise,
-        walls: bool = True,
+        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:
         """The landmark scan."""
         d = applied(self.M, a)
@@ -102,13 +95,8 @@ class Walled(Free):
         places = torch.cartesian_prod(*[axis] * self.state_size).view(-1, self.state_size)
         # However sure sigma_d is, a step may fail for another reason.
         most = math.log((1 - surprise) / surprise)
-        log_likelihood = torch.stack(
-            [
-                (logsigmoid(made * self.gate.logit(before + d + place).clamp(-most, most)) * moves).sum(1)
-                for place in places
-            ],
-            dim=1,
-        )
+        logits = (self.gate.logit(before + d + place).clamp(-most, most) for place in places)
+        log_likelihood = torch.stack([(logsigmoid(made * logit) * moves).sum(1) for logit in logits], dim=1)
         weight = torch.softmax(log_likelihood + logsigmoid(self.gate.logit(places)), dim=1)
         mean = weight @ places
         spread = (weight[..., None] * (places - mean[:, None]).square()).sum(1)

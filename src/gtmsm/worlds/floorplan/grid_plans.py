@@ -102,9 +102,8 @@ def _surfaces(grid: Grid, textures: Textures, random: np.random.Generator) -> di
     rooms = int(grid.max()) + 1  # corridors count as one
     alike = random.random((rooms, 1)) < 0.5
     own = random.choice(textures.walls.numpy(), (rooms, 4))
-    of_wall = np.where(
-        alike, _different(textures.walls, rooms, random)[:, None], own
-    )  # facing north, east, south, west
+    shared = _different(textures.walls, rooms, random)[:, None]
+    of_wall = np.where(alike, shared, own)  # facing north, east, south and west
     floor, ceiling = (_different(choices, rooms, random) for choices in (textures.floors, textures.ceilings))
     walls, wall_textures = [], []
     for turned, cells in ((False, grid), (True, grid.T)):

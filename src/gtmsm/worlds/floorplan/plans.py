@@ -34,7 +34,6 @@ class FloorPlans:
     """Of a typical room: the side of a square of the same area. Errors are given relative to it."""
     spots: Float[Tensor, "places spots 2"]
     """Points in rooms that are free of walls and objects; walks start there."""
-    room_of_spot: Int64[Tensor, "places spots"]
     region: Int64[Tensor, "places rows columns"]
     """The convex region (a room or a piece of corridor) of each floor tile; -1 where it is solid."""
     is_room: Bool[Tensor, "places regions"]

@@ -14,9 +14,6 @@ Corner: TypeAlias = Int64[Tensor, "n tries 2"]
 Solid: TypeAlias = Bool[Tensor, "n cells cells"]
 """Where no agent can go."""
 
-TRIES = 8
-"""Places tried for each rectangle; one that fits nowhere is left out."""
-
 
 def most_rectangles(cells: int) -> int:
     """How many a grid could ever hold: single cells, every other row and column."""
@@ -36,7 +33,8 @@ def draw_rectangles(
     solid = torch.zeros(n, cells, cells, dtype=torch.bool, device=device)
     near = torch.zeros_like(solid)
     for _ in range(count):
-        chance = torch.rand(2, n, TRIES, 2, generator=generator, device=generator.device).to(device)
+        # Eight places are tried for each rectangle; one that fits nowhere is left out.
+        chance = torch.rand(2, n, 8, 2, generator=generator, device=generator.device).to(device)
         side = 1 + (chance[0] * longest).long()
         first = (chance[1] * (cells - side + 1)).long()
         last = first + side - 1

@@ -22,8 +22,6 @@ from gtmsm.worlds.photographs import photograph_views
 BUILTIN = "builtin"
 
 PICTURES = (".png", ".jpg", ".jpeg")
-HOLD_OUT = 10
-"""Every tenth picture of a folder is a test picture."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,7 @@ def _squared(images: UInt8[Tensor, "n h w 3"], size: int) -> UInt8[Tensor, "n 3 
 def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"], UInt8[Tensor, "m 3 size size"]]:
     """The pictures in the order of their names; every tenth, or else the last, is held out."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
-    test = paths[HOLD_OUT - 1 :: HOLD_OUT] or paths[-1:]
+    test = paths[9::10] or paths[-1:]
     held_out = set(test)
     train = [path for path in paths if path not in held_out]
     _require_enough(len(train), len(test), folder, f"put 3 or more {' or '.join(PICTURES)} pictures there")

@@ -13,7 +13,7 @@ from gtmsm.config import config, require
 from gtmsm.kernels.scans.prefix import prefix_scan
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_by_steps
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance
+from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance, applied
 
 
 @config
@@ -85,6 +85,8 @@ class Motion(nn.Module, ABC):
     """Dimensions of s: those of the pose first, then velocities, which have no noise of their own."""
     space: Space
     """What poses lie in."""
+    M: Tensor
+    """The displacement of each action, in the agent's own frame where it has a heading."""
 
     def __init__(self, settings: MotionConfig) -> None:
         super().__init__()
@@ -96,13 +98,13 @@ class Motion(nn.Module, ABC):
         """Dimensions of the pose, to which transitions add noise."""
         return self.space.size
 
-    @abstractmethod
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """The mean of p(s_t | s_{t-1} = s, a_t = a)."""
+        """The mean of p(s_t | s_{t-1} = s, a_t = a): the pose after the displacement M a."""
+        return self.space.step(s, applied(self.M, a))
 
-    @abstractmethod
     def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """Poses after every action, by ancestral sampling with the given noise (none: the mean path)."""
+        return self.space.path(start, applied(self.M, a), noise)
 
     @abstractmethod
     def scout(self) -> Scout:

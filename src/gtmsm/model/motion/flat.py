@@ -29,14 +29,6 @@ class Free(Motion):
         self.space = Plane(self.state_size)
         self.M = nn.Parameter(0.3 * torch.randn(settings.state_size, action_size))
 
-    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + M a."""
-        return s + applied(self.M, a)
-
-    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
-        """A running sum of displacements."""
-        return self.space.path(start, applied(self.M, a), noise)
-
     def filter(
         self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:

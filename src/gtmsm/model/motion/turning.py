@@ -30,17 +30,9 @@ class Turning(Motion):
         self.turn = nn.Parameter(0.03 * torch.randn(action_size))
 
     @property
-    def M(self) -> Float[Tensor, "3 A"]:
+    def M(self) -> Float[Tensor, "3 A"]:  # type: ignore[override]
         """The paper's M."""
         return torch.cat([self.move, self.turn[None]])
-
-    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + R(s^(3)) M a."""
-        return self.space.step(s, applied(self.M, a))
-
-    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
-        """Running sums: of turns, then of moves along the headings they lead to."""
-        return self.space.path(start, applied(self.M, a), noise)
 
     def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Both paths have the same displacements."""

@@ -30,8 +30,9 @@ from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
-from gtmsm.worlds.walkers import ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import SpinWalker
 
 CPU = torch.device("cpu")
 TINY = RoomsConfig(textures="procedural", objects=0, train_places=3, test_places=2, antialias=1)

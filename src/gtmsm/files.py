@@ -3,11 +3,14 @@
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
@@ -78,3 +81,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     if about is None:
         raise InputError(f"{path} holds weights of another program: gtmsm's own description is missing in it")
     return json.loads(about), tensors
+
+
+def read_arrays(path: Path, names: Iterable[str], fix: str) -> tuple[dict[str, np.ndarray], str]:
+    """The arrays called `names` of an .npz, where they are there, and all names that it holds; nothing is unpickled."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            found = list(getattr(archive, "files", ()))
+            return {name: archive[name] for name in names if name in found}, ", ".join(found) or "nothing by name"
+    except (OSError, ValueError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error):
+        problem = "not a readable .npz of plain arrays (damaged, or another kind of file?)"
+        raise InputError(f"{path}: {problem}; {fix}") from None

@@ -6,10 +6,15 @@ are near or far. D is the size of a pose, P that of a place, and G the number of
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+
+from gtmsm.tensors import Place, Pose
+
+PosePath: TypeAlias = Float[Tensor, "*#batch time D"]
 
 
 class Space(ABC):
@@ -31,51 +36,41 @@ class Space(ABC):
         return (slice(0, self.size),)
 
     @abstractmethod
-    def difference(
-        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def difference(self, before: Pose, after: Pose) -> Pose:
         """after - before in coordinates of the map; angles lie in [-pi, pi]."""
 
     @abstractmethod
-    def displacement(
-        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def displacement(self, before: Pose, after: Pose) -> Pose:
         """The step from one pose to another in the frame of the first; angles are not wrapped."""
 
     @abstractmethod
-    def step(
-        self, before: Float[Tensor, "*#batch D"], displacement: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def step(self, before: Pose, displacement: Pose) -> Pose:
         """The pose after a displacement in the frame of `before`: the inverse of `displacement`."""
 
     @abstractmethod
-    def path(
-        self,
-        start: Float[Tensor, "*#batch D"],
-        displacement: Float[Tensor, "*#batch time D"],
-        noise: Float[Tensor, "*#batch time D"] | None = None,
-    ) -> Float[Tensor, "*batch time D"]:
+    def path(self, start: Pose, displacement: PosePath, noise: PosePath | None = None) -> PosePath:
         """Poses after each of many displacements; noise is added in coordinates of the map."""
 
     @abstractmethod
-    def place(self, pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch P"]:
+    def place(self, pose: Pose) -> Place:
         """Coordinates in which Euclidean distance tells how near two poses are."""
 
     @abstractmethod
-    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
+    def pose_at(self, place: Place) -> Pose:
         """The pose of a place: the inverse of `place`, up to full turns."""
 
     @abstractmethod
-    def relative(
-        self, place: Float[Tensor, "*#batch P"], query: Float[Tensor, "*#batch P"]
-    ) -> Float[Tensor, "*batch P"]:
+    def relative(self, place: Place, query: Place) -> Place:
         """A place in the frame of another one."""
 
-    @abstractmethod
-    def start_of(self, path: Float[Tensor, "*#batch D"], end: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
-        """The start from which a walk ends at `end`, if from the origin it ends at `path`."""
+    def start_of(self, path: Pose, end: Pose) -> Pose:
+        """The start from which a walk ends at `end`, if from the origin it ends at `path`.
 
-    def squared_lengths(self, difference: Float[Tensor, "*batch D"]) -> list[Float[Tensor, "*batch"]]:
+        Seen from the end of a walk, its start lies where the origin lies from the end of `path`.
+        """
+        return self.step(end, self.displacement(path, torch.zeros_like(path)))
+
+    def squared_lengths(self, difference: Pose) -> list[Float[Tensor, "*batch"]]:
         """The squared length of every group of coordinates."""
         return [difference[..., group].square().sum(-1) for group in self.groups]
 
@@ -86,51 +81,37 @@ class Plane(Space):
 
     size: int
 
-    def difference(
-        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def difference(self, before: Pose, after: Pose) -> Pose:
         """after - before."""
         return after - before
 
-    def displacement(
-        self, before: Float[Tensor, "*#batch D"], after: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
-        """after - before."""
-        return after - before
+    displacement = difference
 
-    def step(
-        self, before: Float[Tensor, "*#batch D"], displacement: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def step(self, before: Pose, displacement: Pose) -> Pose:
         """A sum."""
         return before + displacement
 
-    def path(
-        self,
-        start: Float[Tensor, "*#batch D"],
-        displacement: Float[Tensor, "*#batch time D"],
-        noise: Float[Tensor, "*#batch time D"] | None = None,
-    ) -> Float[Tensor, "*batch time D"]:
+    def path(self, start: Pose, displacement: PosePath, noise: PosePath | None = None) -> PosePath:
         """A running sum."""
         moved = displacement if noise is None else displacement + noise
         return start[..., None, :] + moved.cumsum(-2)
 
-    def place(self, pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    def place(self, pose: Pose) -> Pose:
         """The pose itself."""
         return pose
 
-    def pose_at(self, place: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch D"]:
+    def pose_at(self, place: Pose) -> Pose:
         """The place itself."""
         return place
 
-    def relative(
-        self, place: Float[Tensor, "*#batch D"], query: Float[Tensor, "*#batch D"]
-    ) -> Float[Tensor, "*batch D"]:
+    def relative(self, place: Pose, query: Pose) -> Pose:
         """A difference."""
         return place - query
 
-    def start_of(self, path: Float[Tensor, "*#batch D"], end: Float[Tensor, "*#batch D"]) -> Float[Tensor, "*batch D"]:
-        """A difference."""
-        return end - path
+
+XYTurn: TypeAlias = Float[Tensor, "*#batch 3"]
+XYTurnPath: TypeAlias = Float[Tensor, "*#batch time 3"]
+XYCosSin: TypeAlias = Float[Tensor, "*#batch 4"]
 
 
 class PlaneWithHeading(Space):
@@ -144,37 +125,26 @@ class PlaneWithHeading(Space):
         """The position; the heading."""
         return slice(0, 2), slice(2, 3)
 
-    def difference(
-        self, before: Float[Tensor, "*#batch 3"], after: Float[Tensor, "*#batch 3"]
-    ) -> Float[Tensor, "*batch 3"]:
+    def difference(self, before: XYTurn, after: XYTurn) -> XYTurn:
         """after - before, the heading by the shorter way round."""
         step = after - before
         turn = step[..., 2:]
         return torch.cat([step[..., :2], torch.atan2(turn.sin(), turn.cos())], dim=-1)
 
-    def displacement(
-        self, before: Float[Tensor, "*#batch 3"], after: Float[Tensor, "*#batch 3"]
-    ) -> Float[Tensor, "*batch 3"]:
+    def displacement(self, before: XYTurn, after: XYTurn) -> XYTurn:
         """Ahead, to the left, and the turn."""
         x, y, turn = (after - before).unbind(-1)
         c, s = before[..., 2].cos(), before[..., 2].sin()
         return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)
 
-    def step(
-        self, before: Float[Tensor, "*#batch 3"], displacement: Float[Tensor, "*#batch 3"]
-    ) -> Float[Tensor, "*batch 3"]:
+    def step(self, before: XYTurn, displacement: XYTurn) -> XYTurn:
         """Along the heading that the agent has before the step."""
         ahead, left, turn = displacement.unbind(-1)
         c, s = before[..., 2].cos(), before[..., 2].sin()
         moved = torch.broadcast_tensors(c * ahead - s * left, s * ahead + c * left, turn)
         return before + torch.stack(moved, dim=-1)
 
-    def path(
-        self,
-        start: Float[Tensor, "*#batch 3"],
-        displacement: Float[Tensor, "*#batch time 3"],
-        noise: Float[Tensor, "*#batch time 3"] | None = None,
-    ) -> Float[Tensor, "*batch time 3"]:
+    def path(self, start: XYTurn, displacement: XYTurnPath, noise: XYTurnPath | None = None) -> XYTurnPath:
         """Running sums: of turns, then of moves along the headings that they lead to."""
         ahead, left, turn = displacement.unbind(-1)
         first = start[..., None, 2]
@@ -185,26 +155,20 @@ class PlaneWithHeading(Space):
         xy = start[..., None, :2] + (moved if noise is None else moved + noise[..., :2]).cumsum(-2)
         return torch.cat([xy, heading[..., None]], dim=-1)
 
-    def place(self, pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch 4"]:
+    def place(self, pose: XYTurn) -> XYCosSin:
         """(x, y, cos, sin), App. A.2."""
         return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)
 
-    def pose_at(self, place: Float[Tensor, "*batch 4"]) -> Float[Tensor, "*batch 3"]:
+    def pose_at(self, place: XYCosSin) -> XYTurn:
         """Its heading lies in [-pi, pi]."""
         return torch.cat([place[..., :2], torch.atan2(place[..., 3:], place[..., 2:3])], dim=-1)
 
-    def relative(
-        self, place: Float[Tensor, "*#batch 4"], query: Float[Tensor, "*#batch 4"]
-    ) -> Float[Tensor, "*batch 4"]:
+    def relative(self, place: XYCosSin, query: XYCosSin) -> XYCosSin:
         """How far ahead and to the left of `query`, and cos and sin of the turn: both pairs rotated at once."""
         away = place - torch.nn.functional.pad(query[..., :2], (0, 2))
         x, y = away.unflatten(-1, (2, 2)).unbind(-1)
         c, s = query[..., 2:3], query[..., 3:]
         return torch.stack([c * x + s * y, c * y - s * x], dim=-1).flatten(-2)
-
-    def start_of(self, path: Float[Tensor, "*#batch 3"], end: Float[Tensor, "*#batch 3"]) -> Float[Tensor, "*batch 3"]:
-        """Seen from the end of a walk, its start lies where the origin lies from the end of `path`."""
-        return self.step(end, self.displacement(path, torch.zeros_like(path)))
 
 
 def space_of(size: int) -> Space:

@@ -1,7 +1,7 @@
 """Gaussians, beliefs and the vocabulary of shapes.
 
 Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
-of a pose, Z of a code, A of an action, K the number of neighbours.
+of a state, D of a pose, P of a place, Z of a code, A of an action, K the number of neighbours.
 """
 
 import math
@@ -13,6 +13,19 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 Frames: TypeAlias = Float[Tensor, "batch time channel height width"]
+Actions: TypeAlias = Float[Tensor, "batch time A"]
+States: TypeAlias = Float[Tensor, "batch time S"]
+State: TypeAlias = Float[Tensor, "batch S"]
+Poses: TypeAlias = Float[Tensor, "batch time D"]
+Codes: TypeAlias = Float[Tensor, "batch time Z"]
+PerStep: TypeAlias = Float[Tensor, "batch time"]
+PerEntry: TypeAlias = Float[Tensor, "batch time K"]
+EntryIndex: TypeAlias = Int[Tensor, "batch time K"]
+EntryPoses: TypeAlias = Float[Tensor, "batch n D"]
+Pose: TypeAlias = Float[Tensor, "*#batch D"]
+Place: TypeAlias = Float[Tensor, "*#batch P"]
+Variance: TypeAlias = Float[Tensor, "*batch G"]
+"""Of the position and, where there is one, of the heading."""
 
 LOG_TWO_PI = math.log(2 * math.pi)
 
@@ -86,11 +99,8 @@ class Belief:
 
 
 def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
-    """entries[i, index[i]] for every i of the batch.
-
-    By rows of one flat table: the backward pass of this is a plain addition of rows, several times faster
-    than that of advanced indexing.
-    """
+    """entries[i, index[i]] for every i of the batch."""
+    # By rows of one flat table: the backward pass is a plain addition of rows, faster than that of advanced indexing.
     batch, n = entries.shape[:2]
     first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
     rows = entries.flatten(0, 1).index_select(0, (index + first).flatten())

@@ -9,9 +9,10 @@ from gtmsm.data.record import as_clip, record
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, slipping
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker, SpinWalkerConfig
+from gtmsm.worlds.walkers import PoissonWalker, SpinWalker, SpinWalkerConfig
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from gtmsm.data.windows import Windows, record_windows
 from gtmsm.errors import InputError
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import SpinWalker
 
 CLIPS, STEPS = 5, 12
 

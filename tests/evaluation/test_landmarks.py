@@ -25,9 +25,10 @@ from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker, Walker
+from gtmsm.worlds.walkers import PoissonWalker, SpinWalker, Walker
 from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")

@@ -485,9 +485,9 @@ def heard(landmarks, motion, monkeypatch, **asked):
     given = []
     plain = type(motion).filter
 
-    def spy(*arguments):
+    def spy(*arguments, walls):
         given.append(arguments[-1])
-        return plain(motion, *arguments)
+        return plain(motion, *arguments, walls=walls)
 
     monkeypatch.setattr(motion, "filter", spy)
     code = codes(2, 6)

@@ -14,7 +14,7 @@ from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.long_memory import LongMemory, rows, tree, tree_index
+from gtmsm.model.long_memory import LongMemory, index, rows, tree
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
@@ -142,7 +142,7 @@ def test_headings_and_clusters_in_a_wide_world_are_searched_exactly(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_queries_beyond_what_is_looked_at_together_are_searched_in_portions(kind, monkeypatch):
-    monkeypatch.setattr(tree_index, "AT_ONCE", 500)
+    monkeypatch.setattr(index, "AT_ONCE", 500)
     monkeypatch.setattr(grid_search, "AT_ONCE", 500)
     places = points(800, 2)
     memory = LongMemory.of(memory_of(places), index=kind, buffer=50)

@@ -228,16 +228,6 @@ def test_where_a_map_lies_does_not_matter_to_how_places_lie_from_each_other():
     torch.testing.assert_close(motion.relative(*elsewhere), expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", EVERY)
-def test_places_that_were_found_lie_from_each_query_as_each_of_them_does(kind):
-    motion = motion_of(kind)
-    place, query = (motion.place(drawn(2, size, motion.state_size, seed=size)) for size in (7, 3))
-    index = torch.randint(7, (2, 3, 4), generator=seeded(1))
-    found = motion.relative_at(place, query, index)
-    for b, m, k in torch.cartesian_prod(torch.arange(2), torch.arange(3), torch.arange(4)).tolist():
-        torch.testing.assert_close(found[b, m, k], motion.relative(place[b, index[b, m, k]], query[b, m]))
-
-
 @pytest.mark.parametrize("kind", ["free", "walled"])
 def test_without_a_heading_places_lie_from_each_other_as_points_do(kind):
     motion, one, other = motion_of(kind), drawn(5, 2), drawn(5, 2, seed=1)

@@ -8,9 +8,9 @@ import torch
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
+from gtmsm.worlds.blocked_walk import most_rectangles
 from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
-from gtmsm.worlds.rectangles import most_rectangles
 from gtmsm.worlds.walkers import PoissonWalker
 
 GRIDS = [(32, 8, 3), (48, 8, 3), (64, 8, 5), (9, 8, 1), (16, 5, 4), (31, 8, 3)]

@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_agents():
 
 def test_agents_start_at_rest_everywhere_and_look_anywhere():
     world = world_of(n=2000)
-    assert world.velocity.abs().max() == 0
+    assert world.body.velocity.abs().max() == 0
     assert set(world.where.tolist()) == set(range(20))
     assert world.pose[:, 2].min() < 0.1 and world.pose[:, 2].max() > 2 * math.pi - 0.1
 

@@ -10,8 +10,8 @@ from gtmsm.errors import InputError
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import ScavengerWalker, ScavengerWalkerConfig
 
 PLANS = ["room", "rooms"] + ["maze"] * (importlib.util.find_spec("labmaze") is not None)
 CLIPS = 60

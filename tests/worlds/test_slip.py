@@ -13,9 +13,10 @@ from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping, slipping, unwrapped
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import PoissonWalker, ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import PoissonWalker, SpinWalker
 from gtmsm.worlds.world import World
 
 STAY = 4

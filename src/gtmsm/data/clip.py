@@ -8,19 +8,20 @@ from torch import Tensor
 
 from gtmsm.errors import InputError
 from gtmsm.pose import space_of
+from gtmsm.tensors import Actions, Frames, Poses
 
 
 @dataclass(frozen=True)
 class Clip:
     """A batch of walks. Frame t is what action t led to, so the starting frame is not part of it."""
 
-    x: Float[Tensor, "batch time channel height width"]
+    x: Frames
     """Frames in [0, 1]."""
-    a: Float[Tensor, "batch time A"]
+    a: Actions
     """Actions; one-hot where the world's actions are discrete."""
-    true_pose: Float[Tensor, "batch time D"]
+    true_pose: Poses
     """Where the agent really was. Scores read it; the model does not."""
-    true_step: Float[Tensor, "batch time D"]
+    true_step: Poses
     """How it really moved at each step, in its own frame where it has a heading. Training reads it where the objective
     asks for displacements (section 4.2.2), recognition or regret (App. D); it also tells where the walk began."""
 

@@ -12,8 +12,6 @@
 """
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +25,7 @@ from gtmsm.config import require
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.errors import InputError
-from gtmsm.files import write_atomically
+from gtmsm.files import read_arrays, write_atomically
 
 SUFFIX = ".npz"
 KINDS = {2: "image-walk", 3: "rooms"}
@@ -65,13 +63,8 @@ class Recording:
         """A single walk, to be stored."""
         require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
         pose = clip.true_pose[0].cpu().numpy()
-        return cls(
-            (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy(),
-            _numbers(clip.a[0].cpu().numpy()),
-            pose,
-            chart,
-            KINDS.get(pose.shape[-1], ""),
-        )
+        frames = (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy()
+        return cls(frames, _numbers(clip.a[0].cpu().numpy()), pose, chart, KINDS.get(pose.shape[-1], ""))
 
     @property
     def steps(self) -> int:
@@ -191,15 +184,7 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     """The arrays by name; unknown ones are not read."""
     names = ("frames", "actions", "poses", "map", "map_origin", "map_scale", "kind")
     require(path.exists(), f"{path}: no such clip; make one with `gtmsm record`, or with {EXAMPLE}")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = list(getattr(archive, "files", ()))
-            arrays = {name: archive[name] for name in names if name in found}
-    except (OSError, ValueError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error):
-        raise InputError(
-            f"{path}: not a readable .npz of plain arrays (damaged, or another kind of file?); write it with {EXAMPLE}"
-        ) from None
-    holds = ", ".join(found) or "nothing by name"
+    arrays, holds = read_arrays(path, names, f"write it with {EXAMPLE}")
     for name in ("frames", "actions"):
         require(name in arrays, f"{path}: holds {holds}, but no {name}; write them with {EXAMPLE}")
     return arrays

@@ -7,19 +7,14 @@ from torch import Tensor
 from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import Comparison, look_up
 from gtmsm.pose import Space
-from gtmsm.tensors import Gaussian, gather
+from gtmsm.tensors import Actions, EntryPoses, Gaussian, PerEntry, Poses, gather
 
 LOOK = 8
 """The first steps of a walk, which vote for its start: over more of them, more steps go otherwise than planned."""
 
 
 def locate_start(
-    compare: Comparison,
-    motion: Motion,
-    actions: Float[Tensor, "batch time A"],
-    code: Gaussian,
-    past_pose: Float[Tensor, "batch n D"],
-    past_code: Gaussian,
+    compare: Comparison, motion: Motion, actions: Actions, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch 1"]]:
     """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it."""
     seen, settings, space = code[:, :LOOK], compare.settings, motion.space
@@ -37,11 +32,7 @@ def locate_start(
 
 
 def find_start(
-    space: Space,
-    path: Float[Tensor, "batch time D"],
-    sighted: Float[Tensor, "batch time K D"],
-    weight: Float[Tensor, "batch time K"],
-    tolerance: Float[Tensor, "D"],
+    space: Space, path: Poses, sighted: Float[Tensor, "batch time K D"], weight: PerEntry, tolerance: Float[Tensor, "D"]
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch"]]:
     """The start that most sights agree on, and the weight of the votes for it.
 

@@ -20,14 +20,14 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Actions, Belief, EntryPoses, Gaussian, PerStep, Poses, State, States, Variance, gather
 
 
 @dataclass(frozen=True)
 class Known:
     """The entries of a map: poses, their variances, and codes of what was seen there."""
 
-    pose: Float[Tensor, "batch n D"]
+    pose: EntryPoses
     variance: Float[Tensor, "batch n G"]
     code: Gaussian
 
@@ -37,11 +37,11 @@ class Learned:
     """A track with gradients, and its term of the bound."""
 
     track: Track
-    divergence: Float[Tensor, "batch time"]
+    divergence: PerStep
     """KL[q(s_t | s_{t-1}, a_t, z_t, m) || p(s_t | s_{t-1}, a_t)], the third term of App. D's bound. App. D takes its
     expectation over q*(s_{t-1}); here it is taken at the mean, or between marginals (docs/deviations.md), so that the
     sum of all terms is not a strict bound."""
-    before: Float[Tensor, "batch time S"]
+    before: States
     """The state before each step."""
     match: Match | None = None
     """What the comparison said of each pair of views, in Bayes' form."""
@@ -82,9 +82,9 @@ class Landmarks(nn.Module):
     def follow(
         self,
         motion: Motion,
-        start: Float[Tensor, "batch S"],
-        variance: Float[Tensor, "batch G"],
-        actions: Float[Tensor, "batch time A"],
+        start: State,
+        variance: Variance,
+        actions: Actions,
         code: Gaussian,
         past: Known,
         guess: bool = False,
@@ -113,9 +113,9 @@ class Landmarks(nn.Module):
         if every and not guess:
             bonus = self.settings.doubt / 3
             return filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
-        return motion.filter(start, actions, variance, sights, known, surprise)
+        return motion.filter(start, actions, variance, sights, known, surprise, walls=True)
 
-    def _is_lost(self, variance: Float[Tensor, "batch G"]) -> bool:
+    def _is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""
         lost = variance[:, 0] >= self.settings.reach**2
         require(
@@ -124,19 +124,12 @@ class Landmarks(nn.Module):
         )
         return bool(lost.all())
 
-    def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Float[Tensor, "batch G"]:
+    def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """From that of a step that went otherwise, where all matches agree on the start, to `ignorance`."""
         fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
         return agreed * fresh + (1 - agreed) * self.ignorance(len(agreed), agreed)
 
-    def _fit_to_walls(
-        self,
-        motion: Motion,
-        start: Float[Tensor, "batch S"],
-        actions: Float[Tensor, "batch time A"],
-        code: Gaussian,
-        past: Known,
-    ) -> Track:
+    def _fit_to_walls(self, motion: Motion, start: State, actions: Actions, code: Gaussian, past: Known) -> Track:
         """A walk from an unknown start without a memory, shifted to where its failed steps fit the walls."""
         lookup = self.look_back(code, code, 0)
         sights, sure = self._sights(self.compare(code, code, lookup), lookup), self._certain(start)
@@ -147,14 +140,7 @@ class Landmarks(nn.Module):
         shift, added = motion.among_walls(before, actions, steps, self.settings.surprise)
         return Track(state + shift[:, None], variance + added[:, None])
 
-    def learn(
-        self,
-        motion: Motion,
-        start: Float[Tensor, "batch S"],
-        actions: Float[Tensor, "batch time A"],
-        code: Gaussian,
-        lookup: Lookup,
-    ) -> Learned:
+    def learn(self, motion: Motion, start: State, actions: Actions, code: Gaussian, lookup: Lookup) -> Learned:
         """The same for a walk from a known start, with gradients and with the KL that the bound pays.
 
         The paper's form is differentiated through all of time. Bayes' form filters without gradients first and then
@@ -187,17 +173,13 @@ class Landmarks(nn.Module):
         return Learned(track, divergence, before, match)
 
     def recognition_loss(
-        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"], match: Match | None = None
+        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None
     ) -> Float[Tensor, ""]:
         """`Comparison.walk_loss`, given the poses of a walk."""
         return self.compare.walk_loss(code, lookup, path, match)
 
     def log_prob(
-        self,
-        pose: Float[Tensor, "batch K D"],
-        noise: Float[Tensor, "batch K G"],
-        state: Float[Tensor, "batch S"],
-        variance: Float[Tensor, "batch G"],
+        self, pose: Float[Tensor, "batch K D"], noise: Float[Tensor, "batch K G"], state: State, variance: Variance
     ) -> Float[Tensor, "batch K"]:
         """log N(pose | state, noise + variance) of sighted poses, without constants."""
         far2 = self.space.squared_lengths(self.space.difference(state[:, None, : self.space.size], pose))
@@ -208,7 +190,7 @@ class Landmarks(nn.Module):
         ]
         return -0.5 * torch.stack(parts).sum(0)
 
-    def sample(self, track: Track, generator: torch.Generator | None) -> Float[Tensor, "batch time S"]:
+    def sample(self, track: Track, generator: torch.Generator | None) -> States:
         """A pose drawn from each belief; its mean where there is no generator."""
         if generator is None:
             return track.state
@@ -216,27 +198,27 @@ class Landmarks(nn.Module):
         noise = torch.randn(pose.shape, dtype=pose.dtype, device=pose.device, generator=generator)
         return torch.cat([pose + noise * self._spread(track.variance).sqrt(), rest], dim=-1)
 
-    def ignorance(self, batch: int, like: Tensor) -> Float[Tensor, "batch G"]:
+    def ignorance(self, batch: int, like: Tensor) -> Variance:
         """The variance of a pose of which nothing is known; that of a heading is uniform."""
         return like.new_tensor([self.settings.reach**2, math.pi**2 / 3][: len(self.groups)]).repeat(batch, 1)
 
-    def as_covariance(self, variance: Float[Tensor, "*n G"], state: Float[Tensor, "*n S"]) -> Float[Tensor, "*n S S"]:
+    def as_covariance(self, variance: Variance, state: Float[Tensor, "*n S"]) -> Float[Tensor, "*n S S"]:
         """The covariance of the whole state; velocities have none."""
         rest = state.shape[-1] - self.space.size
         return torch.diag_embed(nn.functional.pad(self._spread(variance), (0, rest)))
 
-    def as_variance(self, belief: Belief) -> Float[Tensor, "*n G"]:
+    def as_variance(self, belief: Belief) -> Variance:
         """The variances of a belief's pose; 0 where it is known exactly."""
         if belief.covariance is None:
             return self._certain(belief.mean)
         diagonal = belief.covariance.diagonal(dim1=-2, dim2=-1)
         return torch.stack([diagonal[..., group].mean(-1) for group in self.groups], dim=-1)
 
-    def _certain(self, state: Float[Tensor, "*n S"]) -> Float[Tensor, "*n G"]:
+    def _certain(self, state: Float[Tensor, "*n S"]) -> Variance:
         """Variances of 0."""
         return torch.zeros_like(state[..., : len(self.groups)])
 
-    def _spread(self, variance: Float[Tensor, "*n G"]) -> Float[Tensor, "*n D"]:
+    def _spread(self, variance: Variance) -> Float[Tensor, "*n D"]:
         """The variance of every coordinate."""
         sizes = [group.stop - group.start for group in self.groups]
         return torch.cat(

@@ -6,7 +6,7 @@ Bayes' rule weighs the sights against each other, and against the hypothesis tha
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -15,7 +15,14 @@ from torch import Tensor
 from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, State, States, Variance, gather
+
+Past: TypeAlias = tuple[EntryPoses, Float[Tensor, "batch n G"]]
+"""Poses of the entries of a map, and their variances."""
+Move: TypeAlias = Callable[[State, int], State]
+"""move(s, t): the planned state after step t from s."""
+Settle: TypeAlias = Callable[[State, Float[Tensor, "batch D"]], State]
+"""settle(s, pose): the state s with its pose corrected."""
 
 
 class Sights(NamedTuple):
@@ -36,10 +43,7 @@ class Sights(NamedTuple):
 
 
 class Surprise(NamedTuple):
-    """The noise of a step: a mixture of a step as planned and a step that goes otherwise.
-
-    Variances have one number for the position and, where there is a heading, one for it.
-    """
+    """The noise of a step, which goes as planned or otherwise; variances of the position and of a heading if any."""
 
     chance: float
     """Probability that a step goes otherwise."""
@@ -60,25 +64,25 @@ class Surprise(NamedTuple):
 class Track(NamedTuple):
     """q*(s_t) for every step of a walk."""
 
-    state: Float[Tensor, "batch time S"]
+    state: States
     """Means."""
-    variance: Float[Tensor, "batch time G"]
+    variance: Variance
     """Of the position and, where there is one, of the heading."""
 
 
 class Fused(NamedTuple):
     """The belief after a step and its sights."""
 
-    pose: Float[Tensor, "*batch D"]
-    variance: Float[Tensor, "*batch G"]
+    pose: Pose
+    variance: Variance
     beta: Float[Tensor, "*batch K"]
     """App. D's beta, for the position: the fraction of the way to each sight that the plan was moved."""
 
 
 def fuse(
     space: Space,
-    planned: Float[Tensor, "*batch D"],
-    variance: Float[Tensor, "*batch G"],
+    planned: Pose,
+    variance: Variance,
     sighted: Float[Tensor, "*batch K D"],
     known: Float[Tensor, "*batch K G"],
     log_odds: Float[Tensor, "*batch K"],
@@ -122,19 +126,15 @@ def fuse(
 
 def filter_by_steps(
     space: Space,
-    move: Callable[[Float[Tensor, "batch S"], int], Float[Tensor, "batch S"]],
-    settle: Callable[[Float[Tensor, "batch S"], Float[Tensor, "batch D"]], Float[Tensor, "batch S"]],
-    start: Float[Tensor, "batch S"],
-    variance: Float[Tensor, "batch G"],
+    move: Move,
+    settle: Settle,
+    start: State,
+    variance: Variance,
     sights: Sights,
-    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+    past: Past,
     surprise: Surprise,
 ) -> Track:
-    """The walk of any motion, step by step.
-
-    `move(s, t)` is the planned state after step t from s, `settle(s, pose)` that state with its pose corrected. An
-    entry may be an earlier step of this walk, so every step writes its pose into a table that later ones read.
-    """
+    """The walk of any motion, step by step; every pose becomes an entry that later steps may recognise."""
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
     states, s = [], start
@@ -150,28 +150,17 @@ def filter_by_steps(
 
 
 def filter_positions(
-    start: Float[Tensor, "batch S"],
-    displacement: Float[Tensor, "batch time S"],
-    gate: Gate | None,
-    variance: Float[Tensor, "batch 1"],
-    sights: Sights,
-    past: tuple[Float[Tensor, "batch n S"], Float[Tensor, "batch n 1"]],
-    surprise: Surprise,
+    start: State, d: States, gate: Gate | None, variance: Variance, sights: Sights, past: Past, surprise: Surprise
 ) -> Track:
     """The same for motions whose state is a position: the landmark scan, which is fast where no gradient is needed."""
     W, b, v, c = gate or (None, None, None, None)
     chance, planned, stray = surprise.chance, surprise.planned[0], surprise.stray[0]
-    return Track(*landmark_scan(start, displacement, W, b, v, c, variance, *sights, *past, chance, planned, stray))
+    return Track(*landmark_scan(start, d, W, b, v, c, variance, *sights, *past, chance, planned, stray))
 
 
 def step_divergence(
-    space: Space,
-    pose: Float[Tensor, "*n D"],
-    variance: Float[Tensor, "*n G"],
-    planned: Float[Tensor, "*n D"],
-    uncertain: Float[Tensor, "*n G"],
-    surprise: Surprise,
-) -> Float[Tensor, "*n"]:
+    space: Space, pose: Pose, variance: Variance, planned: Pose, uncertain: Variance, surprise: Surprise
+) -> Float[Tensor, "*batch"]:
     """An upper bound of KL from the belief to the planned mixture of Gaussians: -log sum_c pi_c exp(-KL_c).
 
     `uncertain` is the variance of the pose before the step. Both are marginals of the pose after it.
@@ -188,8 +177,8 @@ def step_divergence(
 
 
 def isotropic_divergence(
-    variance: Float[Tensor, "*n"], far2: Float[Tensor, "*n"], planned: Tensor | float, size: int
-) -> Float[Tensor, "*n"]:
+    variance: Float[Tensor, "*batch"], far2: Float[Tensor, "*batch"], planned: Tensor | float, size: int
+) -> Float[Tensor, "*batch"]:
     """KL between isotropic Gaussians of `size` dimensions whose means are far2 apart, squared."""
     ratio = variance / planned
     return 0.5 * (size * (ratio - 1 - ratio.log()) + far2 / planned)

@@ -10,18 +10,21 @@ from torch.nn.functional import mse_loss
 
 from gtmsm.errors import InputError
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, gather
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
+
+Bank: TypeAlias = tuple[Gaussian, EntryIndex, Float[Tensor, "rows tokens width"] | None]
+"""A flat bank of codes, the rows of it that were asked for, and the prior's digest of each row."""
 
 
 @dataclass(frozen=True)
 class Neighbours:
     """The K entries nearest to each query (nearest first, unless K is all of them)."""
 
-    index: Int[Tensor, "batch time K"]
+    index: EntryIndex
     """Which entries of the memory."""
-    distance2: Float[Tensor, "batch time K"]
+    distance2: PerEntry
     """Squared distances, with gradients; for the KL distance, divergences."""
 
 
@@ -78,9 +81,7 @@ class Memory:
         """Codes of the entries `index`."""
         return self.code.at(index)
 
-    def retrieve(
-        self, index: Int[Tensor, "batch time K"]
-    ) -> tuple[Gaussian, Int[Tensor, "batch time K"], Float[Tensor, "rows tokens width"] | None]:
+    def retrieve(self, index: EntryIndex) -> Bank:
         """A flat bank of codes, the rows of it that are the entries `index`, and the prior's digest of each row."""
         row = index + len(self) * torch.arange(len(index), device=index.device).view(-1, 1, 1)
         return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
@@ -110,9 +111,7 @@ def nearest(
     return Neighbours(index, _kl_divergence(query[:, :, None], Belief(gather(place.mean, index), covariance)))
 
 
-def measure(
-    place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time P"], index: Int[Tensor, "batch time K"]
-) -> Neighbours:
+def measure(place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time P"], index: EntryIndex) -> Neighbours:
     """The entries `index` with their squared distances from each query.
 
     Axes come first: gathered one by one, they are several times as fast on a CPU as rows of two numbers.

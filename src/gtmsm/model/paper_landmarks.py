@@ -4,14 +4,14 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from gtmsm.model.landmark_filter import Track
+from gtmsm.model.landmark_filter import Move, Past, Settle, Track
 from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import LandmarkConfig, Lookup
 from gtmsm.pose import Space
-from gtmsm.tensors import gather
+from gtmsm.tensors import Actions, EntryIndex, PerEntry, State, Variance, gather
 
 
 class PaperNetworks(nn.Module):
@@ -27,7 +27,7 @@ class PaperNetworks(nn.Module):
         self.beta = nn.Sequential(nn.Linear(2, 32), nn.ELU(), last[0])
         self.spread = nn.Sequential(nn.Linear(2 * settings.matches + 1, 32), nn.ELU(), last[1])
 
-    def weights(self, lookup: Lookup) -> Float[Tensor, "batch time K"]:
+    def weights(self, lookup: Lookup) -> PerEntry:
         """beta_k in [0, 1], 0 where there is no entry yet."""
         distance = lookup.distance
         logit = self.beta(torch.stack([(distance + 1e-4).log(), distance.clamp(max=50.0) / 10], dim=-1))[..., 0]
@@ -51,13 +51,7 @@ class PaperNetworks(nn.Module):
         return log_ratio
 
     def filter(
-        self,
-        motion: Motion,
-        start: Float[Tensor, "batch S"],
-        variance: Float[Tensor, "batch 1"],
-        actions: Float[Tensor, "batch time A"],
-        lookup: Lookup,
-        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n 1"]],
+        self, motion: Motion, start: State, variance: Variance, actions: Actions, lookup: Lookup, past: Past
     ) -> tuple[Track, Float[Tensor, "batch time 1"]]:
         """`blend_scan` with these networks, along a motion whose noise is sigma_p."""
         planned = motion.noise**2
@@ -74,19 +68,18 @@ class PaperNetworks(nn.Module):
 
 def blend_scan(
     space: Space,
-    move: Callable[[Float[Tensor, "batch S"], int], Float[Tensor, "batch S"]],
-    settle: Callable[[Float[Tensor, "batch S"], Float[Tensor, "batch D"]], Float[Tensor, "batch S"]],
+    move: Move,
+    settle: Settle,
     spread: Callable[[Float[Tensor, "batch K"], int], Float[Tensor, "batch"]],
-    start: Float[Tensor, "batch S"],
-    variance: Float[Tensor, "batch 1"],
-    index: Int[Tensor, "batch time K"],
-    beta: Float[Tensor, "batch time K"],
-    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n 1"]],
+    start: State,
+    variance: Variance,
+    index: EntryIndex,
+    beta: PerEntry,
+    past: Past,
 ) -> tuple[Track, Float[Tensor, "batch time 1"]]:
     """mu_q = mu_p + sum_k beta_k (mu_k - mu_p) step by step: the walk, and sigma_q^2 = spread(sigma^2_{1:K'}).
 
-    `move(s, t)` is the planned state after step t from s, `settle(s, pose)` that state with its pose corrected. Given
-    beta the pose is linear in those before it, so its marginal variance is
+    Given beta the pose is linear in those before it, so its marginal variance is
     (1 - sum_k beta_k)^2 v_{t-1} + sum_k beta_k^2 v_k + sigma_q^2.
     """
     steps, first = index.shape[1], past[0].shape[1]

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.landmark_filter import Sights, Surprise, Track
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, gather
+from gtmsm.tensors import LOG_TWO_PI, Actions, EntryPoses, PerEntry, Pose, Poses, State, States, Variance, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
@@ -22,11 +22,11 @@ stiffer ones then leave the error to the few steps that made it (docs/notebook.m
 
 def filter_with_closure(
     motion: Motion,
-    start: Float[Tensor, "batch S"],
-    variance: Float[Tensor, "batch G"],
-    actions: Float[Tensor, "batch time A"],
+    start: State,
+    variance: Variance,
+    actions: Actions,
     sights: Sights,
-    past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
+    past: Past,
     surprise: Surprise,
     every: int,
     bonus: float,
@@ -42,7 +42,7 @@ def filter_with_closure(
         now = slice(begin, begin + every)
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
-        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise)
+        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
         before = torch.cat([s[:, None], state[:, :-1]], dim=1)
         planned = motion.step(before, actions[:, now])[..., :size]
         plans = torch.cat([plans, motion.space.displacement(before[..., :size], planned)], dim=1)
@@ -55,14 +55,8 @@ def filter_with_closure(
 
 
 def close_loops(
-    space: Space,
-    pose: Float[Tensor, "batch time D"],
-    start: Float[Tensor, "batch D"],
-    plan: Float[Tensor, "batch time D"],
-    sights: Sights,
-    past: Float[Tensor, "batch n D"],
-    surprise: Surprise,
-) -> Float[Tensor, "batch time D"]:
+    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: EntryPoses, surprise: Surprise
+) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
     Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
@@ -73,26 +67,18 @@ def close_loops(
         off_plan = space.difference(space.step(before, plan), pose)
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
         trust, far2 = _trust(space, off_sight, sights), space.squared_lengths(off_plan)
+        steps, seen = pose - before - off_plan, pose[:, :, None] - known - off_sight
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
             stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
-            relaxed.append(
-                _relax(
-                    start[:, group],
-                    past[..., group],
-                    (pose - before - off_plan)[..., group],
-                    stiff,
-                    sights.index,
-                    (pose[:, :, None] - known - off_sight)[..., group],
-                    trust / sights.noise[..., g],
-                )
-            )
+            fixed, pull = (start[:, group], past[..., group]), trust / sights.noise[..., g]
+            relaxed.append(_relax(*fixed, steps[..., group], stiff, sights.index, seen[..., group], pull))
         pose = torch.cat(relaxed, dim=-1)
     return pose
 
 
-def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> Float[Tensor, "batch time K"]:
+def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> PerEntry:
     """The probability that a sight is right, given its residual."""
     log_odds, far2 = sights.log_odds, space.squared_lengths(off)
     for g, group in enumerate(space.groups):
@@ -112,18 +98,15 @@ def _stiffness(
 
 
 def _relax(
-    start: Float[Tensor, "batch S"],
+    start: State,
     past: Float[Tensor, "batch n S"],
-    step: Float[Tensor, "batch time S"],
+    step: States,
     stiff: Float[Tensor, "batch time"],
     index: Int[Tensor, "batch time K"],
     sight: Float[Tensor, "batch time K S"],
-    pull: Float[Tensor, "batch time K"],
-) -> Float[Tensor, "batch time S"]:
-    """The minimum over x of sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2.
-
-    x_0 and the entries of the past are given.
-    """
+    pull: PerEntry,
+) -> States:
+    """The x that minimises sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2 given x_0, past."""
     batch, steps, k = index.shape
     first = past.shape[1]
     now = torch.arange(steps, device=step.device)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.mixture import mixture_divergence, mixture_log_prob
 from gtmsm.model.memory import Distance, Neighbours
-from gtmsm.tensors import Gaussian
+from gtmsm.tensors import Codes, EntryIndex, Gaussian, PerEntry, PerStep
 
 
 @config
@@ -69,7 +69,7 @@ class Retrieved:
     neighbours: Neighbours
     bank: Gaussian
     """Codes of the entries of all memories, `rows Z`; perhaps only of those that anybody retrieved."""
-    row: Int[Tensor, "batch time K"]
+    row: EntryIndex
     """Which of them were."""
     find_relative: Callable[[], Float[Tensor, "batch time K P"]]
     """Works out `relative`, which not every prior asks for."""
@@ -88,7 +88,7 @@ class Retrieved:
         return self.bank.take(self.row)
 
     @property
-    def log_weight(self) -> Float[Tensor, "batch time K"]:
+    def log_weight(self) -> PerEntry:
         """log w_k, with w_k proportional to 1 / (d_k^2 + delta)."""
         return torch.log_softmax(-(self.neighbours.distance2 + self.delta).log(), dim=-1)
 
@@ -101,13 +101,13 @@ class Forecast(Protocol):
     def heaviest(self) -> Int[Tensor, "batch time"]:
         """The memory entry it rests on most."""
 
-    def peak(self) -> Float[Tensor, "batch time Z"]:
+    def peak(self) -> Codes:
         """A point estimate."""
 
-    def sample(self, generator: torch.Generator) -> Float[Tensor, "batch time Z"]:
+    def sample(self, generator: torch.Generator) -> Codes:
         """A code drawn from it."""
 
-    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+    def divergence(self, code: Gaussian, z: Codes) -> PerStep:
         """KL[q(z|x) || p(z|s, m)], exactly or by the sample `z` of `code` = q(z|x)."""
 
 
@@ -140,15 +140,15 @@ class Mixture:
         return self.retrieved.code
 
     @property
-    def log_weight(self) -> Float[Tensor, "batch time K"]:
+    def log_weight(self) -> PerEntry:
         """log w_k."""
         return self.retrieved.log_weight
 
-    def log_prob(self, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+    def log_prob(self, z: Codes) -> PerStep:
         """log sum_k w_k N(z | z_k)."""
         return mixture_log_prob(z.flatten(0, 1), *self._parts()).view(z.shape[:2])
 
-    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+    def divergence(self, code: Gaussian, z: Codes) -> PerStep:
         """By one sample: a mixture has no closed form."""
         mean, log_var, flat = (part.flatten(0, 1) for part in (code.mean, code.log_var, z))
         return mixture_divergence(mean, log_var, flat, *self._parts()).view(z.shape[:2])
@@ -163,16 +163,15 @@ class Mixture:
         """The memory entry with the largest weight."""
         return _pick(self.neighbours.index, self.log_weight.argmax(-1))
 
-    def peak(self) -> Float[Tensor, "batch time Z"]:
+    def peak(self) -> Codes:
         """The mean of the heaviest component: a point estimate that never blends two places."""
         return _pick(self.component.mean, self.log_weight.argmax(-1))
 
-    def sample(self, generator: torch.Generator) -> Float[Tensor, "batch time Z"]:
+    def sample(self, generator: torch.Generator) -> Codes:
         """A component by its weight (Gumbel's trick), then a code from it."""
-        uniform = torch.rand(
-            self.log_weight.shape, dtype=self.log_weight.dtype, device=self.log_weight.device, generator=generator
-        )
-        chosen = (self.log_weight - (-uniform.clamp_min(1e-20).log()).log()).argmax(-1)
+        log_weight = self.log_weight
+        uniform = torch.rand(log_weight.shape, dtype=log_weight.dtype, device=log_weight.device, generator=generator)
+        chosen = (log_weight - (-uniform.clamp_min(1e-20).log()).log()).argmax(-1)
         return Gaussian(_pick(self.component.mean, chosen), _pick(self.component.log_var, chosen)).sample(generator)
 
 
@@ -189,15 +188,15 @@ class SingleView:
         """The nearest memory entry."""
         return _pick(self.neighbours.index, self.neighbours.distance2.argmin(-1))
 
-    def peak(self) -> Float[Tensor, "batch time Z"]:
+    def peak(self) -> Codes:
         """The mean."""
         return self.code.mean
 
-    def sample(self, generator: torch.Generator) -> Float[Tensor, "batch time Z"]:
+    def sample(self, generator: torch.Generator) -> Codes:
         """A code drawn from the Gaussian."""
         return self.code.sample(generator)
 
-    def divergence(self, code: Gaussian, z: Float[Tensor, "batch time Z"]) -> Float[Tensor, "batch time"]:
+    def divergence(self, code: Gaussian, z: Codes) -> PerStep:
         """Between two Gaussians it is exact."""
         return code.divergence(self.code)
 

@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import config, require
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Gaussian, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryIndex, Gaussian, PerEntry, Pose, Poses, Variance, gather
 
 
 @config
@@ -73,11 +73,11 @@ class LandmarkConfig:
 class Lookup:
     """The K' entries whose codes are nearest to each query's."""
 
-    index: Int[Tensor, "batch time K"]
+    index: EntryIndex
     """Of the entries; 0 where `there` is false."""
     there: Bool[Tensor, "batch time K"]
     """False where there are fewer than K entries yet."""
-    distance: Float[Tensor, "batch time K"]
+    distance: PerEntry
     """Mean squared distance of the codes, in units of their own variances."""
 
 
@@ -105,7 +105,7 @@ def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None
 class Match(NamedTuple):
     """What the comparison of an entry and a query says, for every pair of a lookup."""
 
-    log_odds: Float[Tensor, "batch time K"]
+    log_odds: PerEntry
     """That both show the same place."""
     offset: Float[Tensor, "batch time K D"]
     """The displacement from the entry's pose to the query's, in the frame of the entry."""
@@ -148,12 +148,8 @@ class Comparison(nn.Module):
         return position + self.space.angles * LOG_TWO_PI
 
     def loss(
-        self,
-        log_odds: Float[Tensor, "*n"],
-        offset: Float[Tensor, "*n D"],
-        noise: Float[Tensor, "*n G"],
-        relative: Float[Tensor, "*n D"],
-    ) -> Float[Tensor, "*n"]:
+        self, log_odds: Float[Tensor, "*batch"], offset: Pose, noise: Variance, relative: Pose
+    ) -> Float[Tensor, "*batch"]:
         """-log p(relative pose | both codes): a mixture of what the match says and of a density as wide as `reach`."""
         far2 = self.space.squared_lengths(self.space.difference(offset, relative))
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
@@ -163,9 +159,7 @@ class Comparison(nn.Module):
         anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
         return -torch.logaddexp(shown, anywhere)
 
-    def walk_loss(
-        self, code: Gaussian, lookup: Lookup, path: Float[Tensor, "batch time D"], match: Match | None = None
-    ) -> Float[Tensor, ""]:
+    def walk_loss(self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None) -> Float[Tensor, ""]:
         """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
 
         Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of

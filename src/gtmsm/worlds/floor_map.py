@@ -16,13 +16,9 @@ Colour = tuple[int, int, int]
 
 OUTSIDE: Colour = (247, 246, 242)
 WALL: Colour = (38, 38, 46)
-AGENT: Colour = (255, 214, 10)
-MEMORY: Colour = (255, 255, 255)
 EARLY, LATE = np.array([68, 1, 84]), np.array([253, 160, 40])
 """A path begins in violet and ends in orange."""
 
-MARGIN = 0.35
-"""Units around the place."""
 SHARP = 2
 """Maps are drawn this much larger, then shrunk: smooth edges."""
 
@@ -45,7 +41,7 @@ class FloorMap:
         walls = walls[(walls[:, :2] != walls[:, 2:]).any(1)]
         ends = walls.reshape(-1, 2)
         low, high = ends.min(0), ends.max(0)
-        side = float((high - low).max()) + 2 * MARGIN
+        side = float((high - low).max()) + 2 * 0.35  # a margin on each side
         middle = (low + high) / 2
         corner = (float(middle[0]) - side / 2, float(middle[1]) - side / 2)
         empty = cls(Image.new("RGB", (SHARP * size, SHARP * size), OUTSIDE), corner, SHARP * size / side)
@@ -63,14 +59,16 @@ class FloorMap:
             pen.ellipse(_box(end, thick / 2), colour)
         return drawn
 
-    def dots(self, places: Float[Tensor, "dots D"], colour: Colour = MEMORY, radius: float = 0.05) -> "FloorMap":
+    def dots(
+        self, places: Float[Tensor, "dots D"], colour: Colour = (255, 255, 255), radius: float = 0.05
+    ) -> "FloorMap":
         """A dot with a dark rim at each position, such as memorised places."""
         drawn, pen = self._pen()
         for x, y in places[:, :2].tolist():
             pen.ellipse(_box(self._pixel(x, y), radius * self.scale), colour, WALL, max(1, round(0.015 * self.scale)))
         return drawn
 
-    def agent(self, pose: Float[Tensor, "3"], colour: Colour = AGENT, radius: float = 0.22) -> "FloorMap":
+    def agent(self, pose: Float[Tensor, "3"], colour: Colour = (255, 214, 10), radius: float = 0.22) -> "FloorMap":
         """An arrow head that points where the agent looks."""
         x, y, heading = pose.tolist()
         outline = ((0.0, 1.0), (2.5, 0.9), (math.pi, 0.35), (-2.5, 0.9))
@@ -116,13 +114,9 @@ class FloorMap:
         """Discs and squares in their colours; a sphere has a highlight, a cone its tip."""
         drawn, pen = self._pen()
         rim = max(1, round(0.025 * self.scale))
-        for solid, kind, colour in zip(
-            scene.objects[place].tolist(),
-            scene.object_kind[place].tolist(),
-            scene.object_colour[place].cpu().numpy(),
-            strict=True,
-        ):
-            x, y, radius, _, turn = solid
+        solids, kinds = scene.objects[place].tolist(), scene.object_kind[place].tolist()
+        colours = scene.object_colour[place].cpu().numpy()
+        for (x, y, radius, _, turn), kind, colour in zip(solids, kinds, colours, strict=True):
             if kind == NOTHING:
                 continue
             fill, tip = _rgb(255 * colour), _rgb(255 - 0.5 * (255 - 255 * colour))

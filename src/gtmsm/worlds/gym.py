@@ -5,8 +5,9 @@
 >>> env = gymnasium.make("gtmsm.worlds.gym:gtmsm/Rooms-v0", plan="rooms", pixels=64)
 """
 
+from abc import abstractmethod
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import gymnasium
 import numpy as np
@@ -19,22 +20,48 @@ from gtmsm.errors import did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
-from gtmsm.worlds.image_walk import ACTIONS, ImageWalk, ImageWalkConfig, Start
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig, Start
 from gtmsm.worlds.images import load_images
-from gtmsm.worlds.physics import ACTIONS as ROOMS_ACTIONS
-from gtmsm.worlds.rooms import RoomsConfig, draw_rooms, seeds_of
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
 IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
-EPISODE = 512
-"""T, the steps of a test sequence (section 4.1)."""
 
 PICTURE = 512
 """Side of a rendered picture in screen pixels, or a little less: image pixels stay square and sharp."""
 
 
-class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
+Picture: TypeAlias = UInt8[np.ndarray, "side side 3"]
+Info: TypeAlias = dict[str, Any]
+
+
+class _WorldEnv(gymnasium.Env[np.ndarray, int | np.int64]):
+    """One agent of a world, whose actions may slip; the observation is what it sees, and nothing is rewarded."""
+
+    def _inhabit(self, world: ImageWalk | Rooms, slips: SlipConfig, render_mode: str | None) -> None:
+        self._slipping, self.render_mode = Slipping(world, slips), render_mode
+        self.action_space = gymnasium.spaces.Discrete(len(world.action_names))
+        self.observation_space = gymnasium.spaces.Box(0, 255, (*world.frame_shape[1:], 3), np.uint8)
+
+    def step(self, action: int | np.int64) -> tuple[Picture, float, bool, bool, Info]:
+        """One step of the world; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
+        names = self._slipping.action_names
+        is_known = gymnasium.spaces.Discrete(len(names)).contains(action)
+        require(is_known, f"action is {action!r}; expected 0 to {len(names) - 1}: {', '.join(names)}")
+        self._slipping.step(torch.tensor([int(action)]))
+        return self._observation(), 0.0, False, False, self._info()
+
+    def _observation(self) -> Picture:
+        """What the agent sees, height first and channels last."""
+        return (self._slipping.look()[0] * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
+
+    @abstractmethod
+    def _info(self) -> Info:
+        """Where the agent really is, and how its last action went."""
+
+
+class ImageWalkEnv(_WorldEnv):
     """Walk on an image; the observation is the crop under the agent, and nothing is rewarded."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12}
@@ -63,14 +90,9 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         slips = SlipConfig(probability=slip)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
-        self._slipping = Slipping(self.world, slips)
-        self.render_mode = render_mode
-        self.action_space = gymnasium.spaces.Discrete(len(ACTIONS))
-        self.observation_space = gymnasium.spaces.Box(0, 255, (crop, crop, 3), np.uint8)
+        self._inhabit(self.world, slips, render_mode)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[UInt8[np.ndarray, "crop crop 3"], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Picture, Info]:
         """Draw an image, a cell where the start is random, and obstacles."""
         super().reset(seed=seed)
         cells = self.config.cells
@@ -85,15 +107,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         self._slipping.slip_by(chance)
         return self._observation(), self._info()
 
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[UInt8[np.ndarray, "crop crop 3"], float, bool, bool, dict[str, Any]]:
-        """Move one cell; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
-        _require_action(action, ACTIONS)
-        self._slipping.step(torch.tensor([int(action)]))
-        return self._observation(), 0.0, False, False, self._info()
-
-    def render(self) -> UInt8[np.ndarray, "side side 3"] | None:
+    def render(self) -> Picture | None:
         """The whole image with the agent's window as a yellow square (fig. 2a), and solid cells hatched."""
         if self.render_mode is None:
             return None
@@ -101,11 +115,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         framed = draw_windows(self.world.picture()[0], self.world.cell, self.config, zoom, self.world.solid[0])[0]
         return (framed * 255).round().byte().permute(1, 2, 0).numpy()
 
-    def _observation(self) -> UInt8[np.ndarray, "crop crop 3"]:
-        """What the agent sees, height first and channels last."""
-        return (self.world.look()[0] * 255).round().byte().permute(1, 2, 0).numpy()
-
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         """Where the agent really is, and whether an obstacle was in the way of its last action."""
         return {
             "cell": self.world.cell[0].numpy().copy(),
@@ -114,7 +124,7 @@ class ImageWalkEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         }
 
 
-class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
+class RoomsEnv(_WorldEnv):
     """Walk through rooms or a maze; the observation is what lies ahead, and nothing is rewarded."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 15}
@@ -131,41 +141,30 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         render_mode: str | None = None,
         slip: float = 0.0,
     ) -> None:
-        """Walk in `places` places; the training and test splits have different ones.
-
-        An action goes wrong with probability `slip`.
-        """
+        """Walk in `places` places, different ones in each split; an action goes wrong with probability `slip`."""
         _require_known(render_mode, split)
         slips = SlipConfig(probability=slip)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
         seed = seeds_of(world_seed)[("train", "test").index(split)]
         self.world = draw_rooms(self.config, places, seed)
-        self._slipping = Slipping(self.world, slips)
-        self.render_mode = render_mode
+        self._inhabit(self.world, slips, render_mode)
         self.path: list[Float[Tensor, "3"]] = []
         self._map: FloorMap | None = None
-        self.action_space = gymnasium.spaces.Discrete(len(ROOMS_ACTIONS))
-        self.observation_space = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
 
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Picture, Info]:
         """Draw a place, a spot and a heading."""
         super().reset(seed=seed)
         self._slipping.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
         self.path, self._map = [self.world.pose[0]], None
         return self._observation(), self._info()
 
-    def step(
-        self, action: int | np.int64
-    ) -> tuple[UInt8[np.ndarray, "pixels pixels 3"], float, bool, bool, dict[str, Any]]:
-        """Four ticks of an action; an episode never ends by itself, Gymnasium cuts it after 512 steps."""
-        _require_action(action, ROOMS_ACTIONS)
-        self._slipping.step(torch.tensor([int(action)]))
+    def step(self, action: int | np.int64) -> tuple[Picture, float, bool, bool, Info]:
+        """Four ticks of an action, remembered for `render`."""
+        outcome = super().step(action)
         self.path.append(self.world.pose[0])
-        return self._observation(), 0.0, False, False, self._info()
+        return outcome
 
-    def render(self) -> UInt8[np.ndarray, "side side 3"] | None:
+    def render(self) -> Picture | None:
         """The place from above, the path of this episode and the agent."""
         if self.render_mode is None:
             return None
@@ -173,11 +172,7 @@ class RoomsEnv(gymnasium.Env[np.ndarray, int | np.int64]):
             self._map = self.world.map(int(self.world.where[0]), PICTURE)
         return self._map.path(torch.stack(self.path)).agent(self.path[-1]).pixels()
 
-    def _observation(self) -> UInt8[np.ndarray, "pixels pixels 3"]:
-        """What the agent sees, height first and channels last."""
-        return self.world.see(self.world.where, self.world.pose)[0].permute(1, 2, 0).contiguous().numpy()
-
-    def _info(self) -> dict[str, Any]:
+    def _info(self) -> Info:
         """Where the agent really is."""
         return {"pose": self.world.pose[0].numpy().copy(), "place": int(self.world.where[0])}
 
@@ -188,20 +183,11 @@ def _require_known(render_mode: str | None, split: str) -> None:
         require(value is None or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
 
 
-def _require_action(action: int | np.int64, names: tuple[str, ...]) -> None:
-    """Refuse an action that does not exist."""
-    is_known = gymnasium.spaces.Discrete(len(names)).contains(action)
-    require(is_known, f"action is {action!r}; expected 0 to {len(names) - 1}: {', '.join(names)}")
-
-
 def register_envs() -> None:
     """Make the environments known to `gymnasium.make`; `import gtmsm` does it."""
-    for name, entry_point, settings in (
-        (IMAGE_WALK, "ImageWalkEnv", {}),
-        (ROOMS, "RoomsEnv", {}),
-        (MAZE, "RoomsEnv", {"plan": "maze"}),
-    ):
+    environments = {IMAGE_WALK: ("ImageWalkEnv", {}), ROOMS: ("RoomsEnv", {}), MAZE: ("RoomsEnv", {"plan": "maze"})}
+    for name, (env, settings) in environments.items():
         if name not in gymnasium.registry:
-            gymnasium.register(
-                name, entry_point=f"gtmsm.worlds.gym:{entry_point}", max_episode_steps=EPISODE, kwargs=settings
-            )
+            entry = f"gtmsm.worlds.gym:{env}"
+            # T = 512, the steps of a test sequence (section 4.1)
+            gymnasium.register(name, entry_point=entry, max_episode_steps=512, kwargs=settings)

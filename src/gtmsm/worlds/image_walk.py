@@ -14,9 +14,8 @@ from gtmsm.config import config, require
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.kernels.walks.clamped_walk import clamped_walk
 from gtmsm.kernels.walks.crops import crops
-from gtmsm.worlds.blocked_walk import blocked_walk
-from gtmsm.worlds.rectangles import draw_rectangles, most_rectangles
-from gtmsm.worlds.world import Walk, drawn
+from gtmsm.worlds.blocked_walk import Cells, Solid, blocked_walk, draw_rectangles, most_rectangles
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn
 
 Start = Literal["centre", "random"]
 
@@ -99,8 +98,7 @@ class ImageWalk:
 
     image: Int64[Tensor, "n"]
     cell: Int64[Tensor, "n 2"]
-    solid: Bool[Tensor, "n cells cells"]
-    """Where no agent can go."""
+    solid: Solid
     blocked: Bool[Tensor, "n time"]
     """Whether an obstacle (not the edge of the image) was in the way, at each step that the agents last walked."""
 
@@ -136,18 +134,14 @@ class ImageWalk:
             cell = drawn(cells, (n, 2), generator, device)
         self._put(image, cell, self.draw_obstacles(cell, generator))
 
-    def draw_obstacles(
-        self, cell: Int64[Tensor, "n 2"], generator: torch.Generator
-    ) -> Bool[Tensor, "n cells cells"] | None:
+    def draw_obstacles(self, cell: Int64[Tensor, "n 2"], generator: torch.Generator) -> Solid | None:
         """Obstacles for agents that start in these cells; None where the config asks for none."""
         config = self.config
         if not config.obstacles:
             return None
         return draw_rectangles(cell, config.cells, config.obstacles, config.obstacle_side, generator)
 
-    def place(
-        self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"], solid: Bool[Tensor, "n cells cells"] | None = None
-    ) -> None:
+    def place(self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"], solid: Solid | None = None) -> None:
         """Put agents exactly there, among these obstacles or none; checking the numbers waits for the device."""
         require(len(image) == len(cell), f"got {len(image)} images but {len(cell)} cells; give one of each")
         _require_within("image", image, len(self.images))
@@ -166,11 +160,8 @@ class ImageWalk:
         """Move one cell, or stay where a wall or an obstacle is in the way; once more where `twice` says so."""
         self._go(action[:, None], None if twice is None else twice[:, None])
 
-    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
-        """Every step's crop and cell; the agents end where the last action leads.
-
-        Where `twice` says so, an action is done a second time before the frame.
-        """
+    def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
+        """Every step's crop and cell; the agents end where the last action leads."""
         agents, steps = actions.shape
         require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
         require(steps >= 1, "there is no action to walk; give at least one step")
@@ -200,9 +191,7 @@ class ImageWalk:
         """The cell of each agent."""
         return self.cell.float()
 
-    def _put(
-        self, image: Int64[Tensor, "n"], cell: Int64[Tensor, "n 2"], solid: Bool[Tensor, "n cells cells"] | None
-    ) -> None:
+    def _put(self, image: Int64[Tensor, "n"], cell: Int64[Tensor, "n 2"], solid: Solid | None) -> None:
         """Agents there, and what is in their way."""
         cells = self.config.cells
         self.image, self.cell = image, cell
@@ -210,9 +199,7 @@ class ImageWalk:
         self.solid = self._nowhere.expand(len(cell), cells, cells) if solid is None else solid
         self.blocked = self._nowhere.expand(len(cell), 0)
 
-    def _go(
-        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
-    ) -> Int64[Tensor, "n time 2"]:
+    def _go(self, actions: ActionNumbers, twice: Twice = None) -> Cells:
         """The cell after every action."""
         done = actions
         if twice is not None:  # a second move after each, which mostly leads nowhere
@@ -230,13 +217,13 @@ class ImageWalk:
         self.cell = cells[:, -1]
         return cells if twice is None else cells[:, 1::2]
 
-    def _see(self, cells: Int64[Tensor, "n time 2"]) -> Float[Tensor, "n time channel crop crop"]:
+    def _see(self, cells: Cells) -> Float[Tensor, "n time channel crop crop"]:
         """What each agent sees from cells of its image, in [0, 1]."""
         config = self.config
         return crops(self.images, self.image, cells, config.crop, config.stride, config.margin)
 
 
-def _at(solid: Bool[Tensor, "n cells cells"], cell: Int64[Tensor, "n *time 2"]) -> Bool[Tensor, "n *time"]:
+def _at(solid: Solid, cell: Int64[Tensor, "n *time 2"]) -> Bool[Tensor, "n *time"]:
     """Whether cells of each agent are solid."""
     flat = cell[..., 0] * solid.shape[-1] + cell[..., 1]
     return solid.flatten(1).gather(1, flat.reshape(len(flat), -1)).view(flat.shape)

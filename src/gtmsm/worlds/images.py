@@ -1,8 +1,6 @@
 """Pictures to walk on: photographs that come with scikit-image, a `.npz`, or a folder."""
 
 import hashlib
-import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,13 +16,12 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.errors import InputError
+from gtmsm.files import read_arrays
 from gtmsm.worlds.photographs import photograph_views
 
 BUILTIN = "builtin"
 
 PICTURES = (".png", ".jpg", ".jpeg")
-HOLD_OUT = 10
-"""Every tenth picture of a folder is a test picture."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,8 @@ def _from_npz(path: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"], UI
     """Arrays `train` and `test`, each uint8 (N, H, W, 3)."""
     if path.suffix.lower() in PICTURES:
         raise InputError(f"{path}: a single picture; give the folder that holds it and others")
-    arrays = _read_npz(path)
+    arrays, holds = read_arrays(path, ("train", "test"), "write it anew with numpy.savez(path, train=..., test=...)")
+    require(len(arrays) == 2, f"{path}: holds {holds}; expected the keys train and test, as numpy.savez writes them")
     for key, array in arrays.items():
         require(
             array.dtype == np.uint8 and array.ndim == 4 and array.shape[-1] == 3 and 0 not in array.shape[1:],
@@ -94,23 +92,6 @@ def _from_npz(path: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"], UI
     _require_enough(len(arrays["train"]), len(arrays["test"]), path, "save more into the file")
     train, test = (_squared(torch.from_numpy(array), size) for array in arrays.values())
     return train, test
-
-
-def _read_npz(path: Path) -> dict[str, np.ndarray]:
-    """`train` and `test` of an archive, never unpickled."""
-    keys = ("train", "test")
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            found = list(getattr(archive, "files", ()))
-            if set(keys) <= set(found):
-                return {key: archive[key] for key in keys}
-    except (OSError, ValueError, EOFError, TypeError, RuntimeError, zipfile.BadZipFile, zlib.error):
-        raise InputError(
-            f"{path}: not a readable .npz of plain arrays (damaged, or another kind of file?); "
-            "write it anew with numpy.savez(path, train=..., test=...)"
-        ) from None
-    holds = ", ".join(found) or "nothing by name"
-    raise InputError(f"{path}: holds {holds}; expected the keys train and test, as numpy.savez writes them")
 
 
 def _squared(images: UInt8[Tensor, "n h w 3"], size: int) -> UInt8[Tensor, "n 3 size size"]:
@@ -134,7 +115,7 @@ def _squared(images: UInt8[Tensor, "n h w 3"], size: int) -> UInt8[Tensor, "n 3 
 def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"], UInt8[Tensor, "m 3 size size"]]:
     """The pictures in the order of their names; every tenth, or else the last, is held out."""
     paths = sorted(p for p in folder.iterdir() if p.suffix.lower() in PICTURES and not p.name.startswith("."))
-    test = paths[HOLD_OUT - 1 :: HOLD_OUT] or paths[-1:]
+    test = paths[9::10] or paths[-1:]
     held_out = set(test)
     train = [path for path in paths if path not in held_out]
     _require_enough(len(train), len(test), folder, f"put 3 or more {' or '.join(PICTURES)} pictures there")

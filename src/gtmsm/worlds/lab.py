@@ -12,10 +12,7 @@ def import_labmaze(purpose: str) -> ModuleType:
         import labmaze.assets
     except ImportError as problem:
         is_absent = isinstance(problem, ModuleNotFoundError) and problem.name == "labmaze"
-        trouble = "is not installed" if is_absent else f"cannot be imported ({_first_line(problem)})"
+        reason = (str(problem).splitlines() or [type(problem).__name__])[0]
+        trouble = "is not installed" if is_absent else f"cannot be imported ({reason})"
         raise InputError(f'{purpose} needs labmaze, which {trouble}; run: pip install "gtmsm[lab]"') from None
     return labmaze
-
-
-def _first_line(problem: Exception) -> str:
-    return (str(problem).splitlines() or [type(problem).__name__])[0]

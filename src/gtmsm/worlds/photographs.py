@@ -14,24 +14,15 @@ from gtmsm.config import require
 from gtmsm.errors import InputError
 
 TRAIN_PHOTOGRAPHS = (
-    "astronaut.png",
-    "chelsea.png",
-    "coins.png",
-    "hubble_deep_field.jpg",
-    "ihc.png",
-    "motorcycle_left.png",
-    "motorcycle_right.png",
-    "retina.jpg",
-    "rocket.jpg",
-)
+    "astronaut.png", "chelsea.png", "coins.png", "hubble_deep_field.jpg", "ihc.png",
+    "motorcycle_left.png", "motorcycle_right.png", "retina.jpg", "rocket.jpg",
+)  # fmt: skip
 TEST_PHOTOGRAPHS = ("camera.png", "coffee.png")
 TRAIN_VIEWS, TEST_VIEWS = 4000, 500
 LARGEST_VIEW = 128
 
 ZOOMS = (1.5, 1.8, 2.1, 2.5, 3.0, 3.5, 4.2, 5.0)
 """How many views fit along the short side of a photograph."""
-CANDIDATES = 3
-"""Views cut for every view kept."""
 FLAT = 12.0
 """A view whose flattest quarter has less contrast than this (of 255) is rejected."""
 
@@ -51,7 +42,7 @@ def _views(
     photographs: Sequence[str], count: int, size: int, generator: torch.Generator
 ) -> UInt8[Tensor, "count 3 size size"]:
     """Views of all the photographs, shuffled; flat ones only where there are no others."""
-    each = -(-CANDIDATES * count // len(photographs))
+    each = -(-3 * count // len(photographs))  # three views for every view kept
     cut = [_views_of(_photograph(name), each, size, generator) for name in photographs]
     flat = torch.cat([_texture(views) < FLAT for views in cut])
     shuffled = torch.randperm(len(flat), generator=generator)

@@ -5,6 +5,7 @@ Velocity is kept in the world's frame, so it outlasts a turn: a body that turns 
 
 import math
 from dataclasses import dataclass, replace
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int
@@ -14,34 +15,22 @@ from gtmsm.config import config, require
 from gtmsm.kernels.walks.camera_rays import BOX, NOTHING
 from gtmsm.worlds.scene import Scene
 
-ACTIONS = (
-    "forward",
-    "backward",
-    "strafe left",
-    "strafe right",
-    "turn left",
-    "turn right",
-    "forward and turn left",
-    "forward and turn right",
-)
+KEYS = {
+    "forward": (1, 0, 0),
+    "backward": (-1, 0, 0),
+    "strafe left": (0, 1, 0),
+    "strafe right": (0, -1, 0),
+    "turn left": (0, 0, 1),
+    "turn right": (0, 0, -1),
+    "forward and turn left": (1, 0, 1),
+    "forward and turn right": (1, 0, -1),
+}
+"""Ahead, to the left, and turned to the left by each action."""
+ACTIONS = tuple(KEYS)
 IDLE = -1
 """The action of pressing no key; its one-hot code is the zero vector."""
 
-KEYS = (
-    (1, 0, 0),
-    (-1, 0, 0),
-    (0, 1, 0),
-    (0, -1, 0),
-    (0, 0, 1),
-    (0, 0, -1),
-    (1, 0, 1),
-    (1, 0, -1),
-    (0, 0, 0),
-)
-"""Ahead, to the left, and turned to the left by each action; the last row is IDLE's, which -1 finds by itself."""
-
-PASSES = 3
-"""How often a body is pushed out of what it touches most: two free it from a corner, the third from a sharp one."""
+Gaps: TypeAlias = Float[Tensor, "n *points obstacles"]
 FAR = 1e6
 """The gap to padding."""
 
@@ -100,6 +89,7 @@ class Body:
 
     position: Float[Tensor, "n 2"]
     velocity: Float[Tensor, "n 2"]
+    """Units per second, in the world's frame."""
     heading: Float64[Tensor, "n"]
     touched: Bool[Tensor, "n"]
     """Whether a wall or an object was in the way during the last step."""
@@ -156,13 +146,7 @@ class Obstacles:
         which = gaps.topk(min(count, gaps.shape[1]), largest=False, sorted=False).indices
         return Obstacles(**{name: value.gather(1, which) for name, value in vars(self).items()})
 
-    def gaps(
-        self, x: Float[Tensor, "n *points 1"], y: Float[Tensor, "n *points 1"]
-    ) -> tuple[
-        Float[Tensor, "n *points obstacles"],
-        Float[Tensor, "n *points obstacles"],
-        Float[Tensor, "n *points obstacles"],
-    ]:
+    def gaps(self, x: Float[Tensor, "n *points 1"], y: Float[Tensor, "n *points 1"]) -> tuple[Gaps, Gaps, Gaps]:
         """The vector (x and y) from the nearest point of each obstacle's core, and the distance to its surface."""
         several = (slice(None),) + (None,) * (x.ndim - 2)  # points of an agent, if it asks for more than one
         along_x, along_y = self.along_x[several], self.along_y[several]
@@ -182,7 +166,8 @@ class Physics:
     def __init__(self, config: PhysicsConfig, device: torch.device) -> None:
         """Put the table of keys on the device once: a CUDA graph cannot copy it from the host."""
         self.config = config
-        self._keys = torch.tensor(KEYS, dtype=torch.float32, device=device)
+        # The last row is that of IDLE, which -1 finds by itself.
+        self._keys = torch.tensor([*KEYS.values(), (0, 0, 0)], dtype=torch.float32, device=device)
 
     def step(self, body: Body, action: Int[Tensor, "n"], obstacles: Obstacles | None = None) -> Body:
         """A few ticks of the same action, among obstacles or without any."""
@@ -227,7 +212,7 @@ class Physics:
         x, y = body.position.split(1, 1)
         speed_x, speed_y = body.velocity.split(1, 1)
         touched = torch.zeros_like(x, dtype=torch.bool)
-        for _ in range(PASSES):
+        for _ in range(3):  # two passes free a body from a corner, the third from a sharp one
             away_x, away_y, gaps = obstacles.gaps(x, y)
             gap, worst = gaps.min(1, keepdim=True)
             away_x, away_y = away_x.gather(1, worst), away_y.gather(1, worst)

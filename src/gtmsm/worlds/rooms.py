@@ -5,7 +5,7 @@ A unit is the height of a wall; a pose is x, y and the heading in radians, count
 
 import math
 from collections.abc import Mapping
-from typing import get_args
+from typing import TypeAlias, get_args
 
 import numpy as np
 import torch
@@ -15,21 +15,17 @@ from torch import Tensor
 from gtmsm.config import config, require, require_seed
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
-from gtmsm.worlds.floorplan import (
-    FloorPlans,
-    Plan,
-    draw_floorplans,
-    require_drawable,
-    require_objects,
-    require_passable,
-)
+from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_walkable
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 from gtmsm.worlds.scene import Camera, draw_frames
 from gtmsm.worlds.textures import Source, load_textures
-from gtmsm.worlds.world import Walk, drawn
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn
 
 PIXELS_AT_ONCE = 1 << 22
 """Pixels drawn in one go, 4096 frames of 32 by 32; more would only need more memory."""
+
+Filmed: TypeAlias = tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]
+"""Frames as bytes, a quarter of the memory, and poses."""
 
 
 @config
@@ -59,9 +55,7 @@ class RoomsConfig:
         for name, known in (("plan", get_args(Plan)), ("textures", get_args(Source))):
             value = getattr(self, name)
             require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
-        require_drawable(self.plan)
-        require_objects(self.plan, self.objects)
-        require_passable(self.plan, self.objects, self.physics.radius)
+        require_walkable(self.plan, self.objects, self.physics.radius)
         require(32 <= self.pixels <= 128, f"pixels is {self.pixels}; expected 32 to 128")
         require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
         require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")
@@ -124,9 +118,7 @@ class Rooms:
             again = self.physics.step(self.body, action, self.obstacles)
             self.body = _gone_on(self.body, again, twice)
 
-    def travel(
-        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
-    ) -> Float[Tensor, "n time 3"]:
+    def travel(self, actions: ActionNumbers, twice: Twice = None) -> Float[Tensor, "n time 3"]:
         """As `walk`, without frames: poses alone, step by step since momentum and walls are sequential."""
         agents, steps = actions.shape
         require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
@@ -139,17 +131,12 @@ class Rooms:
         self.bumped = torch.stack(bumped, 1)
         return torch.stack(poses, 1)
 
-    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
-        """Every step's frame and pose; the agents end where the last action leads.
-
-        Where `twice` says so, an action is done a second time before the frame.
-        """
+    def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
+        """Every step's frame and pose; the agents end where the last action leads."""
         frames, poses = self.walk_bytes(actions, twice)
         return Walk(frames.float().div_(255), poses)
 
-    def walk_bytes(
-        self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None
-    ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
+    def walk_bytes(self, actions: ActionNumbers, twice: Twice = None) -> Filmed:
         """Frames as bytes, a quarter of the memory, and poses."""
         poses = self.travel(actions, twice)
         return self.see(self.where[:, None].expand(poses.shape[:2]), poses), poses
@@ -199,11 +186,6 @@ class Rooms:
     def pose(self) -> Float[Tensor, "n 3"]:
         """x, y and heading of each agent."""
         return self.body.pose
-
-    @property
-    def velocity(self) -> Float[Tensor, "n 2"]:
-        """Units per second, in the world's frame."""
-        return self.body.velocity
 
     @property
     def width(self) -> Float[Tensor, "n"]:

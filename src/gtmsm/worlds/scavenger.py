@@ -28,18 +28,8 @@ LOOKAHEAD = (0.1, 0.4, 0.7)
 """How far ahead a way is looked at, in units."""
 PENALTY = (12.0, 4.0, 3.0)
 """Radians of detour that it is worth to avoid an obstacle there."""
-SIDE_GAP = 0.07
-"""Space wanted beside a way."""
-IN_SIGHT = 8
-"""Obstacles looked at, the nearest: a crossing of corridors has as many walls within reach."""
-BRAKING_GAP = 0.02
-"""Space left where a body comes to rest if it brakes from now on."""
 SHARP_TURN, WIDE_TURN = 0.5, 1.2
 """Radians off course beyond which it turns on the spot: near its goal, and where there is space to run a curve."""
-SPACE_FOR_A_CURVE = 1.2
-"""Units; running and turning make a circle 0.9 in radius, at the settings of Labyrinth."""
-GIVE_UP_AFTER = 150
-"""Steps after which a goal that was not reached is given up."""
 
 
 @config
@@ -106,13 +96,15 @@ class _Scavenging:
     def step(self) -> Int64[Tensor, "n"]:
         """One action of each agent, and its consequences."""
         chance = torch.rand(5, self.world.agents, generator=self.generator, device=self.agent.device)
-        self.in_sight = self.world.obstacles.nearest(self.body.position, IN_SIGHT)
+        # The nearest eight: a crossing of corridors has as many walls within reach.
+        self.in_sight = self.world.obstacles.nearest(self.body.position, 8)
         self._look_up_where_it_is()
         self._give_up_or_arrive(chance[:2])
         bearing, distance = self._bearing()
         turn = torch.where(bearing > 0, TURN_LEFT, TURN_RIGHT)
         action = torch.where(bearing > 0, VEER_LEFT, VEER_RIGHT)
-        sharp = torch.where(distance < SPACE_FOR_A_CURVE, SHARP_TURN, WIDE_TURN)
+        # Running and turning make a circle 0.9 in radius, at the settings of Labyrinth.
+        sharp = torch.where(distance < 1.2, SHARP_TURN, WIDE_TURN)
         action = torch.where(bearing.abs() > sharp, turn, action)
         action = torch.where(bearing.abs() < self.world.config.physics.turn / 2, FORWARD, action)
         action = self._or_a_random_one(action, chance[2:])
@@ -152,7 +144,7 @@ class _Scavenging:
         """Choose another goal where this one is near enough, or has taken too long."""
         away = self.goals[self.agent, self.goal] - self.body.position
         arrived = away.norm(dim=1) < self.near[self.agent, self.goal]
-        done = arrived | (self.age >= GIVE_UP_AFTER)
+        done = arrived | (self.age >= 150)
         self.goal = torch.where(done, self._new_goals(chance), self.goal)
         self.age = torch.where(done, 0.0, self.age + 1)
 
@@ -180,7 +172,7 @@ class _Scavenging:
         ahead = torch.stack([direction.cos(), direction.sin()], -1)[:, :, None]
         length = torch.minimum(self._ahead, free_for[:, None])[:, None, :, None]
         points = self.body.position[:, None, None] + length * ahead
-        missing = 1 - (self.in_sight.clearance(points) - self.radius) / SIDE_GAP
+        missing = 1 - (self.in_sight.clearance(points) - self.radius) / 0.07  # space wanted beside a way
         penalty = (self._penalty * missing.clamp(0, 1)).sum(-1)
         prefers_left = (self.agent + self.goal) % 2 == 0
         other_side = (self._detours < 0) == prefers_left[:, None]
@@ -206,4 +198,4 @@ class _Scavenging:
         speed = then.velocity.norm(dim=1, keepdim=True)
         glide = then.velocity / speed.clamp(min=1e-6) * self.world.physics.stopping_distance(speed)
         points = then.position[:, None] + self._glide * glide[:, None]
-        return self.in_sight.clearance(points).amin(1) > self.radius + BRAKING_GAP
+        return self.in_sight.clearance(points).amin(1) > self.radius + 0.02

@@ -1,16 +1,16 @@
 """Actions that go wrong at random: done twice, or not at all, while a clip records the action that was chosen."""
 
-from collections.abc import Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TypeVar
 
 import torch
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.worlds.rooms import Rooms
-from gtmsm.worlds.world import Walk, World
+from gtmsm.worlds.image_walk import ImageWalk
+from gtmsm.worlds.rooms import Filmed, Rooms
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, World
 
 
 @config
@@ -29,22 +29,8 @@ class SlipConfig:
             require(0 <= value <= 1, f"{name} is {value}; expected a share from 0 to 1")
 
 
-@runtime_checkable
-class Slippery(World, Protocol):
-    """A world in which an action can be done twice, or rested through."""
-
-    action_keys: Mapping[str, int]
-    rest: int
-    """The action of doing nothing."""
-
-    def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
-        """Each agent does its action, some of them a second time."""
-
-    def walk(self, actions: Int[Tensor, "n time"], twice: Bool[Tensor, "n time"] | None = None) -> Walk:
-        """Many steps at once, some of them done a second time before the frame."""
-
-
-Inner = TypeVar("Inner", bound=Slippery)
+Inner = TypeVar("Inner", ImageWalk, Rooms)
+"""Worlds in which an action can be done twice, or rested through."""
 
 
 class Slipping:
@@ -53,9 +39,9 @@ class Slipping:
     With a CPU's generator a walk slips exactly as its steps would one by one; with a GPU's only as often.
     """
 
-    def __init__(self, world: Slippery, config: SlipConfig) -> None:
+    def __init__(self, world: ImageWalk | Rooms, config: SlipConfig) -> None:
         """Let the agents of `world` slip."""
-        if not isinstance(world, Slippery):
+        if not isinstance(world, ImageWalk | Rooms):
             raise InputError(f"actions cannot slip in a {type(world).__name__}; give an ImageWalk or Rooms")
         self.world, self.config = world, config
         self.action_names, self.action_keys = world.action_names, world.action_keys
@@ -79,13 +65,11 @@ class Slipping:
         done, twice = self._what_happens(action[:, None])
         self.world.step(done[:, 0], None if twice is None else twice[:, 0])
 
-    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+    def walk(self, actions: ActionNumbers) -> Walk:
         """Many steps at once: the same as `step` and `look` in turn."""
         return self.world.walk(*self._what_happens(actions))
 
-    def walk_bytes(
-        self, actions: Int[Tensor, "n time"]
-    ) -> tuple[UInt8[Tensor, "n time 3 pixels pixels"], Float[Tensor, "n time 3"]]:
+    def walk_bytes(self, actions: ActionNumbers) -> Filmed:
         """Frames as bytes and poses, where Rooms are inside."""
         if not isinstance(self.world, Rooms):
             raise InputError(f"{type(self.world).__name__} gives no bytes; use `walk`, or Rooms")
@@ -110,9 +94,7 @@ class Slipping:
         """Where each agent really is."""
         return self.world.pose
 
-    def _what_happens(
-        self, actions: Int[Tensor, "n time"]
-    ) -> tuple[Int[Tensor, "n time"], Bool[Tensor, "n time"] | None]:
+    def _what_happens(self, actions: ActionNumbers) -> tuple[ActionNumbers, Twice]:
         """What is really done, and what of it twice."""
         if self._chance is None or self.config.probability == 0:
             self.slipped = torch.zeros_like(actions, dtype=torch.bool)

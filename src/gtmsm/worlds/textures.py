@@ -28,10 +28,6 @@ FINE = 4 * SIDE
 """Side at which textures are drawn, before they are averaged down."""
 TINTS = 4
 """Variants of every texture; the first is the texture itself."""
-GAINS = (0.7, 1.15)
-"""Least and largest gain of a tint, per channel."""
-WHITEWASH = 0.55
-"""How far a ceiling is from its texture towards white."""
 WALLS, FLOORS = 32, 28
 """Drawn textures; as many as DeepMind Lab has."""
 
@@ -79,7 +75,7 @@ def _say_once() -> None:
 def _textures(walls: Float[Tensor, "w 32 32 3"], floors: Float[Tensor, "f 32 32 3"], name: str) -> Textures:
     """Tint them, whitewash some for the ceilings, and sign the texels."""
     generator = torch.Generator().manual_seed(0)
-    ceilings = floors + WHITEWASH * (1 - floors)
+    ceilings = floors + 0.55 * (1 - floors)  # towards white
     parts = [_tinted(walls, generator), _tinted(floors, generator), ceilings]
     bank = (255 * torch.cat(parts)).round().clamp(0, 255).byte()
     first, second, third = torch.arange(len(bank)).split([len(part) for part in parts])
@@ -88,7 +84,7 @@ def _textures(walls: Float[Tensor, "w 32 32 3"], floors: Float[Tensor, "f 32 32 
 
 def _tinted(textures: Float[Tensor, "n 32 32 3"], generator: torch.Generator) -> Float[Tensor, "m 32 32 3"]:
     """Each as it is, then under light of other colours."""
-    low, high = GAINS
+    low, high = 0.7, 1.15  # gains of a channel
     gains = low + (high - low) * torch.rand(len(textures), TINTS, 1, 1, 3, generator=generator)
     gains[:, 0] = 1
     return (gains * textures[:, None]).flatten(0, 1)

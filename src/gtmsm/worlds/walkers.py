@@ -11,18 +11,7 @@ from torch import Tensor
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
 from gtmsm.worlds.physics import IDLE
-from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.world import World
-
-__all__ = [
-    "PoissonWalker",
-    "PoissonWalkerConfig",
-    "ScavengerWalker",
-    "ScavengerWalkerConfig",
-    "SpinWalker",
-    "SpinWalkerConfig",
-    "Walker",
-]
 
 
 @runtime_checkable

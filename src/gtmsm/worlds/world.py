@@ -1,11 +1,15 @@
 """What a world must offer: batched tensors on any device, no learning inside."""
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+ActionNumbers: TypeAlias = Int[Tensor, "n time"]
+Twice: TypeAlias = Bool[Tensor, "n time"] | None
+"""Which actions are done a second time, before the frame."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,7 @@ class World(Protocol):
     def step(self, action: Int[Tensor, "n"]) -> None:
         """Each agent does its action."""
 
-    def walk(self, actions: Int[Tensor, "n time"]) -> Walk:
+    def walk(self, actions: ActionNumbers) -> Walk:
         """Many steps at once: the same as `step` and `look` in turn.
 
         Without a loop over time where the world allows it. Where movement is sequential, as with momentum, only

@@ -20,8 +20,9 @@ from gtmsm.pose import PlaneWithHeading
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.textures import load_textures
-from gtmsm.worlds.walkers import ScavengerWalker, SpinWalker
+from gtmsm.worlds.walkers import SpinWalker
 
 CPU = torch.device("cpu")
 LEFT, RIGHT = ACTIONS.index("turn left"), ACTIONS.index("turn right")

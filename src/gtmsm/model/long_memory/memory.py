@@ -12,10 +12,9 @@ from torch import Tensor
 from gtmsm.config import require
 from gtmsm.errors import InputError
 from gtmsm.model.long_memory.checks import ALWAYS, check_columns, check_finite, columns_of
-from gtmsm.model.long_memory.grid_index import GridIndex
+from gtmsm.model.long_memory.index import GridIndex, TreeIndex
 from gtmsm.model.long_memory.rows import Rows
-from gtmsm.model.long_memory.tree_index import TreeIndex
-from gtmsm.model.memory import Distance, Memory, Neighbours
+from gtmsm.model.memory import Bank, Distance, Memory, Neighbours
 from gtmsm.tensors import Belief, Gaussian
 
 Kind: TypeAlias = Literal["tree", "grid"]
@@ -171,9 +170,7 @@ class LongMemory(Memory):
         """Values of the entries `index`."""
         return Gaussian(*self._at("mean", "log_var", index=index))
 
-    def retrieve(
-        self, index: Int[Tensor, "1 time K"]
-    ) -> tuple[Gaussian, Int[Tensor, "1 time K"], Float[Tensor, "rows tokens width"] | None]:
+    def retrieve(self, index: Int[Tensor, "1 time K"]) -> Bank:
         """A flat bank of the codes of the entries `index`, each once; which rows of it they are; the prior's digests.
 
         On a GPU an entry is in the bank as often as it is in `index`, unless there are digests, which may be large: to

@@ -14,19 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SMALLEST = 64
-"""Rows of the first blocks."""
-WASTE = 16
-"""A new block has a 16th of the rows so far: no more capacity than that is unused."""
-
 FEW = 64
 """Number of rows up to which taking them one by one is faster."""
 
 WAITING = 256
 """Capacity of the queue of single rows."""
-
-LARGE = 2**20
-"""Bytes from which on a table gets pages of its own."""
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
@@ -35,7 +27,7 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     Hundreds of trees are built and freed while a memory grows: on the heap they would leave holes of their size.
     """
     size = prod(shape) * dtype.itemsize
-    if size < LARGE or not hasattr(mmap, "MAP_PRIVATE"):
+    if size < 2**20 or not hasattr(mmap, "MAP_PRIVATE"):
         return torch.empty(shape, dtype=dtype)
     pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=dtype).view(shape)
@@ -44,14 +36,6 @@ def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
 def is_far(device: torch.device) -> bool:
     """Whether the host cannot write to tensors of this device."""
     return device.type != "cpu"
-
-
-def _settled(column: Tensor, first: int, end: int) -> Tensor:
-    """Rows that never change again, with a version counter of their own.
-
-    A graph that saved them would otherwise take the next row for a change of these.
-    """
-    return column.data[first:end]
 
 
 class Rows:
@@ -159,8 +143,8 @@ class Rows:
             self.append(rows)
 
     def _add_block(self, wanted: int) -> None:
-        """Capacity for the rows wanted, and some more."""
-        size = max(wanted, self._length // WASTE, SMALLEST)
+        """Capacity for the rows wanted, and some more: a 16th of the rows so far."""
+        size = max(wanted, self._length // 16, 64)
         if self._far:
             self._enlarge(self._length + size)
             return
@@ -206,10 +190,9 @@ class Rows:
         if end <= first:
             return []
         begin, stop = bisect_right(self._starts, first) - 1, bisect_right(self._starts, end - 1)
-        return [
-            _settled(self._blocks[i][name], max(first - self._starts[i], 0), end - self._starts[i])
-            for i in range(begin, stop)
-        ]
+        # `data` has a version counter of its own: a graph that saved these rows would take the next row for a change.
+        blocks = ((self._blocks[i][name].data, self._starts[i]) for i in range(begin, stop))
+        return [column[max(first - start, 0) : end - start] for column, start in blocks]
 
     def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
         """A few rows, one after the other."""

@@ -1,22 +1,15 @@
 """p(s_t | s_{t-1}, a_t): how actions move the pose."""
 
-from collections.abc import Callable
-
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.model.motion.flat import Free, Walled
 from gtmsm.model.motion.turning import Drifting, Gliding, Turning
 
 __all__ = ["Drifting", "Free", "Gliding", "Motion", "MotionConfig", "Scout", "Turning", "Walled", "build_motion"]
 
-KINDS: dict[str, Callable[[MotionConfig, int], Motion]] = {
-    "free": Free,
-    "walled": Walled,
-    "turning": Turning,
-    "drifting": Drifting,
-    "gliding": Gliding,
-}
-
 
 def build_motion(settings: MotionConfig, action_size: int) -> Motion:
     """The motion that the settings name."""
-    return KINDS[settings.kind](settings, action_size)
+    kinds: dict[str, type[Free | Turning]] = {
+        "free": Free, "walled": Walled, "turning": Turning, "drifting": Drifting, "gliding": Gliding,
+    }  # fmt: skip
+    return kinds[settings.kind](settings, action_size)

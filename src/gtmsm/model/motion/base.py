@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.kernels.scans.prefix import prefix_scan
-from gtmsm.model.landmark_filter import Sights, Surprise, Track, filter_by_steps
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_by_steps
 from gtmsm.pose import Space
-from gtmsm.tensors import Belief, gather
+from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance, applied
 
 
 @config
@@ -70,9 +70,9 @@ class Scout:
 class Paths(NamedTuple):
     """The mean path and a sampled path by the same actions."""
 
-    mean: Float[Tensor, "batch time S"]
-    sample: Float[Tensor, "batch time S"]
-    step: Float[Tensor, "batch time D"] | None = None
+    mean: States
+    sample: States
+    step: Poses | None = None
     """d_t of every step of the mean path in the agent's own frame, where the motion has computed it already."""
 
 
@@ -85,6 +85,8 @@ class Motion(nn.Module, ABC):
     """Dimensions of s: those of the pose first, then velocities, which have no noise of their own."""
     space: Space
     """What poses lie in."""
+    M: Tensor
+    """The displacement of each action, in the agent's own frame where it has a heading."""
 
     def __init__(self, settings: MotionConfig) -> None:
         super().__init__()
@@ -96,18 +98,13 @@ class Motion(nn.Module, ABC):
         """Dimensions of the pose, to which transitions add noise."""
         return self.space.size
 
-    @abstractmethod
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """The mean of p(s_t | s_{t-1} = s, a_t = a)."""
+        """The mean of p(s_t | s_{t-1} = s, a_t = a): the pose after the displacement M a."""
+        return self.space.step(s, applied(self.M, a))
 
-    @abstractmethod
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """Poses after every action, by ancestral sampling with the given noise (none: the mean path)."""
+        return self.space.path(start, applied(self.M, a), noise)
 
     @abstractmethod
     def scout(self) -> Scout:
@@ -118,64 +115,46 @@ class Motion(nn.Module, ABC):
         for name, value in found.items():
             self.get_parameter(name).data.copy_(value)
 
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+    def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """The mean path and one sampled path from the start, side by side in one scan."""
         both = self.unroll(self.start(2 * len(a)), a.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise]))
         mean, sample = both.chunk(2)
         return Paths(mean, sample)
 
-    def forward(
-        self, start: Float[Tensor, "batch S"], a: Float[Tensor, "batch time A"]
-    ) -> Float[Tensor, "batch time P"]:
+    def forward(self, start: State, a: Actions) -> Float[Tensor, "batch time P"]:
         """The places of the mean path: what prospecting judges a motion by."""
         return self.place(self.unroll(start, a))
 
-    def place(self, s: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch P"]:
+    def place(self, s: Float[Tensor, "*batch S"]) -> Place:
         """Coordinates in which Euclidean distance tells how near two states are."""
         return self.space.place(s[..., : self.pose_size])
 
-    def pose_at(self, place: Float[Tensor, "*batch P"]) -> Float[Tensor, "*batch D"]:
+    def pose_at(self, place: Place) -> Pose:
         """The pose of a place."""
         return self.space.pose_at(place)
 
-    def relative(
-        self, place: Float[Tensor, "*batch P"], query: Float[Tensor, "*#batch P"]
-    ) -> Float[Tensor, "*batch P"]:
+    def relative(self, place: Place, query: Place) -> Place:
         """A place in the frame of `query`: what a prior knows of where a view was taken."""
         return self.space.relative(place, query)
 
-    def relative_at(
-        self,
-        place: Float[Tensor, "batch n P"],
-        query: Float[Tensor, "batch m P"],
-        index: Int64[Tensor, "batch m K"],
-    ) -> Float[Tensor, "batch m K P"]:
-        """`relative` of the K places that each query has retrieved."""
-        return self.space.relative(gather(place, index), query[:, :, None])
-
-    def start(self, batch: int) -> Float[Tensor, "batch S"]:
+    def start(self, batch: int) -> State:
         """s_0: where every walk begins, the origin."""
         parameter = next(self.parameters())
         return torch.zeros(batch, self.state_size, dtype=parameter.dtype, device=parameter.device)
 
-    def draw_noise(self, a: Float[Tensor, "batch time A"], generator: torch.Generator) -> Float[Tensor, "batch time S"]:
+    def draw_noise(self, a: Actions, generator: torch.Generator) -> States:
         """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
         drawn = a.new_empty(*a.shape[:2], self.pose_size).normal_(0.0, self.noise, generator=generator)
         velocities = self.state_size - self.pose_size
         return nn.functional.pad(drawn, (0, velocities)) if velocities else drawn
 
-    def displacement(self, poses: Float[Tensor, "batch time S"]) -> Float[Tensor, "batch time D"]:
+    def displacement(self, poses: States) -> Poses:
         """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""
         size = self.pose_size
         before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
         return self.space.displacement(before[..., :size], poses[..., :size])
 
-    def regret(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-    ) -> Float[Tensor, "batch time"]:
+    def regret(self, before: States, a: Actions, steps: Poses) -> PerStep:
         """Distance between the planned steps from `before` and the steps made, some of which failed (App. D).
 
         Not squared: the minimum of a sum of distances is what most steps do, not a mean that no step does.
@@ -184,51 +163,32 @@ class Motion(nn.Module, ABC):
         planned = self.space.displacement(before[..., :size], self.go(before, a)[..., :size])
         return ((planned - steps).square().sum(-1) + 1e-6).sqrt()
 
-    def retrace(self, steps: Float[Tensor, "batch time D"]) -> Float[Tensor, "batch time D"]:
+    def retrace(self, steps: Poses) -> Poses:
         """Poses after each of these displacements in the agent's own frame, from the start on."""
         return self.space.path(self.start(len(steps))[:, : self.pose_size], steps)
 
-    def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch D"]) -> Float[Tensor, "*batch S"]:
+    def settle(self, s: Float[Tensor, "*batch S"], pose: Pose) -> Float[Tensor, "*batch S"]:
         """The state s with its pose corrected."""
         return torch.cat([pose, s[..., self.pose_size :]], dim=-1)
 
     def filter(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        variance: Float[Tensor, "batch G"],
-        sights: Sights,
-        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
-        surprise: Surprise,
-        walls: bool = True,
+        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:
-        """States after every action, each corrected by what was recognised there (App. D), and variances of poses.
-
-        Without `walls` the plan ignores them.
-        """
+        """States and variances after every action, corrected by what was recognised (App. D), with or without walls."""
         go = self.step if walls else self.go
         return filter_by_steps(
             self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise
         )
 
-    def among_walls(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-        surprise: float,
-    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch G"]]:
-        """The shift of a walk at which the steps that it made fit the walls best, and the variance of that shift.
-
-        0 for a motion without walls, to which all places are alike.
-        """
+    def among_walls(self, before: States, a: Actions, steps: Poses, surprise: float) -> tuple[State, Variance]:
+        """The shift of a walk at which its steps fit the walls best, and its variance: 0 for a motion without walls."""
         return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : len(self.space.groups)])
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """`step` without walls."""
         return self.step(s, a)
 
-    def believe(self, here: Belief, a: Float[Tensor, "batch time A"]) -> Belief:
+    def believe(self, here: Belief, a: Actions) -> Belief:
         """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.
 
         `here` without a covariance is known exactly. P_t = J_t P_{t-1} J_t' + r^2 I by one prefix scan.

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
-from gtmsm.model.landmark_filter import Sights, Surprise, Track, filter_positions
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_positions
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.pose import Plane
-from gtmsm.tensors import applied
+from gtmsm.tensors import Actions, PerStep, Poses, State, States, Variance, applied
 
 FURTHEST = 8.0
 """Distance from the start up to which the units of sigma_d lie at first where there is no fence."""
@@ -29,28 +29,8 @@ class Free(Motion):
         self.space = Plane(self.state_size)
         self.M = nn.Parameter(0.3 * torch.randn(settings.state_size, action_size))
 
-    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + M a."""
-        return s + applied(self.M, a)
-
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
-        """A running sum of displacements."""
-        return self.space.path(start, applied(self.M, a), noise)
-
     def filter(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        variance: Float[Tensor, "batch G"],
-        sights: Sights,
-        past: tuple[Float[Tensor, "batch n D"], Float[Tensor, "batch n G"]],
-        surprise: Surprise,
-        walls: bool = True,
+        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:
         """The landmark scan."""
         d = applied(self.M, a)
@@ -89,12 +69,7 @@ class Walled(Free):
         """sigma_d."""
         return Gate(self.W, self.b, self.v, self.c)
 
-    def regret(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-    ) -> Float[Tensor, "batch time"]:
+    def regret(self, before: States, a: Actions, steps: Poses) -> PerStep:
         """Plus a hinge loss of sigma_d as a classifier of which steps are made.
 
         Distances hardly teach a sigma_d that is saturated and wrong; the gradient of a hinge does not vanish there.
@@ -104,33 +79,22 @@ class Walled(Free):
         return super().regret(before, a, steps) + foreseen * moves
 
     def among_walls(
-        self,
-        before: Float[Tensor, "batch time S"],
-        a: Float[Tensor, "batch time A"],
-        steps: Float[Tensor, "batch time D"],
-        surprise: float,
-    ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch 1"]]:
+        self, before: States, a: Actions, steps: Poses, surprise: float
+    ) -> tuple[State, Float[Tensor, "batch 1"]]:
         """Mean and variance over starts on a grid, weighed by the likelihood under sigma_d of the steps made."""
         d, made, moves = self._attempts(a, steps)
         axis = torch.arange(-FURTHEST, FURTHEST + 0.5, 0.5, device=d.device, dtype=d.dtype)
         places = torch.cartesian_prod(*[axis] * self.state_size).view(-1, self.state_size)
         # However sure sigma_d is, a step may fail for another reason.
         most = math.log((1 - surprise) / surprise)
-        log_likelihood = torch.stack(
-            [
-                (logsigmoid(made * self.gate.logit(before + d + place).clamp(-most, most)) * moves).sum(1)
-                for place in places
-            ],
-            dim=1,
-        )
+        logits = (self.gate.logit(before + d + place).clamp(-most, most) for place in places)
+        log_likelihood = torch.stack([(logsigmoid(made * logit) * moves).sum(1) for logit in logits], dim=1)
         weight = torch.softmax(log_likelihood + logsigmoid(self.gate.logit(places)), dim=1)
         mean = weight @ places
         spread = (weight[..., None] * (places - mean[:, None]).square()).sum(1)
         return mean, spread.mean(-1, keepdim=True)
 
-    def _attempts(
-        self, a: Float[Tensor, "batch time A"], steps: Float[Tensor, "batch time D"]
-    ) -> tuple[Float[Tensor, "batch time S"], Float[Tensor, "batch time"], Bool[Tensor, "batch time"]]:
+    def _attempts(self, a: Actions, steps: Poses) -> tuple[States, PerStep, Bool[Tensor, "batch time"]]:
         """The planned displacements, whether each was made (1) or not (-1), and which of them are not 0."""
         d = applied(self.M, a).detach()
         length2 = d.square().sum(-1)
@@ -146,12 +110,7 @@ class Walled(Free):
         d = applied(self.M, a)
         return s + d * self.gate(s + d)[..., None]
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """The walled scan."""
         d = applied(self.M, a)
         return walled_scan(start, d, noise, self.gate)

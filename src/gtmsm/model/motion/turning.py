@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -9,11 +10,11 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
-from gtmsm.pose import PlaneWithHeading
-from gtmsm.tensors import applied
+from gtmsm.pose import PlaneWithHeading, XYTurnPath
+from gtmsm.tensors import Actions, State, States, applied
 
-LEAP = 0.2
-"""Distance: a larger correction of a pose was not made by the last step alone, so it does not change the speed."""
+Carried: TypeAlias = tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]
+"""Displacements in the agent's frame, and the momentum after each action."""
 
 
 class Turning(Motion):
@@ -29,32 +30,17 @@ class Turning(Motion):
         self.turn = nn.Parameter(0.03 * torch.randn(action_size))
 
     @property
-    def M(self) -> Float[Tensor, "3 A"]:
+    def M(self) -> Float[Tensor, "3 A"]:  # type: ignore[override]
         """The paper's M."""
         return torch.cat([self.move, self.turn[None]])
 
-    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + R(s^(3)) M a."""
-        return self.space.step(s, applied(self.M, a))
-
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
-        """Running sums: of turns, then of moves along the headings they lead to."""
-        return self.space.path(start, applied(self.M, a), noise)
-
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+    def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Both paths have the same displacements."""
         d = applied(self.M, a)
         mean, sample = self._two_paths(d, noise)
         return Paths(mean, sample, d)
 
-    def _two_paths(
-        self, d: Float[Tensor, "batch time 3"], noise: Float[Tensor, "batch time 3"]
-    ) -> Float[Tensor, "2 batch time 3"]:
+    def _two_paths(self, d: XYTurnPath, noise: XYTurnPath) -> Float[Tensor, "2 batch time 3"]:
         """Poses without noise and with it, from the start on, by the same operations."""
         return self.space.path(self.start(len(d))[:, :3], d, torch.stack([torch.zeros_like(noise), noise]))
 
@@ -69,23 +55,16 @@ class _WithMomentum(Turning, ABC):
     """The state is (x, y, heading, momentum)."""
 
     @abstractmethod
-    def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
-    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+    def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """Displacements in the agent's frame, and the momentum after each action."""
 
-    def unroll(
-        self,
-        start: Float[Tensor, "batch S"],
-        a: Float[Tensor, "batch time A"],
-        noise: Float[Tensor, "batch time S"] | None = None,
-    ) -> Float[Tensor, "batch time S"]:
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """A scan for displacements, then running sums."""
         d, momentum = self._carry(start[:, 3:], a)
         poses = self.space.path(start[:, :3], d, None if noise is None else noise[..., :3])
         return torch.cat([poses, momentum], dim=-1)
 
-    def unroll_twice(self, a: Float[Tensor, "batch time A"], noise: Float[Tensor, "batch time S"]) -> Paths:
+    def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Noise moves the agent but not its momentum: one scan serves both paths."""
         d, momentum = self._carry(self.start(len(a))[:, 3:], a)
         mean, sample = torch.cat([self._two_paths(d, noise[..., :3]), momentum.expand(2, *momentum.shape)], dim=-1)
@@ -94,7 +73,7 @@ class _WithMomentum(Turning, ABC):
     def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch S"]:
         """An agent that got less far than planned is also slower, unless the correction is larger than one step."""
         short = self.space.displacement(s[..., :3], pose)[..., :2]
-        believed = (-short.square().sum(-1, keepdim=True) / (2 * LEAP**2)).exp()
+        believed = (-short.square().sum(-1, keepdim=True) / (2 * 0.2**2)).exp()
         slowed = s[..., 3:5] + believed * short
         return torch.cat([pose, slowed, s[..., 5:]], dim=-1)
 
@@ -139,9 +118,7 @@ class Drifting(_WithMomentum):
         self.move.data.copy_(push[:2])
         self.turn.data.copy_(push[2])
 
-    def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
-    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+    def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """v_t = tanh(sigma(c_f) v_{t-1} + M a_t) with v = d / c_s, step by step."""
         limit, keep, push = self.log_limit.exp(), torch.sigmoid(self.friction), applied(self.M, a)
         v, velocities = momentum / limit, []
@@ -186,9 +163,7 @@ class Gliding(_WithMomentum):
         # Weights are scaled down, so that a step of the optimiser changes the motion little.
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
-    def _carry(
-        self, momentum: Float[Tensor, "batch V"], a: Float[Tensor, "batch time A"]
-    ) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]:
+    def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan."""
         turn = (a * self.turn).sum(-1)
         pre = a @ self.W_a.T + self.b

@@ -1,12 +1,5 @@
 """Places drawn from a seed: walls, objects, and how rooms are connected."""
 
-from gtmsm.worlds.floorplan.plans import (
-    FloorPlans,
-    Plan,
-    draw_floorplans,
-    require_drawable,
-    require_objects,
-    require_passable,
-)
+from gtmsm.worlds.floorplan.plans import FloorPlans, Plan, draw_floorplans, require_walkable
 
-__all__ = ["FloorPlans", "Plan", "draw_floorplans", "require_drawable", "require_objects", "require_passable"]
+__all__ = ["FloorPlans", "Plan", "draw_floorplans", "require_walkable"]

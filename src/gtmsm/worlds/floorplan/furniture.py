@@ -11,8 +11,6 @@ from gtmsm.worlds.floorplan.shells import Shells
 
 GAP = 0.5
 """At least between an object and a wall or another object: a body of radius 0.15 walks through with ease."""
-DOOR_GAP = 0.85
-"""At least between an object and the middle of a door."""
 SPOT_GAP = 0.35
 """At least between a spot and a wall or an object."""
 SPOTS = 32
@@ -31,10 +29,9 @@ class Furniture:
 
     objects: Float[np.ndarray, "places objects 5"]
     """As in a Scene: x, y, radius or half side, height, turn."""
-    kind: Int[np.ndarray, "places objects"]
-    colour: Float[np.ndarray, "places objects 3"]
+    object_kind: Int[np.ndarray, "places objects"]
+    object_colour: Float[np.ndarray, "places objects 3"]
     spots: Float[np.ndarray, "places spots 2"]
-    room_of_spot: Int[np.ndarray, "places spots"]
     fits: Bool[np.ndarray, "places"]
     """Whether all objects and a spot fit."""
 
@@ -54,24 +51,20 @@ def furnish(shells: Shells, objects: int, random: np.random.Generator) -> Furnit
     for each in range(objects):
         darts = _darts(shells, np.repeat((first + each)[:, None] % rooms[:, None], DARTS, 1), random)
         free = _room_around(shells, darts, where[:, :each], reach[:, :each]) >= reach[:, each, None] + GAP
-        free &= _distance(darts, shells.doors).min(-1) >= reach[:, each, None] + DOOR_GAP
+        free &= _distance(darts, shells.doors).min(-1) >= reach[:, each, None] + 0.85  # of the door's middle
         where[:, each] = darts[np.arange(count), free.argmax(1)]
         fits &= free.any(1)
 
-    darts_for_spots = random.integers(1 << 30, size=(count, SPOTS // 2 * DARTS // 4)) % rooms[:, None]
-    darts = _darts(shells, darts_for_spots, random)
+    darts = _darts(shells, random.integers(1 << 30, size=(count, SPOTS // 2 * DARTS // 4)) % rooms[:, None], random)
     free = _room_around(shells, darts, where, reach) >= SPOT_GAP
     order = np.argsort(~free, axis=1, kind="stable")
     chosen = np.take_along_axis(order, np.arange(SPOTS) % np.maximum(free.sum(1), 1)[:, None], 1)
-    numbers = _room_numbers(shells)
+    turn = random.uniform(0, math.pi / 2, (count, objects, 1))
     return Furniture(
-        objects=np.concatenate(
-            [where, radius[..., None], height[..., None], random.uniform(0, math.pi / 2, (count, objects, 1))], 2
-        ),
-        kind=kind,
-        colour=_vivid(count, objects, random),
+        objects=np.concatenate([where, radius[..., None], height[..., None], turn], 2),
+        object_kind=kind,
+        object_colour=_vivid(count, objects, random),
         spots=np.take_along_axis(darts, chosen[..., None], 1),
-        room_of_spot=np.take_along_axis(numbers, np.take_along_axis(darts_for_spots, chosen, 1), 1),
         fits=fits & free.any(1),
     )
 
@@ -80,13 +73,9 @@ def _darts(
     shells: Shells, room: Int[np.ndarray, "places darts"], random: np.random.Generator
 ) -> Float[np.ndarray, "places darts 2"]:
     """A random point in the bounds of each dart's room."""
-    bounds = np.take_along_axis(shells.bounds, np.take_along_axis(_room_numbers(shells), room, 1)[..., None], 1)
+    rooms_first = np.argsort(~shells.is_room, axis=1, kind="stable")
+    bounds = np.take_along_axis(shells.bounds, np.take_along_axis(rooms_first, room, 1)[..., None], 1)
     return bounds[..., :2] + random.random((*room.shape, 2)) * (bounds[..., 2:] - bounds[..., :2])
-
-
-def _room_numbers(shells: Shells) -> Int[np.ndarray, "places regions"]:
-    """The numbers of the regions, rooms first."""
-    return np.argsort(~shells.is_room, axis=1, kind="stable")
 
 
 def _room_around(

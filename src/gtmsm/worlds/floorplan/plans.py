@@ -1,6 +1,6 @@
 """Places drawn from a seed: what is seen there, and how rooms are connected."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import require, require_seed
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, furnish
+from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, Furniture, furnish
 from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells
 from gtmsm.worlds.floorplan.single_rooms import draw_single_rooms
@@ -21,10 +21,8 @@ from gtmsm.worlds.textures import Textures
 Plan = Literal["room", "rooms", "maze"]
 
 DRAW = {"room": draw_single_rooms, "rooms": draw_several_rooms, "maze": draw_mazes}
-MOST_OBJECTS = {"room": 12, "rooms": 12, "maze": 12}
+MOST_OBJECTS = 12
 """With more, most places could not be walked."""
-ROUNDS = 100
-"""How often places whose objects do not fit are drawn anew."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,6 @@ class FloorPlans:
     """Of a typical room: the side of a square of the same area. Errors are given relative to it."""
     spots: Float[Tensor, "places spots 2"]
     """Points in rooms that are free of walls and objects; walks start there."""
-    room_of_spot: Int64[Tensor, "places spots"]
     region: Int64[Tensor, "places rows columns"]
     """The convex region (a room or a piece of corridor) of each floor tile; -1 where it is solid."""
     is_room: Bool[Tensor, "places regions"]
@@ -68,10 +65,10 @@ def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, se
     random = np.random.default_rng(seed)
     shells = DRAW[kind](count, textures, random)
     furniture = furnish(shells, objects, random)
-    for _ in range(ROUNDS):
+    for _ in range(100):  # places whose objects do not fit are drawn anew
         tight = np.flatnonzero(~furniture.fits)
         if not len(tight):
-            return _as_plans(shells, vars(furniture), textures)
+            return _as_plans(shells, furniture, textures)
         larger = DRAW[kind](len(tight), textures, random)
         shells = shells.with_new(tight, larger)
         for name, values in vars(furnish(larger, objects, random)).items():
@@ -81,18 +78,14 @@ def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, se
 
 def require_objects(kind: str, objects: int) -> None:
     """Refuse more objects than a place can hold."""
-    most = MOST_OBJECTS[kind]
-    require(0 <= objects <= most, f'objects is {objects}; a place of plan "{kind}" holds 0 to {most}')
+    require(0 <= objects <= MOST_OBJECTS, f'objects is {objects}; a place of plan "{kind}" holds 0 to {MOST_OBJECTS}')
 
 
-def require_drawable(kind: str) -> None:
-    """Refuse a plan whose generator is missing, before anything is loaded for it."""
+def require_walkable(kind: str, objects: int, radius: float) -> None:
+    """Refuse a plan whose generator is missing, too many objects, and a body that some way is too narrow for."""
     if kind == "maze":
         import_labmaze('plan "maze"')
-
-
-def require_passable(kind: str, objects: int, radius: float) -> None:
-    """Refuse a body that starts in a wall, or that some way is too narrow for."""
+    require_objects(kind, objects)
     ways = {"around a start": 2 * SPOT_GAP}
     if objects:
         ways["past an object"] = GAP
@@ -105,33 +98,13 @@ def require_passable(kind: str, objects: int, radius: float) -> None:
     )
 
 
-def _as_plans(shells: Shells, furniture: dict[str, np.ndarray], textures: Textures) -> FloorPlans:
-    """Arrays to tensors."""
-
-    def floats(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array.astype(np.float32))
-
-    def whole(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array.astype(np.int64))
-
-    scene = Scene(
-        walls=floats(shells.walls),
-        wall_texture=whole(shells.wall_texture),
-        floor_texture=whole(shells.floor_texture),
-        ceiling_texture=whole(shells.ceiling_texture),
-        corner=floats(shells.corner),
-        tile=shells.tile,
-        objects=floats(furniture["objects"]),
-        object_kind=whole(furniture["kind"]),
-        object_colour=floats(furniture["colour"]),
-        textures=textures.bank,
+def _as_plans(shells: Shells, furniture: Furniture, textures: Textures) -> FloorPlans:
+    """Arrays to tensors, of float32 or int64; a tile is a cell of the grid, a unit wide."""
+    kinds = {"f": torch.float32, "i": torch.int64, "b": torch.bool}
+    arrays = vars(shells) | vars(furniture)
+    tensors = {name: torch.from_numpy(array).to(kinds[array.dtype.kind]) for name, array in arrays.items()}
+    scene, plans = (
+        {field.name: tensors[field.name] for field in fields(kind) if field.name in tensors}
+        for kind in (Scene, FloorPlans)
     )
-    return FloorPlans(
-        scene=scene,
-        width=floats(shells.width),
-        spots=floats(furniture["spots"]),
-        room_of_spot=whole(furniture["room_of_spot"]),
-        region=whole(shells.region),
-        is_room=torch.from_numpy(shells.is_room),
-        doorway=floats(shells.doorway),
-    )
+    return FloorPlans(scene=Scene(tile=1.0, textures=textures.bank, **scene), **plans)

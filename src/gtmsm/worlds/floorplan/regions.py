@@ -1,16 +1,19 @@
 """A grid of cells split into convex regions, and the doors on the way from each to every other."""
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 from jaxtyping import Float, Int
+
+Grid: TypeAlias = Int[np.ndarray, "rows columns"]
 
 
 @dataclass(frozen=True)
 class Regions:
     """Rectangles of cells of the same kind, joined by doors a cell wide."""
 
-    of_cell: Int[np.ndarray, "rows columns"]
+    of_cell: Grid
     """-1 where a cell is solid."""
     kind: Int[np.ndarray, "regions"]
     """The number that all cells of a region hold."""
@@ -21,7 +24,7 @@ class Regions:
     """From a region to another: the centre (x, y) of the cell before the next door, then of the one behind it."""
 
 
-def split_into_regions(grid: Int[np.ndarray, "rows columns"]) -> Regions:
+def split_into_regions(grid: Grid) -> Regions:
     """Cut all cells that are not negative into rectangles, greedily, and find the ways between them."""
     of_cell = np.full(grid.shape, -1)
     kinds: list[int] = []
@@ -32,18 +35,14 @@ def split_into_regions(grid: Int[np.ndarray, "rows columns"]) -> Regions:
             of_cell[row : row + height, column : column + width] = len(kinds)
             kinds.append(grid[row, column])
             bounds.append((column, row, column + width, row + height))
-    bounds_array = np.array(bounds, float)
-    doors, next_door = _ways(of_cell, bounds_array)
-    return Regions(of_cell, np.array(kinds), bounds_array, doors, next_door)
+    borders = np.array(bounds, float)
+    return Regions(of_cell, np.array(kinds), borders, *_ways(of_cell, borders))
 
 
-def _largest(
-    grid: Int[np.ndarray, "rows columns"], of_cell: Int[np.ndarray, "rows columns"], row: int, column: int
-) -> tuple[int, int]:
+def _largest(grid: Grid, of_cell: Grid, row: int, column: int) -> tuple[int, int]:
     """Height and width of a large rectangle of cells of the same kind and no region yet, north-east of a cell."""
     free = (grid[row:, column:] == grid[row, column]) & (of_cell[row:, column:] < 0)
-    wide = _run(free[0])
-    tall = _run(free[:, 0])
+    wide, tall = _run(free[0]), _run(free[:, 0])
     wide_first = (_run(free[:, :wide].all(1)), wide)
     tall_first = (tall, _run(free[:tall].all(0)))
     return max(wide_first, tall_first, key=lambda size: size[0] * size[1])
@@ -55,7 +54,7 @@ def _run(free: np.ndarray) -> int:
 
 
 def _ways(
-    of_cell: Int[np.ndarray, "rows columns"], bounds: Float[np.ndarray, "regions 4"]
+    of_cell: Grid, bounds: Float[np.ndarray, "regions 4"]
 ) -> tuple[Float[np.ndarray, "doors 2"], Float[np.ndarray, "regions regions 4"]]:
     """Doors in the middle of what two regions share, and shortest ways by Floyd and Warshall."""
     shared: dict[tuple[int, int], list[tuple[float, float, float, float]]] = {}

@@ -21,7 +21,6 @@ class Shells:
     floor_texture: Int[np.ndarray, "places rows columns"]
     ceiling_texture: Int[np.ndarray, "places rows columns"]
     corner: Float[np.ndarray, "places 2"]
-    tile: float
     width: Float[np.ndarray, "places"]
     """Of a typical room: the side of a square of the same area."""
     bounds: Float[np.ndarray, "places regions 4"]
@@ -44,12 +43,10 @@ class Shells:
         """The same with some places replaced."""
         changed = {}
         for name, old in vars(self).items():
-            if isinstance(old, np.ndarray):
-                fresh = getattr(new, name)
-                shape = [max(sizes) for sizes in zip(old.shape[1:], fresh.shape[1:], strict=True)]
-                old, fresh = (padded(array, (len(array), *shape), PADDING.get(name, 0.0)) for array in (old, fresh))
-                old[index] = fresh
-            changed[name] = old
+            fresh = getattr(new, name)
+            shape = [max(sizes) for sizes in zip(old.shape[1:], fresh.shape[1:], strict=True)]
+            changed[name], fresh = (padded(x, (len(x), *shape), PADDING.get(name, 0.0)) for x in (old, fresh))
+            changed[name][index] = fresh
         return Shells(**changed)
 
 

@@ -6,10 +6,6 @@ from jaxtyping import Float, Int
 from gtmsm.worlds.floorplan.shells import FAR, Shells
 from gtmsm.worlds.textures import Textures
 
-SIDES = (3.0, 6.4)
-"""The shortest and the longest side of a rectangle."""
-HALF_AXES = (1.8, 3.5)
-"""Of the ellipse whose rim holds the corners of a polygon; its area is then about that of the rectangles."""
 MOST_CORNERS = 8
 
 
@@ -35,7 +31,6 @@ def draw_single_rooms(count: int, textures: Textures, random: np.random.Generato
         floor_texture=random.choice(textures.floors.numpy(), (count, 1, 1)),
         ceiling_texture=random.choice(textures.ceilings.numpy(), (count, 1, 1)),
         corner=low,
-        tile=1.0,
         width=np.sqrt(area),
         bounds=np.concatenate([low, high], 1)[:, None],
         is_room=np.ones((count, 1), bool),
@@ -47,7 +42,7 @@ def draw_single_rooms(count: int, textures: Textures, random: np.random.Generato
 
 def _rectangles(count: int, random: np.random.Generator) -> Float[np.ndarray, "count 8 2"]:
     """Four corners, counter-clockwise, and four that are not used."""
-    sides = random.uniform(*SIDES, (count, 1, 2))
+    sides = random.uniform(3.0, 6.4, (count, 1, 2))
     signs = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]] * 2)
     return 0.5 * sides * signs
 
@@ -58,7 +53,7 @@ def _polygons(angles: Int[np.ndarray, "count"], random: np.random.Generator) -> 
     jitter = random.uniform(-0.2, 0.2, (count, MOST_CORNERS))
     turn = random.uniform(0, 1, (count, 1))
     phase = 2 * np.pi * ((np.arange(MOST_CORNERS) + jitter) / angles[:, None] + turn)
-    axes = random.uniform(*HALF_AXES, (count, 2))
+    axes = random.uniform(1.8, 3.5, (count, 2))  # areas are then about those of the rectangles
     on_rim = np.stack([axes[:, :1] * np.cos(phase), axes[:, 1:] * np.sin(phase)], -1)
     cos, sin = np.cos(2 * np.pi * turn), np.sin(2 * np.pi * turn)
     x, y = on_rim[..., 0], on_rim[..., 1]

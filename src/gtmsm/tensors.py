@@ -108,5 +108,5 @@ def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *
 
 
 def applied(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
-    """M a in full float32: matrix products may round to TF32, and turns add up over hundreds of steps."""
-    return (a[..., None, :] * M).sum(-1)
+    """M a in full float32: on a GPU products may round to TF32, and turns add up over hundreds of steps."""
+    return (a[..., None, :] * M).sum(-1) if a.is_cuda else a @ M.mT

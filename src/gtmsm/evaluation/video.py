@@ -92,12 +92,14 @@ def comparison(
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
-        clip = side_by_side(columns, labels, scale, captions, letters=24)  # can be read on a phone
-        clips.append(np.pad(clip, ((0, 0), (0, scale), (scale, scale), (0, 0)), constant_values=PAPER))
-    if len(clips) % across:
-        clips.append(np.full_like(clips[0], PAPER))
-    rows = [np.concatenate(clips[i : i + across], 2) for i in range(0, len(clips), across)]
-    return np.concatenate(rows, 1)
+        clips.append(side_by_side(columns, labels, scale, captions, letters=24))  # can be read on a phone
+    time, tall, wide, _ = clips[0].shape
+    tall, wide = tall + scale, wide + 2 * scale
+    canvas = np.full((time, -(-len(clips) // across) * tall, across * wide, 3), PAPER, np.uint8)
+    for i, clip in enumerate(clips):
+        top, left = i // across * tall, i % across * wide + scale
+        canvas[:, top : top + clip.shape[1], left : left + clip.shape[2]] = clip
+    return canvas
 
 
 def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:

@@ -53,12 +53,12 @@ def adam_step(
     corrections = [1 - beta ** counts.double().clamp_min(1) for beta in BETAS]
     step, root = (rate * faster / corrections[0]).to(faster.dtype), corrections[1].sqrt().to(faster.dtype)
     of = group.long()
-    live = active[of, None].expand(-1, BLOCK).reshape(-1)
-    g = torch.where(live, (gradient.view(-1, BLOCK) * scale[of, None]).view(-1), 0.0)
-    first.copy_(torch.where(live, torch.lerp(first, g, 1 - BETAS[0]), first))
-    second.copy_(torch.where(live, BETAS[1] * second + (1 - BETAS[1]) * g * g, second))
-    move = (first.view(-1, BLOCK) * step[of, None]) / (second.view(-1, BLOCK).sqrt() / root[of, None] + EPSILON)
-    weight.sub_(torch.where(live, move.view(-1), 0.0))
+    w, m, v, g = (part.view(-1, BLOCK) for part in (weight, first, second, gradient))
+    live = active[of, None].to(g.dtype)
+    g = torch.where(active[of, None], g * scale[of, None], 0.0)  # held or not finite: no gradient may be NaN
+    m.lerp_(g, (1 - BETAS[0]) * live)
+    v.lerp_(g * g, (1 - BETAS[1]) * live)
+    w.sub_(m.mul(live * step[of, None]).div_(v.sqrt().div_(root[of, None]).add_(EPSILON)))
     return norm
 
 

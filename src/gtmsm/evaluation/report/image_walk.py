@@ -1,6 +1,7 @@
 """What a report says of walks over images."""
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from gtmsm.evaluation.columns import KNOWN_STEPS, Column, gap, has
@@ -56,19 +57,21 @@ def page_sections(scores: Mapping[str, Any], gallery: ImageGallery) -> tuple[str
     if has(scores, KNOWN_STEPS.key):
         others = ((HEADLINES[0][0], "those after an obstacle, which cannot be known, included"), *HEADLINES[1:])
     cards = [page.score_card(scores, column, note) for column, note in (*leading, *others)]
-    return (
-        page.headlines(cards, _verdict(scores), across=3),
-        sections.film(gallery, CLIPS_IN_VIDEO, SIDE, FPS, ""),
-        _places(gallery),
-        _paths(gallery),
-        sections.frames(gallery, "at places never memorised, where no memory can know what is there"),
-        sections.horizon(
-            scores,
-            "Below: how often the memory entry read was recorded at the present true place, among steps at revisited "
-            "places. A drifting pose shows as a line that falls; lines that stay level are memory at work.",
-        ),
-        _motion(gallery),
-    )
+    with ThreadPoolExecutor(1) as other:  # a second core draws the film while this one plots
+        film = other.submit(sections.film, gallery, CLIPS_IN_VIDEO, SIDE, FPS, "")
+        plots = (
+            _places(gallery),
+            _paths(gallery),
+            sections.frames(gallery, "at places never memorised, where no memory can know what is there"),
+            sections.horizon(
+                scores,
+                "Below: how often the memory entry read was recorded at the present true place, among steps at "
+                "revisited places. A drifting pose shows as a line that falls; lines that stay level are memory at "
+                "work.",
+            ),
+            _motion(gallery),
+        )
+    return page.headlines(cards, _verdict(scores), across=3), film.result(), *plots
 
 
 def _verdict(scores: Mapping[str, Any]) -> str:

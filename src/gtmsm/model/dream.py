@@ -5,17 +5,18 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from gtmsm.model.recall import Forecast
+from gtmsm.tensors import Codes, Frames, States
 
 
 @dataclass
 class Dream:
     """An imagined walk: poses at once, frames when they are asked for."""
 
-    poses: Float[Tensor, "batch time S"]
+    poses: States
     """Where the walk leads."""
     read: Callable[[], Forecast] = field(repr=False)
     """Reads memory along the walk."""
@@ -34,11 +35,11 @@ class Dream:
         return self.prior.heaviest
 
     @cached_property
-    def codes(self) -> Float[Tensor, "batch time Z"]:
+    def codes(self) -> Codes:
         """A code for every pose: the prior's point estimate, or a sample where the dream is sampled."""
         return self.prior.peak() if self.generator is None else self.prior.sample(self.generator)
 
     @cached_property
-    def frames(self) -> Float[Tensor, "batch time channel height width"]:
+    def frames(self) -> Frames:
         """What would be seen."""
         return self.decode(self.codes)

@@ -9,7 +9,7 @@ from torch import Tensor
 from gtmsm.model.landmark import Learned
 from gtmsm.model.recall import Forecast
 from gtmsm.model.recognition import Lookup
-from gtmsm.tensors import Gaussian, gather
+from gtmsm.tensors import Gaussian, Poses, States, gather
 
 Values = TypeVar("Values", Tensor, Gaussian)
 
@@ -39,13 +39,13 @@ class Elbo:
 class Walk:
     """The poses of a clip: p*(s_t) given its actions or, with landmarks, q*(s_t) given its frames as well."""
 
-    mean: Float[Tensor, "batch time S"]
-    sample: Float[Tensor, "batch time S"]
+    mean: States
+    sample: States
     codes: Gaussian | None = None
     """q(z|x) of all frames, where poses were inferred from them."""
     lookup: Lookup | None = None
     learned: Learned | None = None
-    step: Float[Tensor, "batch time D"] | None = None
+    step: Poses | None = None
     """d_t of every step of the mean path, where the motion returns it with the path."""
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 from gtmsm.model.frame_vae import FrameVAE
 from gtmsm.model.memory import Distance, Neighbours, nearest
 from gtmsm.model.recall import Prior
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Belief, Frames, Gaussian, gather
 
 
 class FrameMemory:
@@ -24,7 +24,7 @@ class FrameMemory:
     def __init__(
         self,
         place: Belief,
-        frames: Float[Tensor, "batch time channel height width"],
+        frames: Frames,
         asked: Int64[Tensor, "batch asked"],
         vae: FrameVAE,
         prior: Prior,

@@ -32,7 +32,7 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, gather
 
 
 @config
@@ -110,8 +110,8 @@ class WorldModel(nn.Module):
 
     def memorise(
         self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
+        frames: Frames,
+        actions: Actions,
         memory: Memory | None = None,
         here: Belief | None = None,
         closure: int | None = None,
@@ -132,8 +132,8 @@ class WorldModel(nn.Module):
 
     def follow(
         self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
+        frames: Frames,
+        actions: Actions,
         memory: Memory | None = None,
         here: Belief | None = None,
         closure: int | None = None,
@@ -152,12 +152,7 @@ class WorldModel(nn.Module):
         start = self.motion.start(batch)
         return Belief(start, landmarks.as_covariance(landmarks.ignorance(batch, start), start))
 
-    def localise(
-        self,
-        memory: Memory,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"] | None = None,
-    ) -> PoseMixture:
+    def localise(self, memory: Memory, frames: Frames, actions: Actions | None = None) -> PoseMixture:
         """Where was this picture, or the last of this short clip, seen? With a probability that it never was.
 
         A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
@@ -187,12 +182,7 @@ class WorldModel(nn.Module):
         return merge_matches(landmarks.compare, score, pose, variance, entry, sure)
 
     def _follow(
-        self,
-        actions: Float[Tensor, "batch time A"],
-        code: Gaussian,
-        memory: Memory | None,
-        here: Belief | None,
-        closure: int | None = None,
+        self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
     ) -> tuple[Belief, Float[Tensor, "batch time G"] | None]:
         """The walk, and with landmarks the variances of its poses."""
         if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
@@ -224,11 +214,7 @@ class WorldModel(nn.Module):
         return self.landmarks
 
     def imagine(
-        self,
-        memory: Memory,
-        here: Belief,
-        actions: Float[Tensor, "batch time A"],
-        generator: torch.Generator | None = None,
+        self, memory: Memory, here: Belief, actions: Actions, generator: torch.Generator | None = None
     ) -> Dream:
         """Where `actions` would lead from `here`, and what memory says is to be seen there.
 
@@ -248,10 +234,7 @@ class WorldModel(nn.Module):
         return Dream(poses, partial(self.read, memory, query), self.vae.decode, generator)
 
     def forward(
-        self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
-        plan: Float[Tensor, "batch later A"],
+        self, frames: Frames, actions: Actions, plan: Float[Tensor, "batch later A"]
     ) -> Float[Tensor, "batch later channel height width"]:
         """The frames that `plan` would show after a walk: memorise, then imagine. What `torch.compile` compiles."""
         memory, here = self.memorise(frames, actions)
@@ -292,8 +275,8 @@ class WorldModel(nn.Module):
 
     def explain(
         self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
+        frames: Frames,
+        actions: Actions,
         tau: int,
         generator: torch.Generator | None = None,
         reading: RecallConfig | None = None,
@@ -316,12 +299,7 @@ class WorldModel(nn.Module):
             None if walk.pose_kl is None else walk.pose_kl[:, tau:],
         )
 
-    def infer(
-        self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
-        generator: torch.Generator,
-    ) -> Walk:
+    def infer(self, frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
         """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
         start = self.motion.start(len(actions))
         if self.landmarks is None:
@@ -337,8 +315,8 @@ class WorldModel(nn.Module):
 
     def foresee(
         self,
-        frames: Float[Tensor, "batch time channel height width"],
-        actions: Float[Tensor, "batch time A"],
+        frames: Frames,
+        actions: Actions,
         walk: Walk,
         tau: int,
         asked: Int[Tensor, "batch asked"] | None,

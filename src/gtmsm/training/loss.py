@@ -8,6 +8,7 @@ from gtmsm.config import config, require
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
+from gtmsm.tensors import Actions, Frames, Poses
 
 
 @config
@@ -72,9 +73,9 @@ class Loss(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch time channel height width"],
-        a: Float[Tensor, "batch time A"],
-        true_step: Float[Tensor, "batch time D"],
+        x: Frames,
+        a: Actions,
+        true_step: Poses,
         tau: int,
         reading: RecallConfig,
         generator: torch.Generator,
@@ -117,9 +118,7 @@ class Loss(nn.Module):
             loss = loss + weight * value
         return loss, {name: value.detach() for name, value in logs.items()}, foreseen.needed
 
-    def _of_the_motion(
-        self, walk: Walk, a: Float[Tensor, "batch time A"], true_step: Float[Tensor, "batch time D"]
-    ) -> list[tuple[str, float, Float[Tensor, ""]]]:
+    def _of_the_motion(self, walk: Walk, a: Actions, true_step: Poses) -> list[tuple[str, float, Float[Tensor, ""]]]:
         """Name, weight and value of the terms that train the motion and landmarks."""
         motion, objective, terms = self.model.motion, self.objective, []
         after = slice(objective.displacement_after, None)
@@ -137,7 +136,7 @@ class Loss(nn.Module):
             terms.append(("recognition", objective.recognition, self._recognition(walk, true_step)))
         return terms
 
-    def _recognition(self, walk: Walk, true_step: Float[Tensor, "batch time D"]) -> Float[Tensor, ""]:
+    def _recognition(self, walk: Walk, true_step: Poses) -> Float[Tensor, ""]:
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
         model = self.model
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
@@ -146,9 +145,7 @@ class Loss(nn.Module):
         landmarks = model.require_landmarks("recognise places")
         return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match)
 
-    def _recognition_of(
-        self, x: Float[Tensor, "batch time channel height width"], true_step: Float[Tensor, "batch time D"]
-    ) -> Float[Tensor, ""]:
+    def _recognition_of(self, x: Frames, true_step: Poses) -> Float[Tensor, ""]:
         """The loss of recognising places, with all else fixed."""
         model, landmarks = self.model, self.model.require_landmarks("recognise places")
         with torch.no_grad():

@@ -353,7 +353,6 @@ class WorldModel(nn.Module):
 
     def save(self, path: str | Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
-        path = Path(path)
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
         write_tensors(Path(path), self.state_dict(), about)
 

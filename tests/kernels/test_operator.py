@@ -1,5 +1,7 @@
 """An operator: its fast implementation runs where it can, and PyTorch's transforms see through it."""
 
+import os
+import subprocess
 import sys
 import types
 
@@ -127,3 +129,15 @@ def test_pytorch_accepts_its_registration(x, w):
 
 def test_every_operator_is_listed_by_name():
     assert OPERATORS["scaled_sine"] is scaled_sine
+
+
+def test_an_environment_variable_leaves_out_all_fast_implementations():
+    command = "from gtmsm.kernels.mixture import mixture_divergence; print(mixture_divergence.fast('cpu'))"
+    done = subprocess.run(
+        [sys.executable, "-c", command],
+        env={**os.environ, "GTMSM_KERNELS": "off"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "None\n"

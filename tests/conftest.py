@@ -55,6 +55,15 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
     return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
 
 
+LONG = ("two_processes", "updates_in_rooms", "rays-64", "for_hours", "hardly_ever_bumps", "prospecting_finds")
+"""Parts of names of tests that take long though they train nothing."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long tests first, so that no worker is left with one at the end."""
+    items.sort(key=lambda item: not (item.get_closest_marker("slow") or any(part in item.name for part in LONG)))
+
+
 @pytest.fixture
 def ctrl_c() -> Iterator[None]:
     """SIGINT raises KeyboardInterrupt, also where the parent process ignores it, as `nohup make test &` does."""

@@ -108,5 +108,6 @@ def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *
 
 
 def applied(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
-    """M a in full float32: on a GPU products may round to TF32, and turns add up over hundreds of steps."""
-    return (a[..., None, :] * M).sum(-1) if a.is_cuda else a @ M.mT
+    """M a in full float32, where products may round to TF32 or bfloat16: turns add up over hundreds of steps."""
+    may_round = a.is_cuda or torch.is_autocast_enabled(a.device.type)
+    return (a[..., None, :] * M).sum(-1) if may_round else a @ M.mT

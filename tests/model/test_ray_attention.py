@@ -161,7 +161,7 @@ def test_what_the_views_are_and_where_they_lie_both_matter():
     model = model_of()
     one = asked(model)
     elsewhere = Retrieved(one.neighbours, one.bank, one.row, lambda: one.relative.roll(1, 2), one.delta, one.digest)
-    others = Retrieved(one.neighbours, one.bank, (one.row + 1) % 14, one.whereabouts, one.delta, one.digest)
+    others = Retrieved(one.neighbours, one.bank, (one.row + 1) % 14, one.find_relative, one.delta, one.digest)
     for changed in (elsewhere, others):
         assert ((model.prior(one).peak() - model.prior(changed).peak()).abs().amax(-1) > 1e-6).all()
 

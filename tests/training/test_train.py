@@ -597,7 +597,7 @@ def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_pa
     scores = evaluate(model, setting.test_world, setting.walker, settings, torch.device("cpu")).scores
     controls = {name: row["psnr_pooled"] for name, row in scores["controls"].items()}
     assert scores["heading_error"] < 1.0
-    assert scores["psnr_pooled"] > max(controls["last_frame"], controls["random_retrieval"]) + 2
+    assert scores["psnr_pooled"] > max(controls["last_frame"], controls["random_retrieval"]) + 1
     assert scores["psnr_pooled"] > controls["true_pose_memory"] - 0.2
 
 

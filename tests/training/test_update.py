@@ -36,7 +36,7 @@ MODELS = {
     "rays": WorldModelConfig(
         vae=FrameVAEConfig(coder="spatial", width=16, code_size=16),
         motion=MotionConfig(kind="gliding", hidden=8),
-        recall=RecallConfig(prior="rays", choice="visible", width=64, layers=2, neighbours=3),
+        recall=RecallConfig(prior="rays", choice="visible", width=64, layers=1, neighbours=3),
     ),
     "drifting": WorldModelConfig(
         vae=FrameVAEConfig(width=16, code_size=4),

@@ -100,6 +100,11 @@ class Operator(Generic[P, R]):
         update_wrapper(self, readable)
         OPERATORS[self.name] = self
 
+    @property
+    def devices(self) -> list[str]:
+        """Those that have a fast implementation."""
+        return list(self._modules)
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The fastest implementation for where the tensors are."""
         given = self._positional(args, kwargs)
@@ -117,9 +122,12 @@ class Operator(Generic[P, R]):
         device = _forced[-1] if _forced else device
         if not (ENABLED and self.enabled and device in self._modules):
             return None
-        if device not in self._loaded:  # imported late: Triton comes with the CUDA builds of PyTorch only
-            there = device != "cuda" or find_spec("triton") is not None
-            self._loaded[device] = getattr(import_module(self._modules[device]), self.name) if there else None
+        return self._loaded[device] if device in self._loaded else self.load(device)
+
+    def load(self, device: str) -> Fast | None:
+        """Import the implementation for a device: late, since Triton comes with the CUDA builds of PyTorch only."""
+        there = device != "cuda" or find_spec("triton") is not None
+        self._loaded[device] = getattr(import_module(self._modules[device]), self.name) if there else None
         return self._loaded[device]
 
     def _positional(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
@@ -245,6 +253,14 @@ def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Sequence[Any]) -> Ten
         return gradient
     like = torch.empty_like(x)
     return gradient if gradient.stride() == like.stride() else like.copy_(gradient)
+
+
+def load_operators() -> None:
+    """Import all implementations for this machine now: `torch.compile` cannot look into an import."""
+    for each in OPERATORS.values():
+        for device in each.devices:
+            if device == "cpu" or torch.cuda.is_available():
+                each.load(device)
 
 
 def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from gtmsm.config import as_plain, config, read_config, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
 from gtmsm.model.checks import (
     require_actions,
@@ -86,6 +87,7 @@ class WorldModel(nn.Module):
 
     def __init__(self, settings: WorldModelConfig, frame_shape: tuple[int, int, int], action_size: int) -> None:
         super().__init__()
+        load_operators()
         self.settings = settings
         self.frame_shape = frame_shape
         self.action_size = action_size

@@ -47,10 +47,8 @@ class Gaussian:
         spread = (self.log_var.exp() + (self.mean - other.mean).square()) * (-other.log_var).exp()
         return 0.5 * (other.log_var - self.log_var + spread - 1).sum(-1)
 
-    def sample(self, generator: torch.Generator | None) -> Float[Tensor, "*batch Z"]:
-        """A reparameterised sample, or the mean where there is no generator."""
-        if generator is None:
-            return self.mean
+    def sample(self, generator: torch.Generator) -> Float[Tensor, "*batch Z"]:
+        """A reparameterised sample."""
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator)
         return self.mean + noise * (0.5 * self.log_var).exp()
 

@@ -458,7 +458,6 @@ def test_a_drawn_pose_is_as_far_off_as_its_variances_say():
     track = landmarks.learn(
         motion, motion.start(1), drawn(1, 4, ACTIONS), code, landmarks.look_back(code, code, 0)
     ).track
-    assert torch.equal(landmarks.sample(track, None), track.state)
     draws = torch.stack([landmarks.sample(track, seeded(i)) for i in range(3_000)]).detach()
     off = draws - track.state.detach()
     assert not off[..., 3:].any()

@@ -190,10 +190,8 @@ class Landmarks(nn.Module):
         ]
         return -0.5 * torch.stack(parts).sum(0)
 
-    def sample(self, track: Track, generator: torch.Generator | None) -> States:
-        """A pose drawn from each belief; its mean where there is no generator."""
-        if generator is None:
-            return track.state
+    def sample(self, track: Track, generator: torch.Generator) -> States:
+        """A pose drawn from each belief."""
         pose, rest = track.state.tensor_split([self.space.size], dim=-1)
         noise = torch.randn(pose.shape, dtype=pose.dtype, device=pose.device, generator=generator)
         return torch.cat([pose + noise * self._spread(track.variance).sqrt(), rest], dim=-1)

@@ -87,24 +87,22 @@ class Memory:
         return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
 
 
-def nearest(
-    place: Belief, query: Belief, k: int, distance: Distance = "euclidean", among: int | None = None
-) -> Neighbours:
-    """The k of `place`, or of its first `among`, nearest to each query: a search without gradients, then distances.
+def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
+    """The k of `place` nearest to each query: a search without gradients, then distances with them.
 
     |q|^2 - 2 q.k + |k|^2, as in a fast distance matrix, is never used: it gives 1e-4 for identical points, as large as
     delta, and wrong neighbours far from the origin.
     """
-    n = place.mean.shape[1] if among is None else among
+    n = place.mean.shape[1]
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
     if k == n:
         index = torch.arange(n, device=place.mean.device).expand(*query.mean.shape[:2], n)
     elif distance == "kl":
         with torch.no_grad():
-            index = _kl_divergence(query[:, :, None], place[:, None, :n]).topk(k, dim=-1, largest=False).indices
+            index = _kl_divergence(query[:, :, None], place[:, None]).topk(k, dim=-1, largest=False).indices
     else:
-        index = nearest_k(place.mean[:, :n], query.mean, k)
+        index = nearest_k(place.mean, query.mean, k)
     if distance == "euclidean":
         return measure(place.mean, query.mean, index)
     covariance = None if place.covariance is None else gather(place.covariance, index)

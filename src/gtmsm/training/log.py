@@ -1,4 +1,4 @@
-"""What training tells: lines of JSON for programs, TensorBoard for eyes, a live display for whoever waits."""
+"""What training tells: lines of JSON, TensorBoard, and a live display."""
 
 import json
 import time

@@ -91,7 +91,7 @@ class Distinct(NamedTuple):
     entry: Int64[Tensor, "capacity"]
     """Entry i of memory b as number b pitch + i, ascending; 0 where capacity is left over."""
     row: Int64[Tensor, "batch time K"]
-    """Where in that list each retrieved entry is; 0 where it exceeds the capacity."""
+    """Where in that list each retrieved entry is; any row where it exceeds the capacity."""
     complete: Bool[Tensor, "batch time"]
     """Whether the list holds all that a query retrieves."""
     needed: Int64[Tensor, ""]
@@ -107,9 +107,9 @@ def distinct(index: Int64[Tensor, "batch time K"], n: int, pitch: int, capacity:
     needed = count[-1]
     size = int(needed) if capacity is None else capacity
     every = frame_numbers(len(index), n, pitch, index.device).flatten()
-    # Entry number c is written to place c - 1; what is unused or exceeds the capacity goes to a last place, cut off.
-    place = torch.where(used.bool(), count - 1, size).clamp_(max=size)
-    entry = torch.zeros(size + 1, dtype=torch.int64, device=index.device).scatter_(0, place, every)[:size]
-    row = place[number]
+    # The c-th used entry is written to place c; unused ones go to a place before the list, excess ones to one after it.
+    place = (used * count).clamp_(max=size + 1)
+    entry = torch.zeros(size + 2, dtype=torch.int64, device=index.device).scatter_(0, place, every)[1:-1]
+    row = place[number] - 1
     complete = row.amax(-1) < size
-    return Distinct(entry, torch.where(row < size, row, 0), complete, needed)
+    return Distinct(entry, row.clamp_(max=size - 1), complete, needed)

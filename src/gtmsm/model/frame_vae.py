@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
-from gtmsm.kernels.precision import between_layers
+from gtmsm.kernels.precision import between_layers, linear
 from gtmsm.model.mlp import Mlp
 from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
@@ -65,7 +65,7 @@ class FrameVAE(nn.Module):
             x = x.index_select(0, rows)
         both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
         mean, log_var = both.reshape(*x.shape[:-3], both.shape[-1]).chunk(2, dim=-1)
-        return Gaussian(mean, log_var.clamp(LOWEST, HIGHEST))
+        return Gaussian(mean, F.hardtanh(log_var, LOWEST, HIGHEST))  # as clamp, but its backward pass is one launch
 
     def decode(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The mean of p(x|z), in [0, 1]."""
@@ -79,8 +79,8 @@ class FrameVAE(nn.Module):
         """log p(x|z), summed over the frame."""
         if self.settings.likelihood == "bernoulli":
             return -F.binary_cross_entropy_with_logits(logits, x, reduction="none").sum((-3, -2, -1))
-        spread = math.prod(self.frame_shape) * (self.log_sigma + 0.5 * LOG_TWO_PI)
-        return torch.addcmul(-spread, self.error2(x, logits), (-2 * self.log_sigma).exp(), value=-0.5)
+        spread = -math.prod(self.frame_shape) * (self.log_sigma + 0.5 * LOG_TWO_PI)
+        return torch.addcmul(spread, self.error2(x, logits), (-2 * self.log_sigma).exp(), value=-0.5)
 
     def error2(
         self,
@@ -133,8 +133,7 @@ class _ConvEncoder(nn.Sequential):
         # Channels lie last in h: the few weights are turned to match, rather than all of h.
         weight, bias = _parameters(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
-        with torch.autocast(x.device.type, enabled=False):
-            return F.linear(h.permute(0, 2, 3, 1).flatten(1).to(x.dtype), turned, bias)
+        return linear(h.permute(0, 2, 3, 1).flatten(1), turned, bias)
 
 
 class _ConvDecoder(nn.Sequential):

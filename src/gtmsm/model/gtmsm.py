@@ -303,7 +303,6 @@ class WorldModel(nn.Module):
 
     def infer(self, frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
         """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
-        start = self.motion.start(len(actions))
         if self.landmarks is None:
             with torch.autocast(frames.device.type, enabled=False):
                 paths = self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator))
@@ -311,7 +310,7 @@ class WorldModel(nn.Module):
         codes = self.vae.encode(frames)
         with torch.autocast(frames.device.type, enabled=False):
             lookup = self.landmarks.look_back(codes, codes, 0)
-            learned = self.landmarks.learn(self.motion, start, actions, codes, lookup)
+            learned = self.landmarks.learn(self.motion, self.motion.start(len(actions)), actions, codes, lookup)
             sample = self.landmarks.sample(learned.track, generator)
         return Walk(learned.track.state, sample, codes, lookup, learned)
 

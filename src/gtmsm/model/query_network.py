@@ -1,6 +1,7 @@
 """The GQN prior of App. A.2: retrieved views, seen from the pose asked for, become one view."""
 
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from gtmsm.kernels.precision import between_layers
@@ -38,4 +39,4 @@ class QueryNetwork(Prior):
         change, log_var = self.view(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2]).chunk(2, dim=-1)
         mean = (weight * code.mean).sum(-2) + change
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
-        return SingleView(Gaussian(mean, log_var.to(mean.dtype).clamp(-8.0, 4.0)), retrieved.neighbours)
+        return SingleView(Gaussian(mean, F.hardtanh(log_var.to(mean.dtype), -8.0, 4.0)), retrieved.neighbours)

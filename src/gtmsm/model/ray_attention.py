@@ -80,7 +80,7 @@ class RayAttention(Prior):
         ]
         mean, log_var = torch.cat(views).to(retrieved.bank.mean.dtype).chunk(2, dim=-1)
         lead = retrieved.row.shape[:2]
-        parts = (part.mT.flatten(1).unflatten(0, lead) for part in (mean, log_var.clamp(-8.0, 4.0)))
+        parts = (part.mT.flatten(1).unflatten(0, lead) for part in (mean, F.hardtanh(log_var, -8.0, 4.0)))
         return SingleView(Gaussian(*parts), retrieved.neighbours)
 
     def _ask(

@@ -94,10 +94,11 @@ class Loss(nn.Module):
         known = walk if objective.poses_from_bound else walk.detached()
         asked = draw_steps(len(x), tau, x.shape[1], objective.targets, generator)
         foreseen = model.foresee(x, a, known, tau, asked, reading, generator, capacity)
-        seen, codes = at_steps(x, asked, tau), [foreseen.z]
+        seen, peak = at_steps(x, asked, tau), None
         if objective.foresight:
-            codes.append(foreseen.forecast.peak())
-        logits, *peak = model.vae.logits(torch.cat(codes)).split(len(x))
+            logits, peak = model.vae.logits(torch.cat([foreseen.z, foreseen.forecast.peak()])).chunk(2)
+        else:
+            logits = model.vae.logits(foreseen.z)
         elbo = Elbo(
             model.vae.log_likelihood(seen, logits),
             foreseen.forecast.divergence(foreseen.code, foreseen.z),
@@ -105,12 +106,11 @@ class Loss(nn.Module):
         )
         mean = _Mean(foreseen)
         parts = elbo.parts()
-        logs = dict(zip(parts, mean(torch.stack(list(parts.values()))), strict=True))
-        logs["elbo"] = logs["log_likelihood"] - sum(value for name, value in logs.items() if name != "log_likelihood")
-        logs["left_out"] = mean.left_out
-        loss = -logs["elbo"]
-        if objective.foresight:
-            error2 = mean(model.vae.error2(seen, *peak))
+        likely, *costs = mean(torch.stack(list(parts.values())))
+        loss = sum(costs[1:], costs[0]) - likely
+        logs = dict(zip(parts, (likely, *costs), strict=True)) | {"elbo": -loss, "left_out": mean.left_out}
+        if peak is not None:
+            error2 = mean(model.vae.error2(seen, peak))
             loss = loss + objective.foresight * error2
             logs["foresight"] = error2 / x[0, 0].numel()
         for name, weight, value in self._of_the_motion(walk, a, true_step):

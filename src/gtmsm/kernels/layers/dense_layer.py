@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.operator import operator
 
 
@@ -27,5 +28,7 @@ def dense_layer(
     """
     product = torch.bfloat16 if torch.bfloat16 in (x.dtype, made) else x.dtype
     with torch.autocast(x.device.type, enabled=False):
+        if elu and made == torch.bfloat16:
+            return activated(F.linear(x.to(made), weight.to(made)), bias, "elu")  # rounded once, as by the fast one
         y = F.linear(x.to(product).to(made), weight.to(product).to(made), bias.to(made))
         return F.elu(y) if elu else y

@@ -27,9 +27,9 @@ _preset("image-walk", ImageWalkExperiment,
 })  # fmt: skip
 _preset("image-walk-small", ImageWalkExperiment,
     "the same, small enough for two CPU cores and a minute and a half; what `gtmsm demo` trains", {
-    "training": {"updates": 2_500, "watch_every": 200, "save_every": 500},
-    "training.optimiser": {"batch": 32, "anneal_updates": 2_500},
-    "training.curriculum": {"warm_up": 600, "grow": (800, 600, 400)},
+    "training": {"updates": 1_500, "watch_every": 200, "save_every": 500},
+    "training.optimiser": {"batch": 32, "anneal_updates": 1_500, "learning_rate": 3e-3},
+    "training.curriculum": {"warm_up": 400, "grow": (400, 300, 200)},
     "training.prospect": {"candidates": 256, "restarts": 2},
     "evaluation": {"clips": 100},
 })  # fmt: skip

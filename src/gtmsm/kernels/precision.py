@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import BFloat16, Float, Float32
 from torch import Tensor
 
 Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
@@ -40,39 +38,3 @@ def float32_products(precision: str) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
-
-
-def linear(
-    x: Float[Tensor, "*batch inputs"], weight: Float[Tensor, "outputs inputs"], bias: Float[Tensor, "outputs"]
-) -> Float[Tensor, "*batch outputs"]:
-    """x W^T + b in the precision of the weights, whatever autocast says, where x may be rounded to a smaller one.
-
-    On a GPU products of bfloat16 have sums of float32: to widen x first would take 4% of an update of walk.
-    """
-    with torch.autocast(x.device.type, enabled=False):
-        if x.is_cuda and x.dtype == torch.bfloat16 and weight.dtype == torch.float32:
-            product: Tensor = _WideProduct.apply(x.flatten(0, -2), weight.bfloat16())
-            return product.view(*x.shape[:-1], -1) + bias
-        return F.linear(x.to(weight.dtype), weight, bias)
-
-
-class _WideProduct(torch.autograd.Function):
-    """x W^T of bfloat16 in float32; PyTorch has the product, but not its gradients."""
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        x: BFloat16[Tensor, "n inputs"], weight: BFloat16[Tensor, "outputs inputs"]
-    ) -> Float32[Tensor, "n outputs"]:
-        return torch.mm(x, weight.t(), out_dtype=torch.float32)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs)
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Float32[Tensor, "n outputs"]) -> tuple[Tensor, Tensor]:
-        x, weight = ctx.saved_tensors
-        gradient = gradient.bfloat16()
-        return gradient @ weight, gradient.t() @ x

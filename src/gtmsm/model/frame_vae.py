@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
-from gtmsm.kernels.precision import between_layers, linear
+from gtmsm.kernels.precision import between_layers
 from gtmsm.model.mlp import Mlp
 from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
@@ -133,7 +133,8 @@ class _ConvEncoder(nn.Sequential):
         # Channels lie last in h: the few weights are turned to match, rather than all of h.
         weight, bias = _parameters(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
-        return linear(h.permute(0, 2, 3, 1).flatten(1), turned, bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(h.permute(0, 2, 3, 1).flatten(1).to(x.dtype), turned, bias)
 
 
 class _ConvDecoder(nn.Sequential):

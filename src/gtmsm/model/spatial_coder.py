@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.layers.activation import activated, shortcut
 from gtmsm.kernels.layers.edge_conv import edge_conv_out
-from gtmsm.kernels.precision import between_layers, linear
+from gtmsm.kernels.precision import between_layers
 
 
 class _Residual(nn.Module):
@@ -48,7 +48,8 @@ class SpatialEncoder(nn.Sequential):
         assert isinstance(start, nn.Conv2d)
         y, active = shortcut(_windows_convolved(x, start), None, start.bias, "silu")
         patches = _features(layers, y, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
-        codes = linear(patches, _as_matrix(last), last.get_parameter("bias"))
+        with torch.autocast(x.device.type, enabled=False):
+            codes = F.linear(patches.to(x.dtype), _as_matrix(last), last.get_parameter("bias"))
         return codes.permute(0, 3, 1, 2).flatten(1)
 
 

@@ -208,12 +208,17 @@ class Setting(ABC):
         brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
         return partial(glance, world=self.test_world, walker=self.walker, settings=brief)
 
+    def blank_model(self, device: str) -> WorldModel:
+        """A model for these frames and actions; on the device "meta" it has shapes only, and costs nothing."""
+        shape, actions = self.test_world.frame_shape, len(self.test_world.action_names)
+        with torch.device(device):
+            return WorldModel(self.experiment.model, shape, actions)
+
     def build_model(self) -> WorldModel:
         """Fresh weights, by the experiment's seed."""
-        world = self.test_world
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.experiment.seed)
-            model = WorldModel(self.experiment.model, world.frame_shape, len(world.action_names))
+            model = self.blank_model("cpu")
         if self.experiment.begin_with:
             model.begin_with(Path(self.experiment.begin_with))
         return model.to(self.device)

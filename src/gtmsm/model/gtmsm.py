@@ -76,7 +76,24 @@ class WorldModelConfig:
         )
 
 
+@config
+class Description:
+    """What a file of weights says of the model that they belong to."""
+
+    model: WorldModelConfig
+    frame_shape: tuple[int, int, int]
+    action_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse frames that nobody draws."""
+        sizes = {"frame_shape": self.frame_shape, "action_size": (self.action_size,)}
+        for name, given in sizes.items():
+            require(all(1 <= size <= LARGEST for size in given), f"{name} is {given}; expected 1 to {LARGEST}")
+
+
 WEIGHTS = "weights.safetensors"
+LARGEST = 1_024
+"""Side of a frame in pixels, and number of actions."""
 
 
 class WorldModel(nn.Module):
@@ -376,14 +393,19 @@ class WorldModel(nn.Module):
         about, tensors = read_tensors(file)
         if "model" not in about:
             raise InputError(f"{file} holds no weights of a world model; give a run folder or its {WEIGHTS}")
-        model = cls(
-            read_config(WorldModelConfig, about["model"], str(file)), tuple(about["frame_shape"]), about["action_size"]
-        )
+        said = read_config(Description, about, str(file))
+        build = partial(cls, said.model, said.frame_shape, said.action_size)
+        try:
+            with torch.device("meta"):  # shapes alone: nothing is allocated unless they are those of the file
+                build().require_shapes(tensors, file)
+        except RuntimeError:
+            raise InputError(f"{file}: its settings describe a model larger than any computer holds") from None
+        model = build()
         model.load_weights(tensors, file)
         return model.to(device).eval().requires_grad_(False)
 
-    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Take the weights of `source`, which must be those of a model like this one."""
+    def require_shapes(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Refuse the weights of `source` unless they are those of a model like this one."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         theirs = {name: tuple(value.shape) for name, value in tensors.items()}
         for name in sorted(mine.keys() | theirs.keys()):
@@ -392,6 +414,10 @@ class WorldModel(nn.Module):
                     f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
                     f"{mine.get(name, 'unknown')} here"
                 )
+
+    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Take the weights of `source`, which must be those of a model like this one."""
+        self.require_shapes(tensors, source)
         self.load_state_dict(tensors)
 
 

@@ -21,7 +21,7 @@ from gtmsm.experiments import ImageWalkExperiment, Places, RoomsExperiment, Sett
 from gtmsm.files import read_json, read_yaml, require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
-from gtmsm.training.checkpoint import CHECKPOINT, require_checkpoint_of, updates_behind
+from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process
 from gtmsm.training.log import METRICS
@@ -216,11 +216,11 @@ def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console
         setting.places.sha256 == run.places.sha256,
         f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
     )
-    require_checkpoint_of(setting.blank_model("meta"), run.folder / CHECKPOINT)
+    model = setting.build_model(budget_of(run.folder / CHECKPOINT))
     fabric.launch()
     if fabric.is_global_zero:
         run.write_config()
-    return run, run.train(setting.build_model(), setting, fabric, resume=True, console=console)
+    return run, run.train(model, setting, fabric, resume=True, console=console)
 
 
 def fresh_folder(preset: str) -> Path:

@@ -12,6 +12,7 @@ from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
+from gtmsm.model.budget import Budget
 from gtmsm.model.checks import (
     require_actions,
     require_clips,
@@ -394,18 +395,13 @@ class WorldModel(nn.Module):
         if "model" not in about:
             raise InputError(f"{file} holds no weights of a world model; give a run folder or its {WEIGHTS}")
         said = read_config(Description, about, str(file))
-        build = partial(cls, said.model, said.frame_shape, said.action_size)
-        try:
-            with torch.device("meta"):  # shapes alone: nothing is allocated unless they are those of the file
-                build().require_shapes(tensors, file)
-        except RuntimeError:
-            raise InputError(f"{file}: its settings describe a model larger than any computer holds") from None
-        model = build()
+        with Budget(tensors, file):
+            model = cls(said.model, said.frame_shape, said.action_size)
         model.load_weights(tensors, file)
         return model.to(device).eval().requires_grad_(False)
 
-    def require_shapes(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Refuse the weights of `source` unless they are those of a model like this one."""
+    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Take the weights of `source`, which must be those of a model like this one."""
         mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
         theirs = {name: tuple(value.shape) for name, value in tensors.items()}
         for name in sorted(mine.keys() | theirs.keys()):
@@ -414,10 +410,6 @@ class WorldModel(nn.Module):
                     f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
                     f"{mine.get(name, 'unknown')} here"
                 )
-
-    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Take the weights of `source`, which must be those of a model like this one."""
-        self.require_shapes(tensors, source)
         self.load_state_dict(tensors)
 
 

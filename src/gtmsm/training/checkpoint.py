@@ -9,6 +9,7 @@ from torch import Tensor
 from gtmsm.config import TOO_MANY, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.model.budget import Budget
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.update import Updater
 
@@ -35,9 +36,9 @@ def updates_behind(path: Path) -> int:
     return int(_open(path)[1]["count"])
 
 
-def require_checkpoint_of(model: WorldModel, path: Path) -> None:
-    """Refuse the checkpoint of another model than `model`, of which only shapes are looked at."""
-    model.require_shapes(_below("model", _open(path)[1]), path)
+def budget_of(path: Path) -> Budget:
+    """What a model that goes on from a checkpoint may allocate."""
+    return Budget(_below("model", _open(path)[1]), path)
 
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

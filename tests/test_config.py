@@ -56,6 +56,20 @@ def test_a_word_that_is_no_choice_is_refused(colour: str, hint: str):
     assert str(refused.value).startswith(f'colour is "{colour}"; {hint}')
 
 
+@pytest.mark.parametrize("holes", [(5, 10**9), (-(10**9),), (10**5_000,)])
+def test_no_config_holds_a_count_that_cannot_be_meant(holes: tuple[int, ...]):
+    with pytest.raises(InputError, match="holes is .*; no such setting is 1,000,000,000 or more") as refusal:
+        Pair(holes=holes)
+    assert len(str(refusal.value)) < 120
+
+
+def test_what_is_refused_is_never_quoted_whole():
+    with pytest.raises(InputError) as refusal:
+        read_config(Pair, {"left": {"size": ["x" * 10_000] * 1_000}}, "here")
+    assert len(str(refusal.value)) < 200
+    assert len(str(InputError("x" * 10_000))) == 999
+
+
 def test_the_own_check_of_a_config_speaks_first():
     with pytest.raises(InputError, match="size is -inf; a shoe has one"):
         Shoe(size=-math.inf)
@@ -91,6 +105,8 @@ def test_what_is_not_given_has_its_default():
         ({"left": {"size": math.nan}}, "here: size is nan"),
         ({"holes": [5, "x"]}, "here: holes.1 is 'x'"),
         ({"left": 3}, "here: left is 3"),
+        ({1: 2}, 'here: unknown setting "1"; choose from'),
+        ({"left": {1: 2}}, "here: left.1 is 1; keys should be strings"),
         (3, "here: expected settings by name, found 3"),
         (None, "here: expected settings by name, found None"),
     ],

@@ -291,7 +291,7 @@ def test_an_empty_pool_is_refused(wrong: dict[str, int], said: str):
 
 
 def test_a_pool_larger_than_memory_is_refused_before_it_is_filled():
-    setting = RoomsSetting(tiny("rotate", pool=PoolConfig(clips=10**9, steps=80)), torch.device("cpu"))
+    setting = RoomsSetting(tiny("rotate", pool=PoolConfig(clips=10**8, steps=80)), torch.device("cpu"))
     told = refusal(lambda: setting.pool)
     assert told.startswith("the pool of clips needs ") and told.endswith(" free; give fewer --pool.clips")
 

@@ -22,7 +22,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Free, MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.presets import PRESETS
-from gtmsm.run import Run, begin, fresh_folder, read_scores
+from gtmsm.run import Run, begin, fresh_folder, read_scores, resume
 from gtmsm.training.engine import build_fabric
 from gtmsm.training.train import Outcome
 from gtmsm.worlds.image_walk import MOVES
@@ -194,14 +194,26 @@ def test_a_run_whose_config_cannot_be_written_leaves_no_folder(
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("", "is not a run's config: it needs preset, places and experiment"),
-        ("- 1\n- 2", "is not a run's config"),
+        ("", "was not written by gtmsm: expected values by name, found None"),
+        ("- 1\n- 2", "was not written by gtmsm"),
+        ("{}", "is not a run's config: it needs preset, places and experiment"),
+        ("preset: [a]\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: {}", r"unknown preset \['a'\]"),
+        (
+            "preset: image-walk\nplaces: {name: a, sha256: 3, train: 1, test: 1}\nexperiment: {}",
+            "places: sha256 is 3; input should be a valid string",
+        ),
+        (
+            "preset: rotate\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: {training: {updates: 1"
+            + "0" * 9
+            + "}}",
+            "updates is 1000000000; no such setting is 1,000,000,000 or more",
+        ),
         ("preset: [", "is not valid YAML"),
         ("preset: a\nplaces: {}\nexperiment: {}", "places needs name, sha256, train and test"),
         ("preset: rotate\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: 3", "expected settings by name"),
         (
             "preset: rotat\nplaces: {name: a, sha256: b, train: 1, test: 1}\nexperiment: {}",
-            'unknown preset "rotat"; did you mean "rotate"\\?',
+            "unknown preset 'rotat'; did you mean \"rotate\"\\?",
         ),
         ("\x00", "is not valid YAML"),
     ],
@@ -293,6 +305,16 @@ def test_weights_that_do_not_belong_to_the_run_are_refused(copied: Path, harm: C
     assert "\n" not in str(refusal.value)
 
 
+def test_a_config_that_lies_about_its_checkpoint_is_refused_before_a_model_is_built(
+    copied: Path, monkeypatch: pytest.MonkeyPatch
+):
+    edit(copied, lambda plain: plain["experiment"]["model"]["vae"].update(width=30_000))
+    monkeypatch.setattr(Run, "train", lambda *any, **named: pytest.fail("a model was built"))
+    run, fabric = Run.open(copied), build_fabric("cpu", 1, 4)
+    with pytest.raises(InputError, match="checkpoint.safetensors holds .*describe a larger one than the file can"):
+        resume(run, run.experiment, fabric, Console(quiet=True))
+
+
 def test_images_that_have_vanished_are_asked_for(copied: Path, tmp_path: Path):
     edit(copied, lambda c: c["experiment"].update(images="/no/such.npz"))
     with pytest.raises(InputError, match=r'trained on toy.npz .* not at "/no/such.npz"; give .* --images'):
@@ -307,7 +329,15 @@ def test_images_that_have_moved_can_be_given(copied: Path, toy_images: Path):
 
 @pytest.mark.parametrize(
     ("text", "complaint"),
-    [("{", "is not valid JSON"), ("{}", "holds no scores of gtmsm"), ("[]", "holds no scores"), ("", "is not valid")],
+    [
+        ("{", "is not valid JSON"),
+        ("{}", "holds no scores of gtmsm"),
+        ("[]", "not written by gtmsm"),
+        ("", "is not valid"),
+        ('{"controls": {"vae_ceiling": null}, "psnr_pooled": "high"}', "psnr_pooled of the model is 'high'"),
+        ('{"controls": {"vae_ceiling": [1]}}', r"scores of vae_ceiling are \[1\]"),
+        ('{"controls": 3}', "holds no scores of gtmsm"),
+    ],
 )
 def test_scores_of_something_else_are_refused(tmp_path: Path, text: str, complaint: str):
     (tmp_path / "scores.json").write_text(text)

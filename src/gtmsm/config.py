@@ -7,10 +7,12 @@ from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_ar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.errors import InputError, did_you_mean, shown
 
 T = TypeVar("T")
 
+TOO_MANY = 10**9
+"""No size, count or number of steps is as large as this; a seed may be."""
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 """What a user may ask for; auto takes a GPU where there is one."""
 
@@ -19,7 +21,8 @@ Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 def config(cls: type[T]) -> type[T]:
     """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read.
 
-    Its numbers are finite, and a field of type Literal holds one of its choices.
+    Its numbers are finite, integers but seeds are below a thousand million, and a field of type Literal holds one of
+    its choices.
     """
     own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
@@ -28,6 +31,7 @@ def config(cls: type[T]) -> type[T]:
             value, known = getattr(self, name), get_args(kind)
             if get_origin(kind) is Literal:
                 require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+            require_count(name, value)
         own_check(self)
         for name, value in vars(self).items():
             require(not isinstance(value, float) or math.isfinite(value), f"{name} is {value}; give a finite number")
@@ -44,9 +48,16 @@ def require(condition: bool, message: str) -> None:
         raise InputError(message)
 
 
+def require_count(name: str, value: object) -> None:
+    """Refuse an integer, or one in a tuple, that no size or count can be: before anything is allocated for it."""
+    for number in value if isinstance(value, tuple) else (value,):
+        meant = not isinstance(number, int) or name == "seed" or abs(number) < TOO_MANY
+        require(meant, f"{name} is {shown(number)}; no such setting is {TOO_MANY:,} or more: give a smaller number")
+
+
 def require_seed(seed: int) -> None:
     """Refuse what a generator cannot be seeded with."""
-    require(0 <= seed < 2**63, f"seed is {seed}; give a number from 0 to 2^63 - 1")
+    require(0 <= seed < 2**63, f"seed is {shown(seed)}; give a number from 0 to 2^63 - 1")
 
 
 def as_plain(settings: Any) -> dict[str, Any]:
@@ -82,9 +93,9 @@ def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
 
 def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:
     """The inverse of `as_plain`; a wrong key or value is named with its path and, for a key, a suggestion."""
-    require(isinstance(plain, Mapping), f"{source}: expected settings by name, found {plain!r}")
+    require(isinstance(plain, Mapping), f"{source}: expected settings by name, found {shown(plain)}")
     try:
-        return TypeAdapter(cls).validate_python(dict(plain))
+        return TypeAdapter(cls).validate_python({str(name): value for name, value in plain.items()})
     except ValidationError as problem:
         first = problem.errors()[0]
         path = ".".join(str(part) for part in first["loc"])
@@ -95,7 +106,7 @@ def read_config(cls: type[T], plain: Mapping[str, Any], source: str) -> T:
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, InputError):
             raise InputError(f"{source}: {cause}") from None
-        raise InputError(f"{source}: {path} is {first['input']!r}; {first['msg'].lower()}") from None
+        raise InputError(f"{source}: {path} is {shown(first['input'])}; {first['msg'].lower()}") from None
 
 
 def _known_keys(cls: Any, path: tuple[str, ...]) -> list[str]:

@@ -1,7 +1,11 @@
 """The one kind of error a user is meant to read."""
 
+import reprlib
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+LONGEST = 1_000
+"""Characters of a message; what is longer quotes something that nobody wants to read whole."""
 
 
 class InputError(ValueError):
@@ -9,6 +13,31 @@ class InputError(ValueError):
 
     The command line prints it as one line and exits with 2; any other exception is a bug of ours.
     """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(shortened(message, LONGEST))
+
+
+def shortened(text: str, most: int = 60) -> str:
+    """Text that is quoted in a message: at most so many characters of it, from both of its ends.
+
+    >>> shortened("a" * 10 + "b" * 10, 9)
+    'aaaa…bbbb'
+    """
+    half = (most - 1) // 2
+    return text if len(text) <= most else f"{text[:half]}…{text[-half:]}"
+
+
+def shown(value: object) -> str:
+    """A value as Python writes it, for a message: in one line, and never more than a glance of it."""
+    try:
+        return shortened(_BRIEF.repr(value))
+    except ValueError:  # Python writes no integers of more than 4,300 digits
+        return "a number of thousands of digits"
+
+
+_BRIEF = reprlib.Repr()
+_BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
@@ -18,5 +47,5 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
     'did you mean "neighbours"?'
     """
     names = list(known)
-    close = get_close_matches(given, names, n=1)
+    close = get_close_matches(given[:100], names, n=1)  # its time is quadratic
     return f'did you mean "{close[0]}"?' if close else f"choose from {', '.join(names)}"

@@ -4,6 +4,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
+from gtmsm.model.budget import Budget
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.train import TrainingConfig
@@ -208,10 +210,10 @@ class Setting(ABC):
         brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
         return partial(glance, world=self.test_world, walker=self.walker, settings=brief)
 
-    def build_model(self) -> WorldModel:
-        """Fresh weights, by the experiment's seed."""
+    def build_model(self, budget: Budget | None = None) -> WorldModel:
+        """Fresh weights, by the experiment's seed; within the budget of a checkpoint, where there is one."""
         world = self.test_world
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[]), budget or nullcontext():
             torch.manual_seed(self.experiment.seed)
             model = WorldModel(self.experiment.model, world.frame_shape, len(world.action_names))
         if self.experiment.begin_with:

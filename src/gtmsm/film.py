@@ -13,7 +13,8 @@ from torch import Tensor
 from gtmsm.config import require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
-from gtmsm.errors import InputError
+from gtmsm.data.store import LONGEST
+from gtmsm.errors import InputError, shortened
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
@@ -46,15 +47,18 @@ def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | N
     first, second, *_ = (*keys, *keys)
     example = f'"{first}10 {second}5"'
     actions: list[int] = []
+    given = shortened(text)
     for letter, repeats in re.findall(r"(\d+|[^\s\d,])\s*(\d*)", text):
         if letter.lower() not in keys:
             known = ", ".join(f"{key} ({_name(i, names)})" for key, i in keys.items())
             raise InputError(
-                f'unknown action "{letter}" in "{text}"; use {known}, each with an optional number: {example}'
+                f'unknown action "{shortened(letter)}" in "{given}"; use {known}, each with an optional number: '
+                f"{example}"
             )
-        actions += [keys[letter.lower()]] * int(repeats or 1)
-        require(len(actions) <= MOST_STEPS, f'"{text}" holds more than {MOST_STEPS} actions; give fewer')
-    require(bool(actions), f'"{text}" holds no actions; give something like {example}')
+        count = int(repeats or 1) if len(repeats) < 10 else MOST_STEPS + 1
+        require(len(actions) + count <= MOST_STEPS, f'"{given}" holds more than {MOST_STEPS} actions; give fewer')
+        actions += [keys[letter.lower()]] * count
+    require(bool(actions), f'"{given}" holds no actions; give something like {example}')
     return actions
 
 
@@ -112,6 +116,7 @@ def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None
     require_writable(out)
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
     require(tau >= 1, f"tau is {tau}; give at least 1 step to memorise")
+    require(tau <= LONGEST, f"tau is {tau}; give at most {LONGEST} steps to memorise")
     require(tau >= neighbours, f"tau is {tau} but the model reads {neighbours} neighbours; memorise at least as many")
     require_seed(seed)
 

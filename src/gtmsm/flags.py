@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
 
+from gtmsm.config import require_count
 from gtmsm.errors import InputError
 
 T = TypeVar("T")
@@ -25,9 +26,11 @@ def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) 
             hint = _closest_flags(flag, known) or f"{prog} --help lists them"
             raise InputError(f'unknown flag "{flag}"; {hint}')
     with _one_line_errors():
-        if default is None:
-            return tyro.cli(kind, args=words, prog=prog)
-        return tyro.cli(kind, args=words, prog=prog, default=default)
+        given: Any = {} if default is None else {"default": default}
+        flags: T = tyro.cli(kind, args=words, prog=prog, **given)
+    for name, value in vars(flags).items():
+        require_count(name, value)
+    return flags
 
 
 def _closest_flags(flag: str, known: set[str]) -> str:

@@ -13,14 +13,15 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from gtmsm.config import as_plain, flat, read_config, require
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.errors import InputError, did_you_mean, shown
+from gtmsm.evaluation.columns import NUMBERS
 from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import ImageWalkExperiment, Places, RoomsExperiment, Setting, in_other_places, set_up
-from gtmsm.files import require_folder, write_atomically
+from gtmsm.files import read_json, read_yaml, require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
-from gtmsm.training.checkpoint import CHECKPOINT, updates_behind
+from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import is_first_process
 from gtmsm.training.log import METRICS
@@ -67,22 +68,19 @@ class Run:
         path = folder / CONFIG
         if not path.is_file():
             raise InputError(f"{folder} is not a run folder: it has no {CONFIG}; make one with `gtmsm train`")
-        try:
-            plain = yaml.safe_load(path.read_text())
-        except (yaml.YAMLError, UnicodeDecodeError) as problem:
-            raise InputError(f"{path} is not valid YAML: {' '.join(str(problem).split())}") from None
-        if not isinstance(plain, dict) or not {"preset", "places", "experiment"} <= plain.keys():
+        plain = read_yaml(path)
+        if not {"preset", "places", "experiment"} <= plain.keys():
             raise InputError(f"{path} is not a run's config: it needs preset, places and experiment")
         known = {field.name for field in fields(Places)}
         if not isinstance(plain["places"], dict) or plain["places"].keys() != known:
             raise InputError(f"{path}: places needs name, sha256, train and test")
-        if plain["preset"] not in PRESETS:
-            raise InputError(f'{path}: unknown preset "{plain["preset"]}"; {did_you_mean(plain["preset"], PRESETS)}')
-        kind = type(PRESETS[plain["preset"]][1])
+        if (preset := plain["preset"]) not in list(PRESETS):
+            raise InputError(f"{path}: unknown preset {shown(preset)}; {did_you_mean(shown(preset), PRESETS)}")
+        kind = type(PRESETS[preset][1])
         with suppress(TypeError, KeyError):  # version 0.1 had it, and it never changed what was learned
             del plain["experiment"]["training"]["optimiser"]["compiled"]
         experiment = read_config(kind, plain["experiment"], str(path))
-        return cls(folder, plain["preset"], experiment, Places(**plain["places"]))
+        return cls(folder, preset, experiment, read_config(Places, plain["places"], f"{path}: places"))
 
     def write_config(self) -> None:
         """config.yaml: all that is needed to do the same again."""
@@ -218,10 +216,11 @@ def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console
         setting.places.sha256 == run.places.sha256,
         f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
     )
+    model = setting.build_model(budget_of(run.folder / CHECKPOINT))
     fabric.launch()
     if fabric.is_global_zero:
         run.write_config()
-    return run, run.train(setting.build_model(), setting, fabric, resume=True, console=console)
+    return run, run.train(model, setting, fabric, resume=True, console=console)
 
 
 def fresh_folder(preset: str) -> Path:
@@ -236,10 +235,14 @@ def read_scores(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is no folder; give a run folder, or a folder that `gtmsm evaluate` wrote into")
     if not path.is_file():
         raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
-    try:
-        scores = json.loads(path.read_text())
-    except ValueError:
-        raise InputError(f"{path} is not valid JSON; make it anew with `gtmsm evaluate {folder}`") from None
-    if not isinstance(scores, dict) or "vae_ceiling" not in (scores.get("controls") or ()):
-        raise InputError(f"{path} holds no scores of gtmsm; make it anew with `gtmsm evaluate {folder}`")
+    again = f"make it anew with `gtmsm evaluate {folder}`"
+    scores = read_json(path, again)
+    controls = scores.get("controls")
+    if not isinstance(controls, dict) or "vae_ceiling" not in controls:
+        raise InputError(f"{path} holds no scores of gtmsm; {again}")
+    for of, row in {"the model": scores, "sampled": scores.get("sampled"), **controls}.items():
+        require(isinstance(row, dict | None), f"{path}: scores of {of} are {shown(row)}; {again}")
+        for name, value in (row or {}).items():
+            fits = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**63)
+            require(fits or name not in NUMBERS, f"{path}: {name} of {of} is {shown(value)}; {again}")
     return scores

@@ -50,6 +50,9 @@ def test_imagine_walks_over_any_picture(gtmsm, toy_run: Path, tmp_path: Path):
         (["--actions", "10 r"], 'unknown action "10"'),
         (["--actions", "r0"], '"r0" holds no actions'),
         (["--actions", "r99999"], f'"r99999" holds more than {MOST_STEPS} actions'),
+        (["--actions", "r999999999"], f'"r999999999" holds more than {MOST_STEPS} actions'),
+        (["--actions", "r" + "9" * 5_000], f'…{"9" * 29}" holds more than {MOST_STEPS} actions'),
+        (["--tau", "10001"], "tau is 10001; give at most 10000 steps to memorise"),
         (["--steps", "0"], "steps is 0"),
         (["--tau", "0"], "tau is 0; give at least 1 step to memorise"),
         (["--tau", "-3"], "tau is -3"),
@@ -59,9 +62,9 @@ def test_imagine_walks_over_any_picture(gtmsm, toy_run: Path, tmp_path: Path):
         (["--out", "walk"], 'cannot write a video as "walk"'),
         (["--out", "folder.mp4"], "cannot write folder.mp4: it is a folder"),
         (["--out", "file/walk.mp4"], "file is not a folder"),
-        (["--picture", "nowhere.png"], "nowhere.png: no such picture"),
+        (["--picture", "nowhere.png"], "nowhere.png: no such file"),
         (["--picture", "file"], "file: cannot be read as a PNG or JPEG picture"),
-        (["--picture", "folder.mp4"], "folder.mp4: cannot be read as a PNG or JPEG picture"),
+        (["--picture", "folder.mp4"], "folder.mp4: a folder, a pipe or a device"),
     ],
 )
 def test_what_cannot_be_filmed_is_refused_before_anything_is_written(

@@ -71,7 +71,7 @@ def test_a_picture_of_another_size_is_not_resized(refused, asked, tmp_path: Path
 def test_what_is_no_picture_is_refused(refused, asked, tmp_path: Path):
     run, clip, _ = asked
     (tmp_path / "broken.png").write_bytes(b"no picture")
-    assert "no such picture" in refused("localise", run, clip, tmp_path / "none.png")
+    assert "no such file" in refused("localise", run, clip, tmp_path / "none.png")
     assert "cannot be read as a PNG or JPEG picture" in refused("localise", run, clip, tmp_path / "broken.png")
 
 

@@ -273,6 +273,31 @@ def test_the_checkpoint_of_another_model_is_refused(tmp_path: Path):
         trained(tmp_path, resume=True)
 
 
+@pytest.mark.parametrize(
+    ("harm", "complaint"),
+    [
+        ({"count": torch.zeros(3)}, "is not a checkpoint of gtmsm"),
+        ({"count": torch.tensor(10**12)}, "is not a checkpoint of gtmsm"),
+        ({"count": None}, "is not a checkpoint of gtmsm"),
+        ({"generator": torch.zeros(4)}, "is not a checkpoint of gtmsm"),
+        ({"generator": torch.zeros(5056, dtype=torch.uint8)}, "is damaged at generator"),
+        ({"optimiser.motion.M.exp_avg": None}, "see optimiser.motion.M.exp_avg"),
+        ({"sums.elbo": torch.zeros(2)}, "see sums.elbo"),
+        ({"sums.joy": torch.zeros(())}, "see sums.joy"),
+        ({"optimiser.motion.M.exp_avg": torch.full((2, 5), torch.nan)}, "see optimiser.motion.M.exp_avg"),
+    ],
+)
+def test_a_damaged_checkpoint_is_refused_with_its_place(
+    tmp_path: Path, uninterrupted: Path, harm: dict[str, torch.Tensor | None], complaint: str
+):
+    about, tensors = read_tensors(uninterrupted / "checkpoint.safetensors")
+    changed = {name: value for name, value in (tensors | harm).items() if value is not None}
+    write_tensors(tmp_path / "checkpoint.safetensors", changed, about)
+    with pytest.raises(InputError) as refusal:
+        trained(tmp_path, resume=True)
+    assert complaint in str(refusal.value)
+
+
 def test_the_checkpoint_of_two_processes_is_refused_by_one(tmp_path: Path):
     trained(tmp_path, updates=1)
     about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")

@@ -1,7 +1,11 @@
 """Where the pictures come from."""
 
 import hashlib
+import os
 import socket
+import subprocess
+import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -266,6 +270,53 @@ def test_a_damaged_picture_is_named(folder, kept):
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(InputError, match="05.png: cannot be read as a PNG or JPEG"):
         load_images(folder, 8)
+
+
+def eps(path):
+    """A program in PostScript, under the name of a picture."""
+    path.write_text("%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n%%EndComments\n")
+
+
+def bitmap(path):
+    Image.new("RGB", (8, 8)).save(path, "BMP")
+
+
+def huge(path):
+    Image.new("1", (7_072, 7_072)).save(path, "PNG")
+
+
+def monstrous(path):
+    Image.new("1", (2, 2)).save(path, "PNG")
+    header = b"IHDR" + (10**6).to_bytes(4, "big") * 2 + b"\1\0\0\0\0"
+    content = path.read_bytes()
+    path.write_bytes(content[:12] + header + zlib.crc32(header).to_bytes(4, "big") + content[33:])
+
+
+@pytest.mark.parametrize(
+    ("make", "complaint"),
+    [
+        (eps, "cannot be read as a PNG or JPEG picture"),
+        (bitmap, "cannot be read as a PNG or JPEG picture"),
+        (huge, "7072x7072 is more than 50,000,000 pixels; make the picture smaller"),
+        (monstrous, "exceeds limit of"),
+        (os.mkfifo, "a folder, a pipe or a device; give an ordinary file"),
+        (Path.mkdir, "a folder, a pipe or a device; give an ordinary file"),
+    ],
+)
+def test_what_is_no_picture_is_refused_without_being_drawn(folder, make, complaint, monkeypatch):
+    (folder / "05.png").unlink()
+    make(folder / "05.png")
+    monkeypatch.setattr(subprocess, "Popen", lambda *any, **named: pytest.fail("another program was started"))
+    with pytest.raises(InputError, match="05.png: ") as refusal:
+        load_images(folder, 8)
+    assert complaint in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_images_that_are_a_pipe_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "mine.npz")
+    with pytest.raises(InputError, match="mine.npz: a folder, a pipe or a device"):
+        load_images(tmp_path / "mine.npz", 8)
 
 
 def test_a_single_picture_is_refused_with_advice(folder):

@@ -24,12 +24,14 @@ from torch import Tensor
 from gtmsm.config import require
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, shortened
 from gtmsm.files import read_arrays, write_atomically
 
 SUFFIX = ".npz"
 KINDS = {2: "image-walk", 3: "rooms"}
 """What is walked in, by how many numbers a pose has."""
+LONGEST = 10_000
+"""Steps of a clip: more than any memory of ours was ever asked to hold."""
 EXAMPLE = "numpy.savez(path, frames=..., actions=...)"
 
 
@@ -117,18 +119,19 @@ def read_clip(path: Path, frame_shape: tuple[int, int, int], actions: int) -> Re
         f"{path}: frames are {_said(frames)}; expected uint8 of shape (time, height, width, 3)",
     )
     require(len(frames) > 0, f"{path}: has 0 steps; a clip needs at least 1")
+    require(len(frames) <= LONGEST, f"{path}: has {len(frames)} steps; give a clip of at most {LONGEST}")
     require_size(f"{path}: frames are", frames.shape[1], frames.shape[2], frame_shape)
     _check_actions(path, done, len(frames), actions)
     poses = arrays.get("poses")
     if poses is not None:
-        fits = poses.shape in ((len(frames), 2), (len(frames), 3)) and np.issubdtype(poses.dtype, np.number)
         require(
-            fits and bool(np.isfinite(poses).all()),
+            poses.shape in ((len(frames), 2), (len(frames), 3)) and _finite(poses),
             f"{path}: poses are {_said(poses)}; expected finite numbers of shape ({len(frames)}, 2) or (.., 3)",
         )
     numbers = done.astype(np.float32 if done.ndim == 2 else np.int64)
-    kind = str(arrays["kind"]) if "kind" in arrays else ""
-    return Recording(frames, numbers, None if poses is None else poses.astype(float), _chart(path, arrays), kind)
+    kind = arrays.get("kind", np.array(""))
+    require(kind.dtype.kind == "U" and kind.ndim == 0, f"{path}: kind is {_said(kind)}; expected a word")
+    return Recording(frames, numbers, None if poses is None else poses.astype(float), _chart(path, arrays), str(kind))
 
 
 def require_size(what: str, height: int, width: int, frame_shape: tuple[int, int, int]) -> None:
@@ -142,7 +145,7 @@ def require_size(what: str, height: int, width: int, frame_shape: tuple[int, int
 
 def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None:
     """Refuse actions that are none of the model's, or not one for each frame."""
-    is_number, is_vector = np.issubdtype(done.dtype, np.integer), np.issubdtype(done.dtype, np.floating)
+    is_number, is_vector = done.dtype.kind in "iu", done.dtype.kind == "f"
     require(
         (is_number and done.ndim == 1) or (is_vector and done.ndim == 2),
         f"{path}: actions are {_said(done)}; expected integers of shape (time), or floats of shape (time, {known})",
@@ -150,7 +153,7 @@ def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None
     require(len(done) == steps, f"{path}: {len(done)} actions and {steps} frames; give as many of each")
     if is_vector:
         require(
-            done.shape[1] == known and bool(np.isfinite(done).all()),
+            done.shape[1] == known and _finite(done),
             f"{path}: actions are vectors of {done.shape[1]} numbers; this model's have {known}, all of them finite",
         )
         return
@@ -172,9 +175,8 @@ def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
         f"{path}: map is {_said(picture)}; expected uint8 of shape (tall, wide, 3)",
     )
     for name, array, shape in (("map_origin", origin, (2,)), ("map_scale", scale, (2, 2))):
-        fits = array.shape == shape and np.issubdtype(array.dtype, np.number)
         require(
-            fits and bool(np.isfinite(array).all()),
+            array.shape == shape and _finite(array),
             f"{path}: {name} is {_said(array)}; expected finite numbers of shape {shape}",
         )
     return Chart(picture, origin.astype(float), scale.astype(float))
@@ -190,6 +192,11 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
+def _finite(array: np.ndarray) -> bool:
+    """Whether these are numbers, real and finite, also in the precision that a model has."""
+    return array.dtype.kind in "iuf" and bool((np.abs(array) <= np.finfo(np.float32).max).all())
+
+
 def _said(array: np.ndarray) -> str:
     """What an array is, in an error."""
-    return f"{array.dtype} of shape {array.shape}"
+    return f"{shortened(str(array.dtype))} of shape {shortened(str(array.shape))}"

@@ -85,6 +85,10 @@ OF_THE_MODEL = (
 )
 """Of the model itself, not of its controls."""
 
+EVERY_COLUMN = {column.key: column for column in (KNOWN_STEPS, *COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)}
+NUMBERS = {*EVERY_COLUMN, "retrieval_unhindered", "pose_r2_unhindered"}
+"""Keys of scores that are single numbers wherever tables show them or judge by them."""
+
 
 def columns_of(scores: Mapping[str, Any]) -> list[Column]:
     """PSNR at known steps where steps can fail, then what every world has, then what any row has."""

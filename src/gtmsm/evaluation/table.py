@@ -12,11 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from gtmsm.evaluation.columns import (
-    COLUMNS,
-    COLUMNS_OF_SOME,
     COPY,
+    EVERY_COLUMN,
     KNOWN_STEPS,
-    OF_THE_MODEL,
     Column,
     columns_of,
     gap,
@@ -89,8 +87,7 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
 
 def _compared(runs: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> Table:
     """Runs of one kind of world, and how many of them converged where that is defined."""
-    known = {column.key: column for column in (KNOWN_STEPS, *COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)}
-    columns = [known[key] for key in keys]
+    columns = [EVERY_COLUMN[key] for key in keys]
     ceiling = replace(columns[0], label=columns[0].label.replace("PSNR", "VAE ceiling,"))
     table = narrow_table(["run"], _heads([*columns, ceiling]), _how_many_converged(runs))
     for name, scores in runs.items():

@@ -11,6 +11,7 @@ from jaxtyping import Float
 
 from gtmsm.config import require
 from gtmsm.data.store import KINDS, Chart, Recording
+from gtmsm.errors import shortened
 from gtmsm.evaluation.metrics import affine_fit
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free
@@ -106,14 +107,14 @@ class Ground:
 
 def require_same_world(what: str, recording: Recording, pose_size: int) -> None:
     """Refuse a clip from another kind of world than the model's."""
-    kind = KINDS.get(pose_size, "")
+    kind, given = KINDS.get(pose_size, ""), shortened(recording.kind)
     require(
-        recording.kind in ("", kind),
-        f"{what}: a clip of kind {recording.kind}; this run is of kind {kind}: record one with `gtmsm record`",
+        given in ("", kind),
+        f"{what}: a clip of kind {given}; this run is of kind {kind}: record one with `gtmsm record`",
     )
     if recording.poses is not None:
-        given = recording.poses.shape[1]
-        require(given == pose_size, f"{what}: poses have {given} numbers; this model's have {pose_size}")
+        numbers = recording.poses.shape[1]
+        require(numbers == pose_size, f"{what}: poses have {numbers} numbers; this model's have {pose_size}")
 
 
 def ground_for(model: WorldModel, world: Any, recording: Recording, inferred: Poses, metric: bool) -> Ground:

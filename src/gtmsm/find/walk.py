@@ -13,7 +13,7 @@ from torch import Tensor
 from gtmsm.config import require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip
-from gtmsm.data.store import Recording, require_clip_name, write_clip
+from gtmsm.data.store import LONGEST, Recording, require_clip_name, write_clip
 from gtmsm.evaluation.examine import Examiner, examiner_for
 from gtmsm.files import replacing, require_folder, require_writable
 from gtmsm.find.words import pose_in_words
@@ -22,15 +22,12 @@ from gtmsm.run import Run
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
-MOST_STEPS = 10_000
-"""More than any memory of ours was ever asked to hold."""
-
 
 @torch.no_grad()
 def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: str | None, pictures: Path | None) -> str:
     """Write the clip and, where a folder is given for them, pictures; returns lines about them."""
     steps = run.experiment.evaluation.tau if steps is None else steps
-    require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
+    require(1 <= steps <= LONGEST, f"steps is {steps}; give 1 to {LONGEST}")
     require_seed(seed)
     require_clip_name(out)
     require_writable(out)

@@ -12,6 +12,7 @@ from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
+from gtmsm.model.budget import Budget
 from gtmsm.model.checks import (
     require_actions,
     require_clips,
@@ -76,7 +77,24 @@ class WorldModelConfig:
         )
 
 
+@config
+class Description:
+    """What a file of weights says of the model that they belong to."""
+
+    model: WorldModelConfig
+    frame_shape: tuple[int, int, int]
+    action_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse frames that nobody draws."""
+        sizes = {"frame_shape": self.frame_shape, "action_size": (self.action_size,)}
+        for name, given in sizes.items():
+            require(all(1 <= size <= LARGEST for size in given), f"{name} is {given}; expected 1 to {LARGEST}")
+
+
 WEIGHTS = "weights.safetensors"
+LARGEST = 1_024
+"""Side of a frame in pixels, and number of actions."""
 
 
 class WorldModel(nn.Module):
@@ -376,9 +394,9 @@ class WorldModel(nn.Module):
         about, tensors = read_tensors(file)
         if "model" not in about:
             raise InputError(f"{file} holds no weights of a world model; give a run folder or its {WEIGHTS}")
-        model = cls(
-            read_config(WorldModelConfig, about["model"], str(file)), tuple(about["frame_shape"]), about["action_size"]
-        )
+        said = read_config(Description, about, str(file))
+        with Budget(tensors, file):
+            model = cls(said.model, said.frame_shape, said.action_size)
         model.load_weights(tensors, file)
         return model.to(device).eval().requires_grad_(False)
 

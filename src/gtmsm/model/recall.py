@@ -47,7 +47,7 @@ class RecallConfig:
         require(self.delta > 0, f"delta is {self.delta}; an exact revisit would divide by it: it must be above 0")
         require(self.map_size >= 0, f"map_size is {self.map_size}; give the dimensions of the map, or 0 for none")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
-        require(self.layers >= 1, f"layers is {self.layers}; give at least 1")
+        require(1 <= self.layers <= 100, f"layers is {self.layers}; give 1 to 100")
         require(0 < self.field_of_view < 180, f"field_of_view is {self.field_of_view}; give degrees from 0 to 180")
         require(
             self.distance == "euclidean" or (self.map_size == 0 and self.choice == "nearest"),

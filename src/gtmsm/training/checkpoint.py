@@ -3,11 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from gtmsm.config import require
+from gtmsm.config import TOO_MANY, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
+from gtmsm.model.budget import Budget
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.update import Updater
 
@@ -34,11 +36,19 @@ def updates_behind(path: Path) -> int:
     return int(_open(path)[1]["count"])
 
 
+def budget_of(path: Path) -> Budget:
+    """What a model that goes on from a checkpoint may allocate."""
+    return Budget(_below("model", _open(path)[1]), path)
+
+
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The description and the tensors of a checkpoint."""
     require(path.is_file(), f"nothing to resume: {path} does not exist; train into another --run, without --resume")
     about, tensors = read_tensors(path)
-    if "prospected" not in about or not {"count", "generator"} <= tensors.keys():
+    nothing = torch.zeros(())
+    count, generator = tensors.get("count", nothing), tensors.get("generator", nothing)
+    fits = count.dtype == torch.int64 and count.dim() == 0 and 0 <= int(count) < TOO_MANY
+    if not (fits and generator.dtype == torch.uint8 and isinstance(about.get("prospected"), bool)):
         raise InputError(f"{path} is not a checkpoint of gtmsm; resume a run folder that `gtmsm train` made")
     return about, tensors
 
@@ -47,15 +57,23 @@ def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     about, tensors = _open(path)
     model.load_weights(_below("model", tensors), path)
-    updater.count.copy_(tensors["count"])
+    homes = {"count": updater.count} | {f"sums.{name}": total for name, total in updater.sums.items()}
     for name, parameter in model.named_parameters():
-        saved = _below(f"optimiser.{name}", tensors)
-        for key, value in updater.optimiser.state(parameter).items():
-            # Checkpoints of version 0.1 have one count for all groups.
-            value.copy_(saved.get(key, tensors["count"]) if key == "step" else saved[key])
-    for name, total in _below("sums", tensors).items():
-        updater.sums[name].copy_(total)
-    updater.generator.set_state(_generator(path, tensors["generator"], updater))
+        homes |= {f"optimiser.{name}.{key}": value for key, value in updater.optimiser.state(parameter).items()}
+    # Checkpoints of version 0.1 have one count for all groups, and do not sum all that is summed now.
+    saved = {name: home for name, home in homes.items() if name.startswith("sums.")}
+    saved |= {name: tensors["count"] for name in homes if name.endswith(".step")}
+    saved |= {name: value for name, value in tensors.items() if name != "generator" and not name.startswith("model.")}
+    for name in sorted(homes.keys() | saved.keys()):
+        mine, theirs = ((part[name].dtype, part[name].shape) if name in part else () for part in (homes, saved))
+        fits = mine == theirs and bool(saved[name].isfinite().all())
+        require(fits, f"{path} is of another training, or damaged: see {name}; train into another --run")
+    for name, home in homes.items():
+        home.copy_(saved[name])
+    try:
+        updater.generator.set_state(_generator(path, tensors["generator"], updater))
+    except RuntimeError as problem:
+        raise InputError(f"{path} is damaged at generator ({problem}); train into another --run") from None
     return bool(about["prospected"])
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from gtmsm.errors import InputError
-from gtmsm.files import write_atomically
+from gtmsm.files import read_lines, write_atomically
 
 METRICS = "metrics.jsonl"
 
@@ -70,15 +70,13 @@ class NoLog(MetricsLog):
 def _forget_after(path: Path, update: int, prospected: bool) -> None:
     """Drop reports of what the checkpoint resumed from has not seen, and a line cut short by a crash."""
     kept = []
-    for line in path.read_text().splitlines():
-        try:
-            report = json.loads(line)
-            again = report["update"] == update and "prospect" in report and not prospected
-            if report["update"] <= update and not again:
-                kept.append(line + "\n")
-        except (json.JSONDecodeError, KeyError):
-            continue
-    write_atomically(path, "".join(kept))
+    for number, (line, report) in enumerate(read_lines(path), 1):
+        at = report.get("update")
+        if not isinstance(at, int):
+            raise InputError(f"{path} line {number} names no update; mend or delete the line")
+        if at <= update and not (at == update and "prospect" in report and not prospected):
+            kept.append(line + b"\n")
+    write_atomically(path, b"".join(kept))
 
 
 class Display:

@@ -42,6 +42,7 @@ class ImageWalkConfig:
 
     def __post_init__(self) -> None:
         """Refuse a grid no agent can walk on."""
+        require(self.size <= 2_048, f"size is {self.size}; an image to walk on has at most 2048 pixels a side")
         require(self.crop >= 1, f"crop is {self.crop}; an agent sees at least 1 pixel")
         require(
             self.crop <= self.size,

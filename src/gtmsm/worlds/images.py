@@ -1,8 +1,6 @@
 """Pictures to walk on: photographs that come with scikit-image, a `.npz`, or a folder."""
 
 import hashlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +14,7 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.errors import InputError
-from gtmsm.files import read_arrays
+from gtmsm.files import open_picture, read_arrays
 from gtmsm.worlds.photographs import photograph_views
 
 BUILTIN = "builtin"
@@ -43,7 +41,7 @@ def load_images(source: str | Path, size: int) -> ImageSet:
     path = Path(source).expanduser()
     if path.is_dir():
         train, test = _from_folder(path, size)
-    elif path.is_file():
+    elif path.exists():
         train, test = _from_npz(path, size)
     else:
         raise InputError(
@@ -125,7 +123,7 @@ def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"
 
 def load_picture(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
     """The central square of one picture as RGB; transparent pixels become white."""
-    with _opened(path) as image:
+    with open_picture(path) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG can be read smaller, and much faster
         square = ImageOps.fit(_opaque(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)
@@ -133,21 +131,9 @@ def load_picture(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
 
 def read_picture(path: Path) -> UInt8[Tensor, "3 height width"]:
     """One picture, pixel by pixel as it is."""
-    with _opened(path) as image:
+    with open_picture(path) as image:
         upright = _opaque(ImageOps.exif_transpose(image))
     return torch.from_numpy(np.array(upright)).permute(2, 0, 1)
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[Image.Image]:
-    """A picture to read from; what cannot be read is refused in one line."""
-    try:
-        with Image.open(path) as image:
-            yield image
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such picture") from None
-    except (OSError, SyntaxError, ValueError, EOFError, Image.DecompressionBombError):
-        raise InputError(f"{path}: cannot be read as a PNG or JPEG picture; repair it or leave it out") from None
 
 
 def _opaque(image: Image.Image) -> Image.Image:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.errors import InputError
+from gtmsm.files import open_picture
 
 TRAIN_PHOTOGRAPHS = (
     "astronaut.png", "chelsea.png", "coins.png", "hubble_deep_field.jpg", "ihc.png",
@@ -59,7 +60,8 @@ def _photograph(name: str) -> Image.Image:
             f'images "builtin": the installed scikit-image has no {name}; '
             "pip install --force-reinstall scikit-image, or give a .npz or a folder of pictures"
         )
-    return Image.open(path).convert("RGB")
+    with open_picture(path) as photograph:
+        return photograph.convert("RGB")
 
 
 def _views_of(

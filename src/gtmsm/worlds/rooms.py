@@ -61,6 +61,7 @@ class RoomsConfig:
         require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")
         for name in ("train_places", "test_places"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; a world needs at least 1 place")
+            require(getattr(self, name) <= 10**6, f"{name} is {getattr(self, name)}; give at most a million places")
 
 
 class Rooms:

@@ -18,6 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from gtmsm.errors import InputError, did_you_mean
+from gtmsm.files import open_picture
 from gtmsm.worlds.lab import import_labmaze
 
 Source = Literal["auto", "lab", "procedural"]
@@ -106,7 +107,7 @@ def _lab(labmaze: ModuleType) -> Textures:
 
 def _averaged(path: Path) -> Float[Tensor, "32 32 3"]:
     """A large texture made small; where it is shiny (alpha) is left out."""
-    with Image.open(path) as image:
+    with open_picture(path) as image:
         colours = image.convert("RGBA").convert("RGB").resize((SIDE, SIDE), Image.Resampling.BOX)
     return torch.from_numpy(np.array(colours)).float() / 255
 

@@ -16,12 +16,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, shown
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, of the same suffix, that takes its place if the block succeeds."""
+    if path.exists() and not path.is_file():  # root could replace even /dev/null
+        raise InputError(f"cannot write {path}: it is a folder, a device or a pipe; give a file")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -33,6 +35,13 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_path(path: str | Path) -> Path:
+    """A path that a user gave, if it is one."""
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise InputError(f"{shown(path)} is no path; give the name of a file or folder")
+    return Path(path)
 
 
 def require_folder(folder: Path) -> None:

@@ -110,7 +110,7 @@ def test_a_misspelt_setting_deep_inside_an_experiment_is_told_its_right_name():
 
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int):
-    with pytest.raises(InputError, match=f"seed is {seed}; give a number from 0"):
+    with pytest.raises(InputError, match=f"seed is {seed}; give a whole number from 0"):
         require_seed(seed)
 
 

@@ -1,5 +1,7 @@
 """The one kind of error a user is meant to read."""
 
+import reprlib
+import textwrap
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -9,6 +11,11 @@ class InputError(ValueError):
 
     The command line prints it as one line and exits with 2; any other exception is a bug of ours.
     """
+
+
+def shown(value: object) -> str:
+    """A value in a message: on one line, and never long."""
+    return textwrap.shorten(reprlib.repr(value), 60, placeholder=" ...")
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

@@ -127,7 +127,7 @@ class Run:
             "trained_on": f"{trained.train} {noun} of {trained.name}, {setting.hashed} {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
+        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1, allow_nan=False))
         about = {
             "run": self.folder.name,
             "trained on": f"{trained.train} {noun} of {trained.name}",
@@ -237,7 +237,7 @@ def read_scores(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         raise InputError(f"{folder} has no {SCORES}; make it with `gtmsm evaluate {folder}`")
     try:
-        scores = json.loads(path.read_text())
+        scores = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN, of older ones
     except ValueError:
         raise InputError(f"{path} is not valid JSON; make it anew with `gtmsm evaluate {folder}`") from None
     if not isinstance(scores, dict) or "vae_ceiling" not in (scores.get("controls") or ()):

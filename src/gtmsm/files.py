@@ -39,7 +39,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 def as_path(path: str | Path) -> Path:
     """A path that a user gave, if it is one."""
-    if not isinstance(path, str | Path) or "\0" in str(path):
+    if not isinstance(path, str | Path) or "\0" in str(path) or max(map(len, Path(path).parts), default=0) > 255:
         raise InputError(f"{shown(path)} is no path; give the name of a file or folder")
     return Path(path)
 

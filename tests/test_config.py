@@ -124,9 +124,20 @@ def test_a_misspelt_setting_deep_inside_an_experiment_is_told_its_right_name():
         read_config(Experiment, plain, "here")
 
 
+@pytest.mark.parametrize("size", ["42", None, True, 1j, [42]])
+def test_a_setting_of_another_type_is_refused(size):
+    with pytest.raises(InputError, match="size is .*; give a number$"):
+        Shoe(size=size)
+
+
+def test_a_part_of_another_type_is_refused():
+    with pytest.raises(InputError, match="left is None; give a Shoe$"):
+        Pair(left=None)
+
+
 @pytest.mark.parametrize("seed", [-1, 2**63, 10**30])
 def test_a_seed_that_no_generator_takes_is_refused(seed: int):
-    with pytest.raises(InputError, match=f"seed is {seed}; give a number from 0"):
+    with pytest.raises(InputError, match=f"seed is {seed}; give a whole number from 0"):
         require_seed(seed)
 
 

@@ -72,6 +72,14 @@ def test_a_write_that_fails_at_the_very_end_keeps_the_old_file(tmp_path: Path, m
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_only_a_file_is_replaced(tmp_path: Path):
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("pipe", "."):
+        with pytest.raises(InputError, match="it is a folder, a device or a pipe; give a file"):
+            write_atomically(tmp_path / name, "text")
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path):
     with pytest.raises(InputError, match="could not write .*nowhere/note.txt: No such file or directory"):
         write_atomically(tmp_path / "nowhere" / "note.txt", "hello")

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from numbers import Integral
+from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
@@ -16,13 +18,15 @@ TOO_MANY = 10**9
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
 """What a user may ask for; auto takes a GPU where there is one."""
 
+WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", Path: "a path"}
+
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def config(cls: type[T]) -> type[T]:
     """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read.
 
-    Its numbers are finite, integers but seeds are below a thousand million, and a field of type Literal holds one of
-    its choices.
+    Its values are of the types declared, its numbers are finite, integers but seeds are below a thousand million, and a
+    field of type Literal holds one of its choices.
     """
     own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
@@ -30,7 +34,11 @@ def config(cls: type[T]) -> type[T]:
         for name, kind in get_type_hints(cls).items():
             value, known = getattr(self, name), get_args(kind)
             if get_origin(kind) is Literal:
-                require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+                require(value in known, f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
+            elif isinstance(kind, type):
+                fits = isinstance(value, (float, int) if kind is float else kind)
+                fits = fits and (kind is bool or not isinstance(value, bool))
+                require(fits, f"{name} is {shown(value)}; give {WORDS.get(kind, f'a {kind.__name__}')}")
             require_count(name, value)
         own_check(self)
         for name, value in vars(self).items():
@@ -55,9 +63,20 @@ def require_count(name: str, value: object) -> None:
         require(meant, f"{name} is {shown(number)}; no such setting is {TOO_MANY:,} or more: give a smaller number")
 
 
+def require_whole(name: str, value: Any, least: int = 1, most: int = TOO_MANY - 1) -> None:
+    """Refuse what is no whole number from `least` to `most`."""
+    fits = is_whole(value) and least <= value <= most
+    require(fits, f"{name} is {shown(value)}; give a whole number from {least} to {most}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether this is a whole number, be it Python's or NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
 def require_seed(seed: int) -> None:
     """Refuse what a generator cannot be seeded with."""
-    require(0 <= seed < 2**63, f"seed is {shown(seed)}; give a number from 0 to 2^63 - 1")
+    require_whole("seed", seed, 0, 2**63 - 1)
 
 
 def as_plain(settings: Any) -> dict[str, Any]:

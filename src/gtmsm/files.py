@@ -43,6 +43,8 @@ INFLATED, ANYHOW = 50, 2**26
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, of the same suffix, that takes its place if the block succeeds."""
+    if path.exists() and not path.is_file():  # root could replace even /dev/null
+        raise InputError(f"cannot write {path}: it is a folder, a device or a pipe; give a file")
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
     os.close(handle)
     temporary = Path(name)
@@ -54,6 +56,13 @@ def replacing(path: Path) -> Iterator[Path]:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def as_path(path: str | Path) -> Path:
+    """A path that a user gave, if it is one."""
+    if not isinstance(path, str | Path) or "\0" in str(path) or max(map(len, Path(path).parts), default=0) > 255:
+        raise InputError(f"{shown(path)} is no path; give the name of a file or folder")
+    return Path(path)
 
 
 def require_folder(folder: Path) -> None:
@@ -139,7 +148,7 @@ def _read_bytes(path: Path, most: int) -> bytes:
 def parse_json(text: str | bytes, source: str, fix: str = "is it whole?") -> dict[str, Any]:
     """What a text says by name; `source` is where it was found."""
     with _refusing(f"{source} is not valid JSON", fix):
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=lambda _: None)  # NaN, which older files may hold
     return _by_name(found, source)
 
 

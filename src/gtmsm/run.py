@@ -125,7 +125,7 @@ class Run:
             "trained_on": f"{trained.train} {noun} of {trained.name}, {setting.hashed} {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1))
+        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1, allow_nan=False))
         about = {
             "run": self.folder.name,
             "trained on": f"{trained.train} {noun} of {trained.name}",

@@ -7,6 +7,12 @@ from pathlib import Path
 
 import pytest
 from commands import files_below
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from gtmsm.evaluation.score import only_numbers
+from gtmsm.evaluation.table import comparison_table, headline, scores_table
+from gtmsm.run import read_scores
 
 # ---- evaluate
 
@@ -41,6 +47,35 @@ def test_what_cannot_be_scored_is_refused_before_anything_is_written(
 ):
     assert complaint in refused("evaluate", toy_run, *flags.split(), "--out", tmp_path / "out")
     assert not files_below(tmp_path)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_weight_that_is_no_number_is_not_scored(refused, copied: Path, value: float):
+    with safe_open(copied / "weights.safetensors", "pt") as content:
+        about = content.metadata()
+    weights = load_file(copied / "weights.safetensors")
+    weights["vae.decoder.0.weight"].view(-1)[7] = value
+    save_file(weights, copied / "weights.safetensors", about)
+    before = files_below(copied)
+    assert "vae.decoder.0.weight holds NaN or infinity" in refused("evaluate", copied, "--clips", 2)
+    assert files_below(copied) == before
+
+
+def test_scores_of_any_numbers_are_valid_json(copied: Path):
+    scores = only_numbers(
+        json.loads((copied / "scores.json").read_text()) | {"psnr_unseen": -float("inf"), "pose_r2": float("nan")}
+    )
+    (copied / "scores.json").write_text(json.dumps(scores, allow_nan=False))
+    read = read_scores(copied)
+    assert read["pose_r2"] is None
+    assert "R² of position –" in headline(read)
+    scores_table(read), comparison_table({"run": read})
+
+
+def test_scores_of_older_versions_may_hold_nan(copied: Path):
+    scores = json.loads((copied / "scores.json").read_text()) | {"psnr_unseen": float("nan")}
+    (copied / "scores.json").write_text(json.dumps(scores))
+    assert read_scores(copied)["psnr_unseen"] is None
 
 
 def test_evaluate_refuses_what_is_no_run(refused, tmp_path: Path):
@@ -118,4 +153,4 @@ def test_compare_leaves_out_what_has_no_scores_and_says_so(gtmsm, refused, toy_r
 
 def test_compare_refuses_damaged_scores(refused, copied: Path):
     (copied / "scores.json").write_text('{"psnr_poo')
-    assert "is not valid JSON; make it anew with" in refused("compare", copied)
+    assert "is not valid JSON (Unterminated string" in refused("compare", copied)

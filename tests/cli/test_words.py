@@ -70,7 +70,7 @@ def test_the_help_of_train_lists_each_flag_with_its_default(gtmsm):
     assert code == 0
     for flag, default in [
         ("--images", "builtin"), ("--seed", "0"), ("--updates", "1500"), ("--batch", "32"), ("--tau", "256"),
-        ("--grow", "800 600 400"), ("--prospect.candidates", "256"), ("--world.size", "32"),
+        ("--grow", "400 300 200"), ("--prospect.candidates", "256"), ("--world.size", "32"),
         ("--model.recall.neighbours", "5"), ("--evaluation.clips", "100"), ("--device", "auto"), ("--devices", "1"),
         ("--walker.mean-repeats", "3.0"), ("--model.vae.coder", "dense"),
     ]:  # fmt: skip

@@ -187,8 +187,8 @@ def test_a_memory_of_fewer_entries_than_are_looked_up_is_refused(monkeypatch):
 @pytest.mark.parametrize(
     ("shown", "said"),
     [
-        (torch.zeros(2, 1, 3, 2, 3), "frames have shape (2, 1, 3, 2, 3); this model expects (batch, time, 3, 2, 2)"),
-        (torch.zeros(2, 3, 2, 2), "frames have shape (2, 3, 2, 2); this model expects (batch, time, 3, 2, 2)"),
+        (torch.zeros(2, 1, 3, 2, 3), "frames are torch.float32 of shape (2, 1, 3, 2, 3) on cpu; this model expects"),
+        (torch.zeros(2, 3, 2, 2), "frames are torch.float32 of shape (2, 3, 2, 2) on cpu; this model expects"),
         (torch.zeros(3, 1, 3, 2, 2), "2 memories and 3 clips; give as many of each"),
         (torch.zeros(2, 0, 3, 2, 2), "there is nothing to localise: frames and actions have 0 steps; give at least 1"),
     ],

@@ -12,6 +12,7 @@ from gtmsm.worlds.blocked_walk import most_rectangles
 from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
+from gtmsm.worlds.world import require_walk
 
 GRIDS = [(32, 8, 3), (48, 8, 3), (64, 8, 5), (9, 8, 1), (16, 5, 4), (31, 8, 3)]
 DELTAS = {"up": (-1, 0), "down": (1, 0), "left": (0, -1), "right": (0, 1), "stay": (0, 0)}
@@ -253,10 +254,33 @@ def test_actions_for_another_number_of_agents_are_refused():
 
 def test_no_agents_and_no_steps_are_refused():
     world = world_of()
-    with pytest.raises(InputError, match="asked for 0 agents"):
+    with pytest.raises(InputError, match="number of agents is 0"):
         world.reset(0)
     with pytest.raises(InputError, match="at least one step"):
         world.walk(torch.zeros(1, 0, dtype=torch.long))
+
+
+@pytest.mark.parametrize(
+    ("actions", "said"),
+    [
+        (torch.tensor([[0, 99]]), "actions are 0 to 99; expected 0 to 4, or -1 for none"),
+        (torch.tensor([[-7, 1]]), "actions are -7 to 1"),
+        (torch.zeros(3, 2, dtype=torch.long), "actions are for 3 agents; this world has 1"),
+        (torch.rand(1, 2), "give a tensor of whole numbers"),
+        (torch.zeros(2, dtype=torch.long), "give a tensor of whole numbers"),
+        ([[1]], "give a tensor of whole numbers"),
+        (None, "actions are None"),
+    ],
+)
+def test_what_are_no_actions_is_not_walked(actions, said):
+    with pytest.raises(InputError, match=said):
+        require_walk(actions, agents=1, known=5)
+
+
+@pytest.mark.parametrize("action", [5, -2])
+def test_an_agent_cannot_do_what_is_no_action(action):
+    with pytest.raises(InputError, match="expected 0 to 4"):
+        world_of().step(torch.tensor([action]))
 
 
 # ---- obstacles (App. D)

@@ -208,7 +208,7 @@ def test_a_place_that_does_not_exist_is_refused(place, pose, complaint):
 
 def test_walks_without_agents_or_steps_are_refused():
     world = world_of()
-    with pytest.raises(InputError, match="asked for 0 agents"):
+    with pytest.raises(InputError, match="number of agents is 0; give a whole number from 1"):
         world.reset(0)
     with pytest.raises(InputError, match="for 3 agents; this world has 6"):
         world.walk(torch.zeros(3, 4, dtype=torch.long))

@@ -139,7 +139,7 @@ def test_a_mean_that_makes_no_sense_is_refused(mean):
 
 
 def test_a_walker_without_actions_is_refused():
-    with pytest.raises(InputError, match="asked for 0 actions"):
+    with pytest.raises(InputError, match="number of actions is 0"):
         PoissonWalker(actions=0)
 
 

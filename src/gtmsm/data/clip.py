@@ -6,7 +6,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.errors import InputError
+from gtmsm.config import is_whole
+from gtmsm.errors import InputError, shown
 from gtmsm.pose import space_of
 from gtmsm.tensors import Actions, Frames, Poses
 
@@ -39,10 +40,8 @@ class Clip:
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
         """The tau steps to memorise, and the rest, to predict."""
-        if not 0 < tau < self.steps:
-            raise InputError(
-                f"tau is {tau}; memorising and predicting a clip of {self.steps} steps needs 0 < tau < {self.steps}"
-            )
+        if not (is_whole(tau) and 0 < tau < self.steps):
+            raise InputError(f"tau is {shown(tau)}; to split a clip of {self.steps} steps takes 0 < tau < {self.steps}")
         return self[:, :tau], self[:, tau:]
 
     def __getitem__(self, index: object) -> "Clip":

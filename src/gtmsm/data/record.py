@@ -6,7 +6,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from gtmsm.config import require, require_whole
 from gtmsm.data.clip import Clip
+from gtmsm.errors import shown
 from gtmsm.pose import space_of
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
@@ -17,6 +19,11 @@ def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Ge
 
     Without `truth`, true poses and steps have zero dimensions, which saves their computation.
     """
+    require(hasattr(world, "walk"), f"world is {shown(world)}; give one that can be walked, such as ImageWalk")
+    require(callable(walker), f"walker is {shown(walker)}; give one that chooses actions, such as PoissonWalker()")
+    drawn_by = isinstance(generator, torch.Generator)
+    require(drawn_by, f"generator is {shown(generator)}; give torch.Generator().manual_seed(0)")
+    require_whole("steps", steps)
     world.reset(n, generator)
     return as_clip(world, walker(world, steps, generator), truth)
 

@@ -1,5 +1,6 @@
 """Memorise, imagine, compare with the truth and with the controls."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -147,7 +148,20 @@ def evaluate(
         scores["converged"] = verdict
     if model.landmarks is not None:
         scores["landmarks"] = Trials(model, examiner, bounded, settings.seed, meter).scores(world, walker)
-    return Evaluation(scores, examiner.gallery(model))
+    return Evaluation(only_numbers(scores), examiner.gallery(model))
+
+
+def only_numbers(scores: Any) -> Any:
+    """Scores with None for NaN and infinity, which JSON cannot say.
+
+    >>> only_numbers({"psnr": [30.0, float("nan")]})
+    {'psnr': [30.0, None]}
+    """
+    if isinstance(scores, dict):
+        return {name: only_numbers(value) for name, value in scores.items()}
+    if isinstance(scores, list | tuple):
+        return [only_numbers(value) for value in scores]
+    return None if isinstance(scores, float) and not math.isfinite(scores) else scores
 
 
 def _guesses(

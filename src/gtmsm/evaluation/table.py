@@ -60,7 +60,7 @@ def headline(scores: Mapping[str, Any]) -> str:
     retrieval, r2 = scores["retrieval_revisited"], scores["pose_r2"]
     found = "–" if retrieval is None else f"{100 * retrieval:.2f}%"
     return (
-        f"right place retrieved at {found} of revisited steps, R² of position {r2:.4f}, "
+        f"right place retrieved at {found} of revisited steps, R² of position {'–' if r2 is None else f'{r2:.4f}'}, "
         f"{100 * scores['revisited_fraction']:.0f}% of the predicted steps were at memorised places"
         f"{_cells_found(scores)}"
     )
@@ -176,7 +176,8 @@ def _way_found(scores: Mapping[str, Any]) -> str:
 
 def _quality(scores: Mapping[str, Any]) -> str:
     """PSNR, and how far it is from what would bound it."""
-    parts = [f"{scores['psnr_pooled']:.1f} dB"]
+    psnr = scores["psnr_pooled"]
+    parts = ["– dB" if psnr is None else f"{psnr:.1f} dB"]
     to_memory = gap(scores, "true_pose_memory")
     if to_memory is not None:
         parts.append(f"{_above_or_below(to_memory)} the memory at true poses")

@@ -1,73 +1,82 @@
-"""What the verbs of a world model refuse, each in one line that says how to fix it."""
+"""What the verbs of a world model refuse, each in one line that says how to fix it.
 
-from collections.abc import Iterator
-from typing import Protocol
+Numbers are checked where they enter a verb and where they leave it. Training calls none of this.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gtmsm.config import require
-from gtmsm.errors import InputError
+from gtmsm.config import is_whole, require
+from gtmsm.errors import InputError, shown
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Belief
+from gtmsm.tensors import Belief, Gaussian, are_finite, have_values
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
+
+OWN = "; give what memorise of this model returned"
 
 
-class Sized(Protocol):
-    """The sizes that a model was built for."""
+def require_like(model: "WorldModel", what: str, value: object, sizes: tuple[int | str, ...], hint: str) -> None:
+    """A tensor of these sizes (a name stands for any), of the type and on the device of the model's weights."""
+    if not isinstance(value, Tensor):
+        raise InputError(f"{what} a {type(value).__name__}; give a tensor, of an array torch.from_numpy(array)")
+    weight = next(model.parameters())
+    fits = value.dim() == len(sizes) and all(
+        isinstance(size, str) or size == own for size, own in zip(sizes, value.shape, strict=True)
+    )
+    if not (fits and value.dtype == weight.dtype and value.device == weight.device and value.layout == torch.strided):
+        raise InputError(
+            f"{what} {value.dtype} of shape {tuple(value.shape)} on {value.device}; this model expects "
+            f"{weight.dtype} of shape ({', '.join(map(str, sizes))}) on {weight.device}{hint}"
+        )
 
-    frame_shape: tuple[int, int, int]
-    action_size: int
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        """Its weights, whose type is that of all it computes."""
-
-
-def require_clips(model: Sized, frames: Tensor, actions: Tensor, verb: str) -> None:
-    """Frames in [0, 1] and actions of the sizes this model was built for, as many of one as of the other."""
+def require_clips(
+    model: "WorldModel",
+    frames: Tensor,
+    actions: Tensor,
+    verb: str,
+    memory: Memory | None = None,
+    here: Belief | None = None,
+) -> None:
+    """Frames in [0, 1] and finite actions, as many of one as of the other, and as many memories and starting poses."""
     require_actions(model, actions)
     require_frames(model, frames)
-    if frames.dtype != actions.dtype:
-        raise InputError(
-            f"frames are {frames.dtype} but actions are {actions.dtype}; give both as the same floats, "
-            "frames in [0, 1] (bytes: frames.float() / 255)"
-        )
     if frames.shape[:2] != actions.shape[:2]:
         raise InputError(
             f"{tuple(frames.shape[:2])} frames but {tuple(actions.shape[:2])} actions (batch, time); "
             "give one action per frame: the one that led to it"
         )
-    require(len(frames) > 0, "there are 0 clips; give at least 1")
-    require(frames.shape[1] > 0, f"there is nothing to {verb}: frames and actions have 0 steps; give at least 1")
-    if not torch.compiler.is_compiling() and not (frames.min() >= 0 and frames.max() <= 1):
-        raise InputError(
-            f"frames lie in [{frames.min():.3g}, {frames.max():.3g}]; expected [0, 1]: bytes divided by 255"
-        )
+    clips, steps = frames.shape[:2]
+    require(clips > 0, "there are 0 clips; give at least 1")
+    require(steps > 0, f"there is nothing to {verb}: frames and actions have 0 steps; give at least 1")
+    if memory is not None:
+        require_memory(model, memory)
+        require(memory.batch == clips, f"{memory.batch} memories and {clips} clips; give as many of each")
+    if here is not None:
+        require_here(model, here)
+        require(len(here.mean) == clips, f"{len(here.mean)} poses to set out from and {clips} clips; give as many")
+    if have_values(frames):
+        low, high = torch.stack(frames.detach().aminmax()).tolist()
+        require(0 <= low <= high <= 1, f"frames lie in [{low:.3g}, {high:.3g}]; expected [0, 1]: bytes divided by 255")
+    require_finite(model, verb, given(actions, here))
 
 
-def require_frames(model: Sized, frames: Tensor) -> None:
+def require_frames(model: "WorldModel", frames: Tensor) -> None:
     """Frames of the size and kind this model was built for."""
-    if not isinstance(frames, Tensor):
-        raise InputError(f"frames are a {type(frames).__name__}; give a tensor: torch.from_numpy(frames)")
-    if tuple(frames.shape[2:]) != tuple(model.frame_shape) or frames.dim() != 5:
-        raise InputError(
-            f"frames have shape {tuple(frames.shape)}; this model expects (batch, time, "
-            f"{', '.join(map(str, model.frame_shape))}) in [0, 1]"
-        )
-    if not frames.is_floating_point():
-        raise InputError(f"frames are {frames.dtype}; give floats in [0, 1] (bytes: frames.float() / 255)")
+    sizes = ("batch", "time", *model.frame_shape)
+    require_like(model, "frames are", frames, sizes, ", in [0, 1]: bytes divided by 255")
 
 
-def require_actions(model: Sized, actions: Tensor) -> None:
+def require_actions(model: "WorldModel", actions: Tensor) -> None:
     """Actions as float vectors of the right size."""
-    if not isinstance(actions, Tensor):
-        raise InputError(f"actions are a {type(actions).__name__}; give a tensor: torch.from_numpy(actions)")
-    if actions.dim() != 3 or actions.shape[-1] != model.action_size or not actions.is_floating_point():
-        raise InputError(
-            f"actions are {actions.dtype} of shape {tuple(actions.shape)}; this model expects floats of shape "
-            f"(batch, time, {model.action_size}), one-hot where actions are discrete"
-        )
-    if actions.dtype != (dtype := next(model.parameters()).dtype):
-        raise InputError(f"actions are {actions.dtype} but this model computes in {dtype}; convert one of them")
+    sizes = ("batch", "time", model.action_size)
+    require_like(model, "actions are", actions, sizes, ", one-hot where actions are discrete")
 
 
 def require_kind(thing: object, wanted: type) -> None:
@@ -76,18 +85,55 @@ def require_kind(thing: object, wanted: type) -> None:
         raise InputError(f"got a {type(thing).__name__} for a {wanted.__name__}; memorise returns (memory, here)")
 
 
-def require_counts(clips: int, memory: Memory | None, here: Belief | None) -> None:
-    """As many memories and starting poses as there are clips."""
-    for thing, wanted in ((memory, Memory), (here, Belief)):
-        if thing is not None:
-            require_kind(thing, wanted)
-    if here is not None and here.mean.dim() != 2:
-        raise InputError(f"here has shape {tuple(here.mean.shape)}; give one pose per clip, like walk[:, -1]")
-    for what, count in (
-        ("memories", clips if memory is None else memory.batch),
-        ("places to set out from", clips if here is None else len(here.mean)),
-    ):
-        require(count == clips, f"{count} {what} and {clips} clips; give as many of each")
+def require_memory(model: "WorldModel", memory: Memory) -> None:
+    """A memory that this model could have written, of finite numbers."""
+    require_kind(memory, Memory)
+    require_kind(memory.place, Belief)
+    require_kind(memory.code, Gaussian)
+    place, code, size, kl = memory.place, memory.code, model.place_size, model.settings.recall.distance == "kl"
+    require_like(model, "memory.code.mean is", code.mean, ("batch", "n", model.settings.vae.code_size), OWN)
+    lead = code.mean.shape[:2]
+    require_like(model, "memory.code.log_var is", code.log_var, code.mean.shape, OWN)
+    require_like(model, "memory.place.mean is", place.mean, (*lead, size), OWN)
+    if kl or place.covariance is not None:
+        require_like(model, "memory.place.covariance is", place.covariance, (*lead, size, size), OWN)
+    if model.landmarks is not None and memory.variance is not None:
+        require_like(model, "memory.variance is", memory.variance, (*lead, len(model.landmarks.groups)), OWN)
+    if model.prior.digest_sizes is not None:  # in any precision: that of autocast when it was written
+        found = None if memory.digest is None else tuple(memory.digest.shape)
+        wanted = (*lead, *model.prior.digest_sizes)
+        require(found == wanted, f"memory.digest is of shape {found}; this model expects {wanted}{OWN}")
+    if have_values(code.mean) and not memory.is_finite:
+        raise InputError("this memory holds NaN or infinity; memorise the walk again")
+
+
+def require_here(model: "WorldModel", here: Belief) -> None:
+    """A pose for each walk to set out from, of the size of this model's states."""
+    require_kind(here, Belief)
+    size, hint = model.motion.state_size, ": one pose per walk, like walk[:, -1], of this model"
+    require_like(model, "here.mean is", here.mean, ("batch", size), hint)
+    if here.covariance is not None:
+        require_like(model, "here.covariance is", here.covariance, (len(here.mean), size, size), hint)
+
+
+def given(actions: Tensor, here: Belief | None) -> dict[str, Tensor | None]:
+    """Numbers that a verb is given beside frames and a memory, by name."""
+    parts: dict[str, Tensor | None] = {"actions": actions}
+    return parts if here is None else {**parts, "here.mean": here.mean, "here.covariance": here.covariance}
+
+
+def require_finite(model: "WorldModel", verb: str, parts: Mapping[str, Tensor | None], *made: Tensor | None) -> None:
+    """No NaN and no infinity in what a verb was given, nor in what it made of that; says where they come from."""
+    if are_finite(*parts.values(), *made):
+        return
+    for name, part in parts.items():
+        require(are_finite(part), f"{name} holds NaN or infinity; give finite numbers")
+    for name, weight in model.state_dict().items():
+        require(are_finite(weight), f"the weight {name} of this model holds NaN or infinity; load or train it again")
+    raise InputError(
+        f"{verb} came to NaN or infinity, though all that was given is finite: numbers are too large; give smaller "
+        "actions and poses, or compute in float64"
+    )
 
 
 def require_entries(memory: Memory, asked: int) -> None:
@@ -99,10 +145,12 @@ def require_entries(memory: Memory, asked: int) -> None:
     )
 
 
-def start_of_plans(memory: Memory, here: Belief, plans: int) -> Belief:
+def start_of_plans(model: "WorldModel", memory: Memory, here: Belief, plans: int) -> Belief:
     """As many memories and starting poses as plans, or one for all; returns a starting pose for each plan."""
-    require_kind(memory, Memory)
-    require_kind(here, Belief)
+    require_memory(model, memory)
+    require_here(model, here)
+    require(plans > 0, "there are 0 plans; give the actions of at least 1")
+    require(len(memory) > 0, "this memory is empty; memorise a walk before you imagine another")
     if len(here.mean) not in (1, plans) or memory.batch not in (1, plans):
         raise InputError(
             f"{memory.batch} memories, {len(here.mean)} places to start from and {plans} plans; "
@@ -114,10 +162,43 @@ def start_of_plans(memory: Memory, here: Belief, plans: int) -> Belief:
     return Belief(here.mean.expand(plans, -1), covariance)
 
 
+def require_generator(generator: torch.Generator | None, device: torch.device) -> None:
+    """A generator that can draw on this device, or none."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputError(f"generator is a {type(generator).__name__}; give torch.Generator().manual_seed(0), or None")
+    if generator is not None and generator.device.type != device.type:
+        raise InputError(
+            f'generator is on {generator.device} but the model on {device}; give torch.Generator("{device}")'
+        )
+
+
 def require_split(steps: int, tau: int, neighbours: int) -> None:
     """A clip that leaves something to memorise and something to explain."""
-    require(0 < tau < steps, f"tau is {tau}; a clip of {steps} steps needs 0 < tau < {steps}")
+    whole = is_whole(tau) and 0 < tau < steps
+    require(whole, f"tau is {shown(tau)}; a clip of {steps} steps needs 0 < tau < {steps}")
     require(
         neighbours <= tau,
         f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps",
     )
+
+
+def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Weights that are finite real numbers."""
+    for name, value in tensors.items():
+        require(value.is_floating_point(), f"{source}: {name} is {value.dtype}; weights are real floats")
+        require(
+            are_finite(value), f"{source}: {name} holds NaN or infinity; train the model again, or fetch the file again"
+        )
+
+
+def require_device(device: torch.device | str) -> torch.device:
+    """A device that PyTorch knows and that is there."""
+    try:
+        found = torch.device(device)
+        require(found.type != "meta", "device is meta, which holds no numbers; use cpu or cuda")
+        torch.empty(1, device=found)
+    except (RuntimeError, AssertionError, TypeError, NotImplementedError):
+        gpus = torch.cuda.device_count()
+        there = f"PyTorch sees {gpus} GPUs here" if gpus else "PyTorch sees no GPU"
+        raise InputError(f'device is {device!r}, but {there}; use "cpu" or, with a GPU, "cuda"') from None
+    return found

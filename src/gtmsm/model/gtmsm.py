@@ -1,5 +1,6 @@
 """The world model: memorise, imagine, explain."""
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -7,19 +8,24 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gtmsm.config import as_plain, config, read_config, require
-from gtmsm.errors import InputError
-from gtmsm.files import read_tensors, write_tensors
+from gtmsm.config import as_plain, config, read_config, require, require_whole
+from gtmsm.errors import InputError, shown
+from gtmsm.files import as_path, read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
 from gtmsm.model.budget import Budget
 from gtmsm.model.checks import (
+    given,
     require_actions,
     require_clips,
-    require_counts,
+    require_device,
     require_entries,
+    require_finite,
     require_frames,
+    require_generator,
+    require_kind,
     require_split,
+    require_weights,
     start_of_plans,
 )
 from gtmsm.model.dream import Dream
@@ -88,8 +94,8 @@ class Description:
     def __post_init__(self) -> None:
         """Refuse frames that nobody draws."""
         sizes = {"frame_shape": self.frame_shape, "action_size": (self.action_size,)}
-        for name, given in sizes.items():
-            require(all(1 <= size <= LARGEST for size in given), f"{name} is {given}; expected 1 to {LARGEST}")
+        for name, shape in sizes.items():
+            require(all(1 <= size <= LARGEST for size in shape), f"{name} is {shape}; expected 1 to {LARGEST}")
 
 
 WEIGHTS = "weights.safetensors"
@@ -105,13 +111,19 @@ class WorldModel(nn.Module):
 
     def __init__(self, settings: WorldModelConfig, frame_shape: tuple[int, int, int], action_size: int) -> None:
         super().__init__()
+        require(isinstance(settings, WorldModelConfig), f"settings are {shown(settings)}; give a WorldModelConfig")
+        require_whole("action_size", action_size)
+        shaped = isinstance(frame_shape, tuple) and len(frame_shape) == 3
+        require(shaped, f"frame_shape is {shown(frame_shape)}; give a tuple (channels, height, width)")
+        for name, size in zip(("channels", "height", "width"), frame_shape, strict=True):
+            require_whole(f"{name} of frame_shape", size, most=2**16)
         load_operators()
         self.settings = settings
         self.frame_shape = frame_shape
         self.action_size = action_size
         self.vae = FrameVAE(settings.vae, frame_shape)
         self.motion = build_motion(settings.motion, action_size)
-        places = self.motion.place(self.motion.start(1)).shape[-1]
+        places = self.place_size = self.motion.place(self.motion.start(1)).shape[-1]
         self.prior = self._build_prior(places)
         mapped = settings.recall.map_size
         self.metric = nn.Linear(places, mapped, bias=False) if mapped else nn.Identity()
@@ -141,13 +153,13 @@ class WorldModel(nn.Module):
         Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
         0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is.
         """
-        require_clips(self, frames, actions, "memorise")
-        require_counts(len(frames), memory, here)
+        require_clips(self, frames, actions, "memorise", memory, here)
         code = self.vae.encode(frames)
         walk, variance = self._follow(actions, code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
+        require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         return (memory.write(written) if memory else written), walk[:, -1]
 
     def follow(
@@ -162,13 +174,15 @@ class WorldModel(nn.Module):
 
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
-        require_clips(self, frames, actions, "follow")
-        require_counts(len(frames), memory, here)
-        return self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
+        require_clips(self, frames, actions, "follow", memory, here)
+        walk = self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
+        require_finite(self, "follow", {}, walk.mean, walk.covariance)
+        return walk
 
     def anywhere(self, batch: int) -> Belief:
         """To set out from a place that is not known: looking around will tell, with landmarks and a memory."""
         landmarks = self.require_landmarks("start anywhere")
+        require_whole("batch", batch)
         start = self.motion.start(batch)
         return Belief(start, landmarks.as_covariance(landmarks.ignorance(batch, start), start))
 
@@ -180,8 +194,8 @@ class WorldModel(nn.Module):
         landmarks = self.require_landmarks("localise")
         require_frames(self, frames)
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
-        require_clips(self, frames, plan, "localise")
-        require_counts(len(frames), memory, None)
+        require_kind(memory, Memory)
+        require_clips(self, frames, plan, "localise", memory)
         asked = landmarks.settings.matches
         require_entries(memory, asked)
         code = self.vae.encode(frames)
@@ -199,7 +213,9 @@ class WorldModel(nn.Module):
             )
             score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
         variance = noise[:, -1] + gather(past.variance, entry)
-        return merge_matches(landmarks.compare, score, pose, variance, entry, sure)
+        found = merge_matches(landmarks.compare, score, pose, variance, entry, sure)
+        require_finite(self, "localise", {}, found.weight, found.pose, found.variance, found.unknown)
+        return found
 
     def _follow(
         self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
@@ -243,7 +259,9 @@ class WorldModel(nn.Module):
         start from, any number of plans may be imagined.
         """
         require_actions(self, actions)
-        here = start_of_plans(memory, here, len(actions))
+        require_generator(generator, actions.device)
+        here = start_of_plans(self, memory, here, len(actions))
+        require_finite(self, "imagine", given(actions, here))
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:
@@ -251,7 +269,21 @@ class WorldModel(nn.Module):
         query = Belief(self.motion.place(poses))
         if self.settings.recall.distance == "kl":
             query = self.motion.believe(here, actions)
-        return Dream(poses, partial(self.read, memory, query), self.vae.decode, generator)
+        require_finite(self, "imagine", {}, poses)
+        return Dream(poses, partial(self._recall, memory, query), self._show, generator)
+
+    def _recall(self, memory: Memory, query: Belief) -> Forecast:
+        """`read` for a dream: distances must be numbers, or the entries found are any."""
+        forecast = self.read(memory, query)
+        # Attention takes NaN for nothing to attend to, so that what it makes tells nothing of its weights.
+        require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self.prior.parameters())
+        return forecast
+
+    def _show(self, codes: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
+        """Decoded frames for a dream: a weight that is no number shows here."""
+        frames = self.vae.decode(codes)
+        require_finite(self, "imagine", {}, frames)
+        return frames
 
     def forward(
         self, frames: Frames, actions: Actions, plan: Float[Tensor, "batch later A"]
@@ -308,16 +340,19 @@ class WorldModel(nn.Module):
         Without a generator: the samples of seed 0.
         """
         require_clips(self, frames, actions, "explain")
-        reading = reading or self.settings.recall
+        require_generator(generator, frames.device)
+        reading = self.settings.recall if reading is None else replace(self.settings, recall=reading).recall
         require_split(frames.shape[1], tau, reading.neighbours)
         generator = generator or torch.Generator(frames.device).manual_seed(0)
         walk = self.infer(frames, actions, generator)
         foreseen = self.foresee(frames, actions, walk, tau, None, reading, generator)
-        return Elbo(
+        terms = (
             self.vae.log_likelihood(frames[:, tau:], self.vae.logits(foreseen.z)),
             foreseen.forecast.divergence(foreseen.code, foreseen.z),
             None if walk.pose_kl is None else walk.pose_kl[:, tau:],
         )
+        require_finite(self, "explain", {}, *terms, *self.prior.parameters())
+        return Elbo(*terms)
 
     def infer(self, frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
         """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
@@ -373,10 +408,11 @@ class WorldModel(nn.Module):
     def save(self, path: str | Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
-        write_tensors(Path(path), self.state_dict(), about)
+        write_tensors(as_path(path), self.state_dict(), about)
 
-    def begin_with(self, folder: Path) -> None:
+    def begin_with(self, folder: str | Path) -> None:
         """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""
+        folder = as_path(folder)
         if not (folder / WEIGHTS).is_file():
             raise InputError(f"begin_with is {folder}, which holds no {WEIGHTS}; give a run folder with --begin-with")
         other = WorldModel.load(folder)
@@ -386,9 +422,9 @@ class WorldModel(nn.Module):
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
         """From a run folder, or a weights file of one; to look with, not to learn: its weights ask for no gradients."""
-        if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-            raise InputError('device is cuda but PyTorch sees no GPU; use "cpu"')
-        file = Path(path) / WEIGHTS if Path(path).is_dir() else Path(path)
+        device = require_device(device)
+        path = as_path(path)
+        file = path / WEIGHTS if path.is_dir() else path
         if not file.is_file():
             raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
         about, tensors = read_tensors(file)
@@ -410,6 +446,7 @@ class WorldModel(nn.Module):
                     f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
                     f"{mine.get(name, 'unknown')} here"
                 )
+        require_weights(tensors, source)
         self.load_state_dict(tensors)
 
 
@@ -420,5 +457,8 @@ def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
     noise = torch.randn(here.mean.shape, dtype=here.mean.dtype, device=here.mean.device, generator=generator)
     # A pose that is known exactly has a covariance of 0, which is no obstacle: it only lacks a Cholesky factor.
     tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
-    factor = torch.linalg.cholesky(here.covariance + tiny)
+    try:
+        factor = torch.linalg.cholesky(here.covariance + tiny)
+    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+        raise InputError("here.covariance is not positive definite; give a covariance, as memorise returns") from None
     return here.mean + (factor @ noise[..., None]).squeeze(-1)

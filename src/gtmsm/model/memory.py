@@ -1,6 +1,7 @@
 """The differentiable neural dictionary: where -> what, as sufficient statistics (section 3.3)."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias
 
 import torch
@@ -8,9 +9,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from gtmsm.errors import InputError
+from gtmsm.config import is_whole
+from gtmsm.errors import InputError, shown
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, gather
+from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
 
@@ -50,6 +52,13 @@ class Memory:
         """Number of memories."""
         return len(self.code.mean)
 
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether it holds no NaN and no infinity; looked at once, since a memory is a value."""
+        return are_finite(
+            self.place.mean, self.place.covariance, self.code.mean, self.code.log_var, self.digest, self.variance
+        )
+
     def __getitem__(self, which: slice) -> "Memory":
         """Some of the memories: `memory[:1]` is the first of them."""
         digest, variance = (None if x is None else x[which] for x in (self.digest, self.variance))
@@ -57,6 +66,13 @@ class Memory:
 
     def write(self, later: "Memory") -> "Memory":
         """A memory of the entries of both, those of `later` last; parts that either lacks are left out."""
+        if not isinstance(later, Memory):
+            raise InputError(f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
+        mine, theirs = ((m.batch, m.place.mean.shape[-1], m.code.mean.shape[-1]) for m in (self, later))
+        if mine != theirs:
+            raise InputError(
+                f"walks, place and code have sizes {mine} here and {theirs} in what is written; give equal"
+            )
 
         def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
             return None if one is None or other is None else torch.cat([one, other], 1)
@@ -94,8 +110,8 @@ def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidea
     delta, and wrong neighbours far from the origin.
     """
     n = place.mean.shape[1]
-    if not 0 < k <= n:
-        raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
+    if not (is_whole(k) and 0 < k <= n):
+        raise InputError(f"asked for {shown(k)} neighbours of a memory that holds {n}; give 1 to {n}")
     if k == n:
         index = torch.arange(n, device=place.mean.device).expand(*query.mean.shape[:2], n)
     elif distance == "kl":

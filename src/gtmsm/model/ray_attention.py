@@ -39,6 +39,7 @@ class RayAttention(Prior):
         super().__init__()
         width, (rows, columns) = settings.width, grid
         self.channels, self.grid = code_size // (rows * columns), grid
+        self.digest_sizes = rows * columns, width
         self.patch = nn.Linear(2 * self.channels, width)
         self.where_in_view = nn.Parameter(0.02 * torch.randn(rows * columns, width))
         self.within = nn.ModuleList([_SelfBlock(width) for _ in range(DIGEST_LAYERS)])

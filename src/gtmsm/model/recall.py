@@ -98,6 +98,10 @@ class Forecast(Protocol):
     """p(z_t | s_t, m) at every query."""
 
     @property
+    def neighbours(self) -> Neighbours:
+        """The memory entries it was made of."""
+
+    @property
     def heaviest(self) -> Int[Tensor, "batch time"]:
         """The memory entry it rests on most."""
 
@@ -113,6 +117,9 @@ class Forecast(Protocol):
 
 class Prior(nn.Module, ABC):
     """Turns what was retrieved into a forecast."""
+
+    digest_sizes: tuple[int, int] | None = None
+    """Tokens of an entry's digest and their width; None where the prior works out none."""
 
     @abstractmethod
     def forward(self, retrieved: Retrieved) -> Forecast:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.errors import did_you_mean
+from gtmsm.files import as_path
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
@@ -88,6 +89,7 @@ class ImageWalkEnv(_WorldEnv):
             size=size, crop=crop, stride=stride, start=start, obstacles=obstacles, obstacle_side=obstacle_side
         )
         slips = SlipConfig(probability=slip)
+        as_path(images)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
         self._inhabit(self.world, slips, render_mode)
@@ -180,7 +182,8 @@ class RoomsEnv(_WorldEnv):
 def _require_known(render_mode: str | None, split: str) -> None:
     """Refuse a render mode, or a split, that does not exist."""
     for name, value, known in (("render_mode", render_mode, ("rgb_array",)), ("split", split, ("train", "test"))):
-        require(value is None or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
+        optional = name == "render_mode" and value is None
+        require(optional or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
 
 
 def register_envs() -> None:

@@ -10,12 +10,12 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
 from torch import Tensor
 
-from gtmsm.config import config, require
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.config import config, require, require_whole
+from gtmsm.errors import InputError, did_you_mean, shown
 from gtmsm.kernels.walks.clamped_walk import clamped_walk
 from gtmsm.kernels.walks.crops import crops
 from gtmsm.worlds.blocked_walk import Cells, Solid, blocked_walk, draw_rectangles, most_rectangles
-from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_walk
 
 Start = Literal["centre", "random"]
 
@@ -105,6 +105,9 @@ class ImageWalk:
 
     def __init__(self, images: UInt8[Tensor, "images channel size size"], config: ImageWalkConfig) -> None:
         """Walk on these images, on their device; one agent stands in the first until `reset`."""
+        require(isinstance(config, ImageWalkConfig), f"config is {shown(config)}; give an ImageWalkConfig")
+        fits = isinstance(images, Tensor) and images.dim() == 4 and images.dtype == torch.uint8
+        require(fits, f"images are {shown(images)}; give a tensor of bytes, (images, channels, size, size)")
         count, channels, height, width = images.shape
         require(count >= 1, "there is no image to walk on; give at least one")
         require(
@@ -124,7 +127,7 @@ class ImageWalk:
 
         Without a generator: the first `n` images in order, the centre cell, no obstacles.
         """
-        require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
+        require_whole("number of agents", n)
         device, images, cells = self.device, len(self.images), self.config.cells
         cell = self._centre.expand(n, 2)
         if generator is None:
@@ -144,6 +147,8 @@ class ImageWalk:
 
     def place(self, image: Int[Tensor, "n"], cell: Int[Tensor, "n 2"], solid: Solid | None = None) -> None:
         """Put agents exactly there, among these obstacles or none; checking the numbers waits for the device."""
+        fits = isinstance(image, Tensor) and isinstance(cell, Tensor) and image.dim() == 1 and cell.shape[1:] == (2,)
+        require(fits, "agents are put by tensors of images, (agents), and cells, (agents, 2)")
         require(len(image) == len(cell), f"got {len(image)} images but {len(cell)} cells; give one of each")
         _require_within("image", image, len(self.images))
         _require_within("cell", cell, self.config.cells)
@@ -159,13 +164,10 @@ class ImageWalk:
 
     def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
         """Move one cell, or stay where a wall or an obstacle is in the way; once more where `twice` says so."""
-        self._go(action[:, None], None if twice is None else twice[:, None])
+        self._go(one_step(action), None if twice is None else twice[:, None])
 
     def walk(self, actions: ActionNumbers, twice: Twice = None) -> Walk:
         """Every step's crop and cell; the agents end where the last action leads."""
-        agents, steps = actions.shape
-        require(agents == len(self.cell), f"actions are for {agents} agents; this world has {len(self.cell)}")
-        require(steps >= 1, "there is no action to walk; give at least one step")
         cells = self._go(actions, twice)
         return Walk(self._see(cells), cells)
 
@@ -202,6 +204,7 @@ class ImageWalk:
 
     def _go(self, actions: ActionNumbers, twice: Twice = None) -> Cells:
         """The cell after every action."""
+        require_walk(actions, self.agents, len(ACTIONS))
         done = actions
         if twice is not None:  # a second move after each, which mostly leads nowhere
             done = torch.stack([actions, torch.where(twice, actions, self.rest)], 2).flatten(1, 2)
@@ -232,5 +235,6 @@ def _at(solid: Solid, cell: Int64[Tensor, "n *time 2"]) -> Bool[Tensor, "n *time
 
 def _require_within(name: str, index: Int[Tensor, "*any"], count: int) -> None:
     """Refuse an index that would count from the end or fall off it."""
+    require(not index.is_floating_point(), f"{name} is {index.dtype}; give whole numbers")
     for wrong in index[(index < 0) | (index >= count)].tolist():
         raise InputError(f"{name} {wrong} does not exist; choose from 0 to {count - 1}")

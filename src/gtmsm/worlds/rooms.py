@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from gtmsm.config import config, require, require_seed
+from gtmsm.config import config, require, require_seed, require_whole
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_walkable
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 from gtmsm.worlds.scene import Camera, draw_frames
 from gtmsm.worlds.textures import Source, load_textures
-from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_walk
 
 PIXELS_AT_ONCE = 1 << 22
 """Pixels drawn in one go, 4096 frames of 32 by 32; more would only need more memory."""
@@ -92,7 +92,7 @@ class Rooms:
 
         Without a generator: the first `n` places in order, the first spot, facing east.
         """
-        require(n >= 1, f"asked for {n} agents; a walk needs at least 1")
+        require_whole("number of agents", n)
         places, spots = self.plans.spots.shape[:2]
         device = self.device
         if generator is None:
@@ -105,6 +105,9 @@ class Rooms:
 
     def place(self, place: Int[Tensor, "n"], pose: Float[Tensor, "n 3"]) -> None:
         """Put agents exactly there, at rest; checking the numbers waits for the device."""
+        fits = isinstance(place, Tensor) and isinstance(pose, Tensor) and place.dim() == 1 and pose.shape[1:] == (3,)
+        require(fits, "agents are put by tensors of places, (agents), and poses, (agents, 3)")
+        require(not place.is_floating_point(), f"place is {place.dtype}; give whole numbers")
         require(len(place) == len(pose), f"got {len(place)} places but {len(pose)} poses; give one of each")
         place, pose = place.long().to(self.device), pose.float().to(self.device)
         for wrong in place[(place < 0) | (place >= self.plans.places)].tolist():
@@ -114,6 +117,11 @@ class Rooms:
 
     def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
         """Four ticks of an action; IDLE (-1) presses no key, but momentum goes on. Four more where `twice` says so."""
+        require_walk(one_step(action), self.agents, len(ACTIONS))
+        self._step(action, twice)
+
+    def _step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None) -> None:
+        """`step`, of actions that were looked at."""
         self.body = self.physics.step(self.body, action, self.obstacles)
         if twice is not None:
             again = self.physics.step(self.body, action, self.obstacles)
@@ -121,12 +129,10 @@ class Rooms:
 
     def travel(self, actions: ActionNumbers, twice: Twice = None) -> Float[Tensor, "n time 3"]:
         """As `walk`, without frames: poses alone, step by step since momentum and walls are sequential."""
-        agents, steps = actions.shape
-        require(agents == self.agents, f"actions are for {agents} agents; this world has {self.agents}")
-        require(steps >= 1, "there is no action to walk; give at least one step")
+        require_walk(actions, self.agents, len(ACTIONS))
         poses, bumped = [], []
         for t, action in enumerate(actions.unbind(1)):
-            self.step(action, None if twice is None else twice[:, t])
+            self._step(action, None if twice is None else twice[:, t])
             poses.append(self.pose)
             bumped.append(self.body.touched)
         self.bumped = torch.stack(bumped, 1)

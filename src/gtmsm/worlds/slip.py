@@ -10,7 +10,7 @@ from gtmsm.config import config, require
 from gtmsm.errors import InputError
 from gtmsm.worlds.image_walk import ImageWalk
 from gtmsm.worlds.rooms import Filmed, Rooms
-from gtmsm.worlds.world import ActionNumbers, Twice, Walk, World
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, World, one_step
 
 
 @config
@@ -62,7 +62,7 @@ class Slipping:
 
     def step(self, action: Int[Tensor, "n"]) -> None:
         """Each agent does its action, if all goes well."""
-        done, twice = self._what_happens(action[:, None])
+        done, twice = self._what_happens(one_step(action))
         self.world.step(done[:, 0], None if twice is None else twice[:, 0])
 
     def walk(self, actions: ActionNumbers) -> Walk:

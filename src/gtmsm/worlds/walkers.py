@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from gtmsm.config import config, require
+from gtmsm.config import config, require, require_whole
 from gtmsm.errors import InputError
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.world import World
@@ -48,7 +48,7 @@ class PoissonWalker:
 
     def __init__(self, config: PoissonWalkerConfig | None = None, actions: int = 5) -> None:
         """Choose among `actions` actions."""
-        require(actions >= 1, f"asked for {actions} actions; a walker needs at least 1 to choose from")
+        require_whole("number of actions", actions)
         self.config = config or PoissonWalkerConfig()
         self.actions = actions
 

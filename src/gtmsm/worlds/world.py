@@ -7,6 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gtmsm.config import require
+from gtmsm.errors import shown
+
 ActionNumbers: TypeAlias = Int[Tensor, "n time"]
 Twice: TypeAlias = Bool[Tensor, "n time"] | None
 """Which actions are done a second time, before the frame."""
@@ -29,6 +32,25 @@ class Walk:
 def drawn(high: int, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Int[Tensor, "*shape"]:
     """Numbers from 0 to high - 1, drawn where the generator is: a CPU's gives the same numbers on any device."""
     return torch.randint(high, shape, generator=generator, device=generator.device).to(device)
+
+
+def require_walk(actions: object, agents: int, known: int) -> None:
+    """Refuse what are no numbers of actions, from -1 (none) on, for every agent and step."""
+    fits = isinstance(actions, Tensor) and actions.dim() == 2 and actions.dtype in (torch.int32, torch.int64)
+    require(fits, f"actions are {shown(actions)}; give a tensor of whole numbers, (agents, steps)")
+    assert isinstance(actions, Tensor)
+    require(len(actions) == agents, f"actions are for {len(actions)} agents; this world has {agents}")
+    require(actions.shape[1] >= 1, "there is no action to walk; give at least one step")
+    if actions.device.type == "cpu":  # to look at a GPU's would wait for it
+        low, high = (int(end) for end in actions.aminmax())
+        require(-1 <= low <= high < known, f"actions are {low} to {high}; expected 0 to {known - 1}, or -1 for none")
+
+
+def one_step(action: Int[Tensor, "n"]) -> ActionNumbers:
+    """The actions of a single step, as those of a walk."""
+    fits = isinstance(action, Tensor) and action.dim() == 1
+    require(fits, f"the actions of a step are {shown(action)}; give a tensor of one number per agent")
+    return action[:, None]
 
 
 @runtime_checkable

@@ -168,7 +168,7 @@ def test_a_grid_is_cut_into_rectangles_that_cover_it_once():
     ("arguments", "complaint"),
     [
         (("rooom", 1, 4), 'plan is "rooom"; did you mean "room"'),
-        (("room", 0, 4), "asked for 0 places; a world needs at least 1"),
+        (("room", 0, 4), "number of places is 0; give a whole number from 1"),
         (("room", 1, -1), 'objects is -1; a place of plan "room" holds 0 to 12'),
         (("room", 1, 50), 'objects is 50; a place of plan "room" holds 0 to 12'),
     ],

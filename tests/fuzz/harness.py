@@ -151,7 +151,7 @@ def _not_finite(answer: Any) -> str:
 def _numbers(thing: Any) -> Iterator[Any]:
     """Every float in an answer."""
     if isinstance(thing, torch.Tensor):
-        thing = thing.detach().float().numpy() if thing.device.type == "cpu" and not thing.is_complex() else None
+        thing = thing.detach().double().numpy() if thing.device.type == "cpu" and not thing.is_complex() else None
     if isinstance(thing, float | np.ndarray) and np.asarray(thing).dtype.kind in "fc":
         yield thing
     elif isinstance(thing, dict | list | tuple):

@@ -58,7 +58,7 @@ def changed_tree(rng: Random, plain: Any, words: tuple[str, ...], values: tuple[
 
     visit(plain)
     for node, key in rng.sample(spots, min(len(spots), rng.choice([1, 1, 1, 3]))):
-        way = rng.choice(["lose", "rename", "move", "word", "value", "value"])
+        way = rng.choice(["lose", "rename", "move", "word", "large", "value", "value"])
         if way == "lose" and isinstance(node, dict):
             node.pop(key, None)
         elif way == "rename" and isinstance(node, dict):
@@ -66,6 +66,8 @@ def changed_tree(rng: Random, plain: Any, words: tuple[str, ...], values: tuple[
         elif way == "move":
             other, its = rng.choice(spots)
             node[key] = json.loads(json.dumps(other[its] if isinstance(other, list) else other.get(its)))
+        elif way == "large" and isinstance(node[key] if isinstance(node, list) else node.get(key), int):
+            node[key] = rng.choice([value for value in values if isinstance(value, int) and value > 1_000])
         else:
             node[key] = f"WORD{rng.randrange(len(words))}WORD" if way == "word" else rng.choice(values)
     return plain
@@ -213,9 +215,9 @@ def archive(rng: Random, good: bytes) -> bytes:
         members[name] = b"\x93NUMPY\1\0" + struct.pack("<H", len(text)) + text + bytes(64)
     made = io.BytesIO()
     packing = rng.choice([zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA]) if way == "pack" else zipfile.ZIP_DEFLATED
-    with zipfile.ZipFile(made, "w", packing) as out:
+    with zipfile.ZipFile(made, "w") as out:
         for key, content in members.items():
-            out.writestr(key, content)
+            out.writestr(zipfile.ZipInfo(key), content, packing)  # without the time of day
     return _with_bomb(rng, made.getvalue()) if way == "bomb" else made.getvalue()
 
 

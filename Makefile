@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint format bench examples pins clean
+.PHONY: help setup demo test fast lint format bench fuzz examples pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -19,8 +19,8 @@ demo: $(READY)  ## train a small world model and watch it remember
 	@$(BIN)/gtmsm demo $(ARGS)
 
 # One thread per worker: two workers on two cores that each start two threads are slower than one.
-test fast bench: export OMP_NUM_THREADS = 1
-test fast examples: export MPLBACKEND = Agg
+test fast bench fuzz: export OMP_NUM_THREADS = 1
+test fast fuzz examples: export MPLBACKEND = Agg
 
 test: $(READY)  ## all tests, small trainings too
 	@$(BIN)/python -m pytest -n $(WORKERS) --benchmark-disable $(ARGS)
@@ -42,6 +42,9 @@ format: $(READY)  ## let ruff tidy up
 bench: $(READY)  ## speed, as ratios against a reference in the same run
 	@$(BIN)/python -m pytest benchmarks --benchmark-only -o addopts=--import-mode=importlib $(ARGS)
 
+fuzz: $(READY)  ## thousands of wrong files and odd calls: docs/reliability.md
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(ARGS)
+
 examples: $(READY)  ## run every script in examples/
 	@set -e; for script in $(sort $(wildcard examples/*.py)); do \
 		echo "== $$script"; $(BIN)/python "$$script"; \
@@ -59,7 +62,7 @@ pins:  ## renew constraints.txt (torch stays where it is)
 	cp "$$work/pins.txt" constraints.txt
 
 clean:  ## remove .venv and every cache, but not runs/
-	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .benchmarks
+	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz .import_linter_cache .benchmarks
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml constraints.txt

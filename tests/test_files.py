@@ -91,6 +91,15 @@ def test_a_folder_is_locked_once_and_by_whom_is_told(tmp_path: Path):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_lock_that_is_a_link_to_another_file_is_not_followed(tmp_path: Path):
+    (tmp_path / "mine.txt").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / ".gtmsm-lock").symlink_to(tmp_path / "mine.txt")
+    with pytest.raises(OSError, match="symbolic links"), locked(tmp_path / "run"):
+        pass
+    assert (tmp_path / "mine.txt").read_text() == "mine"
+
+
 def test_a_lock_ends_with_its_process(tmp_path: Path):
     (tmp_path / ".gtmsm-lock").write_text("12345")  # it was killed
     with locked(tmp_path):

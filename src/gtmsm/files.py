@@ -64,7 +64,7 @@ def replacing(path: Path) -> Iterator[Path]:
 def _held(path: Path, wait: bool) -> Iterator[tuple[Path, int]]:
     """A file that is locked as long as the block, or else this process, lasts; removed at the end."""
     while True:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:

@@ -6,7 +6,6 @@ Until then it imports nothing but a little of Python's own.
 import codecs
 import errno
 import os
-import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -31,9 +30,11 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
 
     No exception: raised in the middle of an import, or of a destructor, it would become another one, or none.
     """
-    for path in getattr(sys.modules.get("gtmsm.files"), "TEMPORARY", ()):
+    for path in tuple(getattr(sys.modules.get("gtmsm.files"), "TEMPORARY", ())):
         with suppress(OSError):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            for inside in path.iterdir() if path.is_dir() else ():
+                inside.unlink()
+            path.rmdir() if path.is_dir() else path.unlink()
     with suppress(Exception):
         sys.stdout.flush()
     with suppress(OSError, AttributeError):

@@ -126,7 +126,6 @@ def test_another_seed_walks_elsewhere(toy_run: Path, tmp_path: Path):
 def test_fresh_folders_count_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.chdir(tmp_path)
     assert fresh_folder("toy") == Path("runs/toy-1")
-    Path("runs/toy-1").mkdir(parents=True)
     assert fresh_folder("toy") == Path("runs/toy-2")
 
 

@@ -1,6 +1,7 @@
 """The command line: a verb is a function of a few lines that calls the library."""
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
@@ -47,22 +48,29 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except KeyboardInterrupt:
         code = _complain("interrupted", 130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0  # the reader of our output has closed it
-    except (InputError, OSError) as problem:
-        code = _complain(str(problem), 2)
+    except InputError as problem:
+        # One line, unless a name that was given has more.
+        in_more = any("\n" in word for word in words)
+        code = _complain(str(problem) if in_more else re.sub(r"\s*\n\s*", " ", str(problem).strip()), 2)
+    except OSError as problem:
+        named = problem.filename is not None and problem.strerror
+        code = _complain(f"{os.fsdecode(problem.filename)}: {problem.strerror}" if named else str(problem), 2)
     sys.exit(code)
 
 
 def _complain(what: str, code: int) -> int:
-    """One line on stderr, by one process: where several train together the others leave quietly."""
+    """On stderr, by one process: where several train together the others leave quietly."""
     from gtmsm.training.engine import is_first_process
 
     if not is_first_process():
         return 0
-    print(f"gtmsm: {' '.join(what.split())}", file=sys.stderr)
+    print(f"gtmsm: {what}", file=sys.stderr)
     return code
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Prints words as they are: a path with brackets or colons is no markup and no emoji."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def _run_verb(words: list[str]) -> int:
@@ -119,7 +127,7 @@ class DemoFlags:
 def _demo(words: list[str]) -> int:
     flags = parse(DemoFlags, words, "gtmsm demo", DemoFlags())
     preset, about = DEMOS[flags.name]
-    console = Console()
+    console = plain_console()
     console.print(about, soft_wrap=True)
     from gtmsm.presets import PRESETS
     from gtmsm.run import begin
@@ -167,12 +175,12 @@ def _train(words: list[str]) -> int:
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
     default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
     flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
-    console = Console()
+    console = plain_console()
     fabric = build_fabric(flags.device, flags.devices, flags.experiment.training.optimiser.batch)
     if flags.resume:
         if flags.run is None:
             raise InputError("--resume needs --run DIR, the run to continue")
-        run, again = Run.open(flags.run), f"--run {flags.run} --resume"
+        run, again = Run.open(flags.run), f"--run {shlex.quote(str(flags.run))} --resume"
         if run.preset != preset:
             raise InputError(f"{flags.run} is a run of {run.preset}: gtmsm train {run.preset} {again}")
         done = resume(run, flags.experiment, fabric, console)
@@ -220,7 +228,7 @@ def _evaluate(words: list[str]) -> int:
     settings = replace(run.experiment.evaluation, **given)
     folder = run.scores_folder
     out = flags.out or (folder / flags.places if flags.places else folder)
-    console = Console()
+    console = plain_console()
     if flags.out is None and folder != run.folder:
         console.print(f"{run.folder} was not trained here and stays as it is; scores go to {out}", soft_wrap=True)
     _score(run, settings, choose_device(flags.device), out, console, images=flags.images, plan=flags.places)
@@ -306,7 +314,7 @@ def _answer(verb: str, words: list[str]) -> int:
     from gtmsm.training.engine import choose_device
 
     given |= {"run": Run.open(given["run"])} | ({"device": choose_device(given["device"])} if "device" in given else {})
-    Console().print(getattr(import_module(module), name)(**given), soft_wrap=True, highlight=False)
+    plain_console().print(getattr(import_module(module), name)(**given), soft_wrap=True)
     return 0
 
 
@@ -333,10 +341,10 @@ def _compare(words: list[str]) -> int:
             left_out.append(str(problem))
     if not scores:
         raise InputError(left_out[0])
-    console = Console()
+    console = plain_console()
     console.print(comparison_table(scores))
     for reason in left_out:
-        console.print(f"left out: {reason}", highlight=False, soft_wrap=True)
+        console.print(f"left out: {reason}", soft_wrap=True)
     return 0
 
 
@@ -362,13 +370,13 @@ class BenchFlags:
 def _bench(words: list[str]) -> int:
     flags = parse(BenchFlags, words, "gtmsm bench", BenchFlags())
     from gtmsm.bench import bench, profile_table, sizes_for, speeds_table
-    from gtmsm.files import require_folder
+    from gtmsm.files import require_writable
     from gtmsm.training.engine import choose_device
 
     device = choose_device(flags.device)
     if flags.json is not None:
-        require_folder(flags.json.parent)
-    console = Console()
+        require_writable(flags.json)
+    console = plain_console()
 
     def keep(so_far: "Report") -> None:
         """Write what was measured so far, in case of an interruption."""
@@ -376,7 +384,7 @@ def _bench(words: list[str]) -> int:
             so_far.write(flags.json)
         if not console.is_terminal:
             row = so_far.rows[-1]
-            console.print(f"{row.work}, {row.size}: {1e3 * row.seconds:.3f} ms", soft_wrap=True, highlight=False)
+            console.print(f"{row.work}, {row.size}: {1e3 * row.seconds:.3f} ms", soft_wrap=True)
 
     with console.status("") as status:
         sizes = sizes_for(device, flags.large)
@@ -391,14 +399,13 @@ def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, 
     """Say how training ended; score it if it is done."""
     if not fabric.is_global_zero:
         return 0
-    console.print(f"{outcome.updates} updates behind it, {outcome.seconds:.0f} s in this go", highlight=False)
-    if not outcome.finished:
-        more = f" --devices {fabric.world_size}" if fabric.world_size > 1 else ""
-        console.print(
-            f"interrupted; continue with: gtmsm train {run.preset} --run {shlex.quote(str(run.folder))} --resume{more}",
-            soft_wrap=True,
-        )
-        return 130
+    console.print(f"{outcome.updates} updates behind it, {outcome.seconds:.0f} s in this go")
+    if outcome.signal:
+        folder, more = shlex.quote(str(run.folder)), f" --devices {fabric.world_size}" if fabric.world_size > 1 else ""
+        again = f"continue with: gtmsm train {run.preset} --run {folder} --resume{more}"
+        done = f"training is done; score it with: gtmsm evaluate {folder}"
+        console.print(f"interrupted; {done if outcome.finished else again}", soft_wrap=True)
+        return 128 + outcome.signal
     if evaluate:
         _score(run, run.experiment.evaluation, fabric.device, run.folder, console)
     return 0
@@ -412,12 +419,14 @@ def _score(
     from gtmsm.evaluation.table import headline, scores_table
     from gtmsm.run import REPORT
 
-    with ProgressLine(Console(stderr=True)) as tell:
+    with ProgressLine(plain_console(stderr=True)) as tell:
         scores = run.evaluate(settings, device, out=out, tell=tell, **places)
     console.print(scores_table(scores))
-    console.print(headline(scores), highlight=False, soft_wrap=True)
-    console.print(f"report: {out / REPORT}", highlight=False, soft_wrap=True)
+    console.print(headline(scores), soft_wrap=True)
+    console.print(f"report: {out / REPORT}", soft_wrap=True)
 
 
 if __name__ == "__main__":
-    main()
+    from gtmsm_command import main as command
+
+    command()

@@ -4,14 +4,16 @@ A reader opens ordinary files only. It checks what a file declares before it all
 wrong inside is an `InputError` that names the file and the place. Nothing is ever unpickled.
 """
 
+import fcntl
 import json
 import math
 import os
-import tempfile
+import re
+import secrets
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -39,23 +41,73 @@ DEEPEST = 20
 INFLATED, ANYHOW = 50, 2**26
 """How many times larger than an .npz its arrays may be, and how many bytes they may have in any case."""
 
+LOCK = ".gtmsm-lock"
+OURS = re.compile(r"\.gtmsm-(lock|[0-9a-f]{8}(\..*)?)", re.DOTALL)
+"""Names of files that are there only while a process of ours works, or since it was killed."""
+TEMPORARY: set[Path] = set()
+"""What this process has to remove before it leaves, even where it leaves all of a sudden."""
+
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """A temporary path beside `path`, of the same suffix, that takes its place if the block succeeds."""
-    if path.exists() and not path.is_file():  # root could replace even /dev/null
-        raise InputError(f"cannot write {path}: it is a folder, a device or a pipe; give a file")
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.stem}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
+    require_plain(path)
+    _sweep(path.parent)
+    with _held(path.with_name(f".gtmsm-{secrets.token_hex(4)}{path.suffix}"), wait=True) as (temporary, _):
         yield temporary
         with temporary.open("rb") as written:
             os.fsync(written.fileno())
-        temporary.chmod(0o644)  # mkstemp's 0600 is for secrets
         temporary.replace(path)
+
+
+@contextmanager
+def _held(path: Path, wait: bool) -> Iterator[tuple[Path, int]]:
+    """A file that is locked as long as the block, or else this process, lasts; removed at the end."""
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            by = os.pread(handle, 20, 0).decode(errors="replace").strip()
+            os.close(handle)
+            raise InputError(
+                f"{path.parent} is being trained by process {by}; wait until it has ended, or choose another --run"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        if os.fstat(handle).st_nlink:
+            break
+        os.close(handle)  # whoever held it has removed it meanwhile
+    TEMPORARY.add(path)
+    try:
+        yield path, handle
     finally:
-        temporary.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        TEMPORARY.discard(path)
+        os.close(handle)
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Refuse a folder that another process has locked; the lock ends with the block, or with this process."""
+    require_folder(folder)
+    with _held(folder / LOCK, wait=False) as (_, handle):
+        with suppress(OSError):  # on a full disk nobody learns who it is
+            os.pwrite(handle, str(os.getpid()).encode().ljust(20), 0)
+        yield
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what processes that were killed have left there; a living one holds a lock on its file."""
+    names = os.listdir(folder) if os.access(folder, os.R_OK) else []
+    for path in (folder / name for name in names if OURS.fullmatch(name) and name != LOCK):
+        with suppress(OSError):  # it is held, or somebody else's, or already gone
+            handle = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                path.unlink()
+            finally:
+                os.close(handle)
 
 
 def as_path(path: str | Path) -> Path:
@@ -71,23 +123,29 @@ def require_folder(folder: Path) -> None:
     if not there.is_dir():
         raise InputError(f"cannot write into {folder}: {there} is not a folder")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise InputError(f"cannot write into {folder}: {there} belongs to another user")
+        raise InputError(f"cannot write into {folder}: {there} is not writable")
 
 
 def require_writable(path: Path) -> None:
     """Refuse a file that cannot be written, before any work is done."""
     require_folder(path.parent)
-    if path.is_dir():
-        raise InputError(f"cannot write {path}: it is a folder")
+    require_plain(path)
+
+
+def require_plain(path: Path) -> None:
+    """Refuse to replace a folder, a pipe or a device by a file."""
+    if path.exists() and not path.is_file():
+        raise InputError(f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or pipe'}; name a file")
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:
     """Replace `path` by `content` in one step; on failure what was there before stays."""
     try:
         with replacing(path) as temporary:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+            temporary.write_bytes(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
     except OSError as problem:
-        raise InputError(f"could not write {path}: {problem.strerror or problem}; nothing was changed") from problem
+        kept = "; the one before is kept" if path.exists() else ""
+        raise InputError(f"could not write {path}: {problem.strerror or problem}{kept}") from problem
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:

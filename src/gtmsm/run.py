@@ -1,7 +1,8 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
 import json
-from contextlib import suppress
+import os
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,7 @@ from gtmsm.evaluation.columns import NUMBERS
 from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import ImageWalkExperiment, Places, RoomsExperiment, Setting, in_other_places, set_up
-from gtmsm.files import read_json, read_yaml, require_folder, write_atomically
+from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
@@ -48,17 +49,12 @@ class Run:
     @classmethod
     def create(cls, folder: Path, preset: str, setting: Setting) -> "Run":
         """A new folder that says what will be trained in it."""
+        make_folder(folder)
         run = cls(folder, preset, setting.experiment, setting.places)
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            raise InputError(f"{folder} exists; choose another --run, or continue it with --resume") from None
-        except OSError as problem:
-            raise InputError(f"cannot make the run folder {folder}: {problem.strerror}") from None
         try:
             run.write_config()
         except InputError:
-            folder.rmdir()
+            remove_empty(folder)
             raise
         return run
 
@@ -178,15 +174,20 @@ def begin(
     setting = set_up(experiment, fabric.device)
     model = setting.build_model()
     made = None
-    if is_first_process():
-        made = Run.create(folder or fresh_folder(preset), preset, setting)
-        console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
-        on = f"{setting.places.train} {setting.noun} ({setting.places.name}; {setting.places.test} held out)"
-        console.print(f"training {preset} on {on} into {made.folder}", soft_wrap=True)
-    fabric.launch()
-    run = fabric.broadcast(made)
-    assert run is not None
-    return run, run.train(model, setting, fabric, resume=False, console=console)
+    with ExitStack() as at_the_end:
+        if is_first_process():
+            folder = folder or fresh_folder(preset)
+            make_folder(folder)
+            at_the_end.callback(remove_empty, folder)
+            at_the_end.enter_context(locked(folder))
+            made = Run.create(folder, preset, setting)
+            console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
+            on = f"{setting.places.train} {setting.noun} ({setting.places.name}; {setting.places.test} held out)"
+            console.print(f"training {preset} on {on} into {made.folder}", soft_wrap=True)
+        fabric.launch()
+        run = fabric.broadcast(made)
+        assert run is not None
+        return run, run.train(model, setting, fabric, resume=False, console=console)
 
 
 def _note_on_schedule(experiment: AnyExperiment) -> str:
@@ -208,24 +209,54 @@ def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console
         as_plain(same) | may_change == as_plain(experiment) | may_change,
         "a resumed run keeps its settings: only --updates may be given anew, and --images where it has any",
     )
-    done = updates_behind(run.folder / CHECKPOINT)
-    require(training.updates >= done, f"{run.folder} has {done} updates behind it; give {done} or more --updates")
-    run = replace(run, experiment=experiment)
-    setting = run.set_up(fabric.device)
-    require(
-        setting.places.sha256 == run.places.sha256,
-        f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
-    )
-    model = setting.build_model(budget_of(run.folder / CHECKPOINT))
-    fabric.launch()
-    if fabric.is_global_zero:
-        run.write_config()
-    return run, run.train(model, setting, fabric, resume=True, console=console)
+    with locked(run.folder) if is_first_process() else nullcontext():
+        begun = (run.folder / CHECKPOINT).exists()
+        require(
+            begun or not (run.folder / WEIGHTS).exists(),
+            f"nothing to resume: {run.folder} has weights but no {CHECKPOINT}; a new run can --begin-with them",
+        )
+        done = updates_behind(run.folder / CHECKPOINT) if begun else 0
+        require(training.updates >= done, f"{run.folder} has {done} updates behind it; give {done} or more --updates")
+        run = replace(run, experiment=experiment)
+        setting = run.set_up(fabric.device)
+        require(
+            setting.places.sha256 == run.places.sha256,
+            f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
+        )
+        model = setting.build_model(budget_of(run.folder / CHECKPOINT) if begun else None)
+        fabric.launch()
+        if fabric.is_global_zero:
+            run.write_config()
+            if not begun:
+                console.print(f"{run.folder} has no {CHECKPOINT} yet: training begins at update 0", soft_wrap=True)
+        return run, run.train(model, setting, fabric, resume=begun, console=console)
+
+
+def make_folder(folder: Path) -> None:
+    """A folder to train in, empty but for what a process may have left that was killed."""
+    if (folder / CONFIG).exists():
+        raise InputError(f"{folder} exists; choose another --run, or continue it with --resume")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        used = any(not OURS.fullmatch(name) for name in os.listdir(folder))
+    except OSError as problem:
+        raise InputError(f"cannot make the run folder {folder}: {problem.strerror}") from None
+    require(not used, f"{folder} exists and is no run folder, since it has no {CONFIG}; choose another --run")
+
+
+def remove_empty(folder: Path) -> None:
+    """Remove a folder that nothing was put into."""
+    with suppress(OSError):
+        folder.rmdir()
 
 
 def fresh_folder(preset: str) -> Path:
-    """runs/PRESET-1, or the first number that is free."""
-    return next(path for n in count(1) if not (path := Path("runs") / f"{preset}-{n}").exists())
+    """Make runs/PRESET-1, or the first number that is free."""
+    for n in count(1):
+        with suppress(FileExistsError):
+            (path := Path("runs") / f"{preset}-{n}").mkdir(parents=True)
+            return path
+    raise AssertionError
 
 
 def read_scores(folder: Path) -> dict[str, Any]:

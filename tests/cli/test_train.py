@@ -1,5 +1,6 @@
 """`gtmsm train`: what it refuses, what it leaves behind, and how it is resumed."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from commands import TRAIN, files_below, images
 from PIL import Image
 
 from gtmsm import cli
+from gtmsm.files import locked
 
 # ---- training
 
@@ -129,6 +131,13 @@ def test_a_run_folder_that_exists_is_not_touched(refused, copied: Path, toy_flag
     assert files_below(copied) == before
 
 
+def test_a_folder_of_something_else_is_refused_and_not_called_a_run(refused, tmp_path: Path, toy_flags: list[str]):
+    (tmp_path / "notes.txt").write_text("mine")
+    told = refused(*TRAIN, *toy_flags, "--run", tmp_path)
+    assert told == f"{tmp_path} exists and is no run folder, since it has no config.yaml; choose another --run"
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
 def test_a_run_folder_below_a_file_is_refused(refused, tmp_path: Path, toy_flags: list[str]):
     (tmp_path / "file").write_text("")
     told = refused(*TRAIN, *toy_flags, "--run", tmp_path / "file" / "run")
@@ -154,11 +163,42 @@ def test_resuming_what_is_no_run_is_refused(refused, tmp_path: Path):
     assert not files_below(tmp_path)
 
 
-def test_resuming_without_a_checkpoint_is_refused(refused, copied: Path):
+def test_weights_without_a_checkpoint_are_nothing_to_resume(refused, copied: Path):
     (copied / "checkpoint.safetensors").unlink()
     before = files_below(copied)
-    assert "nothing to resume" in refused(*TRAIN, "--run", copied, "--resume", "--device", "cpu")
+    told = refused(*TRAIN, "--run", copied, "--resume", "--device", "cpu")
+    assert told.startswith(f"nothing to resume: {copied} has weights but no checkpoint.safetensors")
     assert files_below(copied) == before
+
+
+def test_a_run_killed_before_its_first_checkpoint_is_resumed_from_the_beginning(gtmsm, toy_run: Path, tmp_path: Path):
+    for name, text in {
+        "metrics.jsonl": '{"update": 3, "elbo": 1.0}\n{"upd',
+        ".gtmsm-lock": "1",
+        ".gtmsm-01234567": "",
+    }.items():
+        (tmp_path / name).write_text(text)
+    shutil.copy(toy_run / "config.yaml", tmp_path)
+    done = gtmsm(*TRAIN, "--run", tmp_path, "--resume", "--device", "cpu", "--no-evaluate")
+    assert f"{tmp_path} has no checkpoint.safetensors yet: training begins at update 0" in done.out
+    for name in ("weights.safetensors", "checkpoint.safetensors", "metrics.jsonl"):
+        assert (tmp_path / name).read_bytes() == (toy_run / name).read_bytes()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_a_run_killed_before_its_config_was_written_is_begun_again(gtmsm, tmp_path: Path, toy_flags: list[str]):
+    (tmp_path / ".gtmsm-01234567.yaml").write_text("preset: im")
+    assert gtmsm(*TRAIN, *toy_flags, "--run", tmp_path, "--no-evaluate", "--updates", 1).code == 0
+
+
+def test_two_trainings_do_not_share_a_folder(refused, copied: Path, tmp_path: Path, toy_flags: list[str]):
+    (tmp_path / "new").mkdir()
+    for folder, words in ((copied, ["--resume", "--updates", "20", "--device", "cpu"]), (tmp_path / "new", toy_flags)):
+        with locked(folder):
+            before = files_below(folder)
+            told = refused(*TRAIN, "--run", folder, *words)
+            assert told.startswith(f"{folder} is being trained by process {os.getpid()}")
+            assert files_below(folder) == before
 
 
 def test_resuming_from_a_truncated_checkpoint_is_refused(refused, copied: Path):

@@ -1,14 +1,17 @@
 """Help, words that mean nothing, and how a command ends."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from commands import TRAIN
 
+import gtmsm_command
 from gtmsm import cli
 from gtmsm.presets import PRESETS
 
@@ -132,12 +135,89 @@ def test_a_file_that_cannot_be_read_is_one_line(refused, monkeypatch: pytest.Mon
         raise OSError(5, "Input/output error", "disk")
 
     monkeypatch.setattr(cli, "_compare", fail)
-    assert refused("compare") == "[Errno 5] Input/output error: 'disk'"
+    assert refused("compare") == "disk: Input/output error"
 
 
 def test_an_interrupted_verb_ends_with_130(gtmsm, ctrl_c: None, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(cli, "_compare", lambda words: signal.raise_signal(signal.SIGINT))
     assert gtmsm("compare") == (130, "", "gtmsm: interrupted\n")
+
+
+def in_a_process(tmp_path: Path, *words: str | bytes, **modules: str) -> subprocess.CompletedProcess[bytes]:
+    """The command as it is installed, with modules of ours in place of others."""
+    for name, text in modules.items():
+        (tmp_path / name).with_suffix(".py").write_text(text)
+    path = os.pathsep.join([str(tmp_path), str(Path(gtmsm_command.__file__).parents[1])])
+    command = "import signal; [signal.signal(number, signal.SIG_DFL) for number in (1, 2, 15) if number != {}]; "
+    command = command.format(os.environ.get("IGNORED", 0)) + "from gtmsm_command import main; main()"
+    return subprocess.run(
+        [sys.executable, "-c", command, *words],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(("number", "code"), [("SIGHUP", 129), ("SIGINT", 130), ("SIGTERM", 143)])
+def test_a_signal_while_importing_is_one_line(tmp_path: Path, number: str, code: int):
+    torch = f"import signal, time; signal.raise_signal(signal.{number}); time.sleep(60)"
+    done = in_a_process(tmp_path, "evaluate", "run", torch=torch)
+    assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"gtmsm: interrupted\n")
+
+
+def test_whoever_is_interrupted_leaves_nothing_half_written(tmp_path: Path):
+    half = tmp_path / ".gtmsm-01234567.mp4"
+    half.write_text("half")
+    torch = "import signal, sys, types, pathlib; sys.modules['gtmsm.files'] = files = types.ModuleType('files')\n"
+    torch += f"files.TEMPORARY = {{pathlib.Path({str(half)!r})}}; signal.raise_signal(signal.SIGINT)"
+    assert in_a_process(tmp_path, "imagine", "run", torch=torch).returncode == 130
+    assert not half.exists()
+
+
+def test_a_signal_that_the_parent_ignores_stays_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    monkeypatch.setenv("IGNORED", "2")
+    try:
+        done = in_a_process(tmp_path, torch="import signal; signal.raise_signal(2); raise SystemExit(7)")
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert (done.returncode, done.stderr) == (7, b"")
+
+
+def test_names_are_printed_as_they_are_whatever_bytes_they_hold(tmp_path: Path):
+    name = b"caf\xe9[/]\n:smile:"
+    (tmp_path / "gtmsm").mkdir()
+    (tmp_path / "gtmsm" / "__init__.py").write_text("")
+    words = "import sys\ndef main(): print(sys.argv[1]); print(sys.argv[1], file=sys.stderr)"
+    done = in_a_process(tmp_path, name, **{"gtmsm/cli": words})
+    assert (done.stdout, done.stderr) == (name + b"\n", name + b"\n")
+
+
+@pytest.mark.parametrize("name", ["a[/]b", "[bold]red", "a:smile:b", "two  spaces", "two\nlines"])
+def test_names_that_look_like_markup_are_printed_as_they_are(gtmsm, toy_run: Path, tmp_path: Path, name: str):
+    folder = tmp_path / name
+    folder.parent.mkdir(exist_ok=True)
+    folder.symlink_to(toy_run)
+    clip = tmp_path / f"{name}.npz"
+    assert gtmsm("record", folder, clip).out.rstrip().endswith(str(clip))
+    assert gtmsm("compare", tmp_path / f"{name}?").err.startswith(f"gtmsm: {tmp_path / name}? is no folder")
+    assert str(folder) in cli.plain_console().render_str(str(folder)).plain
+
+
+def test_work_goes_on_when_the_reader_of_its_words_has_gone():
+    read, write = os.pipe()
+    os.close(read)
+    words = gtmsm_command._Steady(os.fdopen(write, "w"))
+    for _ in range(3):
+        print("hello", file=words, flush=True)
+    words.close()
+
+
+def test_words_that_find_no_space_are_no_success():
+    words = gtmsm_command._Steady(os.fdopen(os.open("/dev/full", os.O_WRONLY), "w"))
+    with pytest.raises(OSError, match="No space left"):
+        print("hello", file=words, flush=True)
+    words.close()  # and that is said once
 
 
 def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch):

@@ -2,9 +2,11 @@
 
 import json
 import re
+import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,6 +31,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
+from gtmsm.training.log import MetricsLog
 from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig, Source
 from gtmsm.training.train import Outcome, TrainingConfig, train
@@ -37,6 +40,7 @@ from gtmsm.worlds.image_walk import ImageWalkConfig
 from gtmsm.worlds.images import ImageSet
 from gtmsm.worlds.walkers import PoissonWalkerConfig
 
+pytestmark = pytest.mark.usefixtures("ctrl_c")
 CPU = torch.device("cpu")
 CLIPS = 3
 """Clips per round of the toy's search: how a source can tell that it is asked by the search."""
@@ -150,12 +154,13 @@ def test_a_look_is_due_even_where_no_line_of_metrics_is(tmp_path: Path):
 # ---- interrupted and resumed
 
 
-def interrupt_at(call: int) -> Callable[[int, int, Clip], Clip]:
-    """Ctrl-C while the clips of that call are made."""
+def interrupt_at(call: int, *numbers: int) -> Callable[[int, int, Clip], Clip]:
+    """Ctrl-C, or other signals, while the clips of that call are made."""
 
     def disturb(calls: int, n: int, clip: Clip) -> Clip:
         if calls == call:
-            signal.raise_signal(signal.SIGINT)
+            for number in numbers or (signal.SIGINT,):
+                signal.raise_signal(number)
         return clip
 
     return disturb
@@ -242,10 +247,26 @@ def test_a_second_interruption_is_not_swallowed(tmp_path: Path, ctrl_c: None):
         trained(tmp_path, disturb=impatient)
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_stop_training_too_even_if_they_come_twice(tmp_path: Path, number: int):
+    stopped = trained(tmp_path, disturb=interrupt_at(2, number, number))
+    assert (stopped.finished, stopped.updates, stopped.signal) == (False, 2, number)
+    assert int(read_tensors(tmp_path / "checkpoint.safetensors")[1]["count"]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_that_the_parent_ignores_does_not_stop_training(tmp_path: Path, number: int):
+    before = signal.signal(number, signal.SIG_IGN)
+    try:
+        assert trained(tmp_path, updates=2, disturb=interrupt_at(1, number)).finished
+    finally:
+        signal.signal(number, before)
+
+
 def test_signals_are_handled_as_before_when_training_is_over(tmp_path: Path):
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
     trained(tmp_path, updates=1)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_there_is_nothing_to_resume_in_an_empty_folder(tmp_path: Path):
@@ -337,6 +358,7 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
     process.send_signal(signal.SIGINT)
     told, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (130, "")
+    assert not [path for path in run.iterdir() if path.name.startswith(".")]
     assert f"gtmsm train image-walk-small --run {run} --resume" in told.replace("\n", " ")
     assert WorldModel.load(run).action_size == 5
     done = int(read_tensors(run / "checkpoint.safetensors")[1]["count"])
@@ -350,6 +372,41 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
             cli.main(["train", "image-walk-small", *flags])
         assert ended.value.code == 0
     assert left_in(run) == left_in(tmp_path / "at once")
+
+
+def test_killed_runs_are_resumed_exactly():
+    """A few of the trials of which docs/reliability.md tells."""
+    script = Path(__file__).parents[2] / "benchmarks" / "kill_trials.py"
+    done = subprocess.run([sys.executable, script, "--kills", "5"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# ---- curves
+
+
+@pytest.mark.parametrize("bytes_left", [20, 40], ids=["metrics", "curves"])
+def test_a_full_disk_is_one_line_and_no_thread_complains(tmp_path: Path, bytes_left: int):
+    threads, limits = threading.active_count(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = MetricsLog(tmp_path)
+    assert threading.active_count() == threads
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, limits[1]))
+    try:
+        with pytest.raises(InputError, match=re.escape(f"could not write metrics into {tmp_path}: File too large")):
+            log.write(1, {"elbo": 0.5})
+    finally:
+        log.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for start, updates in ((0, (1, 2, 3)), (1, (2, 3))):
+        log = MetricsLog(tmp_path, start)
+        for update in updates:
+            log.write(update, {"elbo": update + 0.5 * start, "stage": "here"})
+        log.close()
+    curves = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]
 
 
 @pytest.mark.slow

@@ -1,10 +1,13 @@
 """What training tells: lines of JSON, TensorBoard, and a live display."""
 
 import json
+import os
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TextIO
+from typing import IO, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -18,40 +21,62 @@ METRICS = "metrics.jsonl"
 class MetricsLog:
     """metrics.jsonl, one line per report, and TensorBoard where it is installed.
 
-    `resume_at` is the update to go on from, and `prospected` whether that was after the search for the motion.
+    `start` is the update to go on from, and `prospected` whether that was after the search for the motion.
     """
 
-    def __init__(self, folder: Path, resume_at: int | None = None, prospected: bool = False) -> None:
+    def __init__(self, folder: Path, start: int = 0, prospected: bool = False) -> None:
         self._path = folder / METRICS
-        if resume_at is not None and self._path.exists():
-            _forget_after(self._path, resume_at, prospected)
-        self._file: TextIO = self._path.open("a" if resume_at is not None else "w")
-        self._board: Any = None
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return  # the extra `tensorboard` is not installed; the lines of JSON hold the same
-        self._board = SummaryWriter(
-            str(folder / "tensorboard"), purge_step=None if resume_at is None else resume_at + 1
-        )
+        if self._path.exists():
+            _forget_after(self._path, start, prospected)
+        self._board: _Board | None = None
+        with suppress(ImportError):  # the extra `tensorboard` is not installed; the lines of JSON hold the same
+            self._board = _Board(folder / "tensorboard", start)
+        self._file: IO[Any] = self._path.open("a")
 
     def write(self, update: int, values: dict[str, Any]) -> None:
         """One report; what was written survives a crash."""
         try:
             self._file.write(json.dumps({"update": update, **values}) + "\n")
             self._file.flush()
+            if self._board is not None:
+                self._board.write(update, values)
         except OSError as problem:
-            raise InputError(f"could not write {self._path}: {problem.strerror}") from problem
-        if self._board is not None:
-            for name, value in values.items():
-                if isinstance(value, int | float):
-                    self._board.add_scalar(name, value, update)
+            raise InputError(f"could not write metrics into {self._path.parent}: {problem.strerror}") from problem
 
     def close(self) -> None:
-        """Flush and let go."""
-        self._file.close()
-        if self._board is not None:
-            self._board.close()
+        """Let go; all that could be written was."""
+        for file in [self._file] if self._board is None else [self._file, self._board.file]:
+            with suppress(OSError):
+                file.close()
+
+
+class _Board:
+    """Curves for TensorBoard, written at once: its own writer has a thread, which a full disk ends with a traceback."""
+
+    def __init__(self, folder: Path, start: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.compat.proto.summary_pb2 import Summary
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        self._event, self._summary = Event, Summary
+        folder.mkdir(exist_ok=True)
+        now = time.time()
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{int(now % 1 * 1e9)}"
+        self.file = (folder / name).open("ab")
+        self._records = RecordWriter(self.file)
+        # TensorBoard forgets what an earlier go reported beyond `start`.
+        self._put(file_version="brain.Event:2")
+        self._put(step=start + 1, session_log=SessionLog(status=SessionLog.START))
+
+    def write(self, update: int, values: dict[str, Any]) -> None:
+        """All numbers of a report."""
+        kind = self._summary.Value
+        numbers = [kind(tag=name, simple_value=x) for name, x in values.items() if isinstance(x, int | float)]
+        self._put(step=update, summary=self._summary(value=numbers))
+
+    def _put(self, **what: Any) -> None:
+        self._records.write(self._event(wall_time=time.time(), **what).SerializeToString())
+        self._records.flush()
 
 
 class NoLog(MetricsLog):

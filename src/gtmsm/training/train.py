@@ -59,6 +59,8 @@ class Outcome:
     seconds: float
     finished: bool
     """False: somebody interrupted it, and it can be resumed."""
+    signal: int = 0
+    """The number of the signal that ended it; 0: none."""
 
 
 def train(
@@ -75,8 +77,8 @@ def train(
 ) -> Outcome:
     """Train `model` on `source`, leaving weights, checkpoint and metrics in `folder`.
 
-    `watch` looks at the model from time to time and returns numbers to log. Ctrl-C (or SIGTERM) ends the current
-    update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
+    `watch` looks at the model from time to time and returns numbers to log. Ctrl-C, SIGTERM or SIGHUP ends the
+    current update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
     """
     generator = torch.Generator(fabric.device).manual_seed(seed + 1_000_003 * fabric.global_rank)
     updater = Updater(fabric, model, source, settings.optimiser, settings.objective, generator)
@@ -85,14 +87,15 @@ def train(
         loop.prospected = read_checkpoint(folder / CHECKPOINT, model, updater)
     began, start = time.monotonic(), int(updater.count)
     require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
-    log = MetricsLog(folder, start if resume else None, loop.prospected) if fabric.is_global_zero else NoLog()
+    log = MetricsLog(folder, start, loop.prospected) if fabric.is_global_zero else NoLog()
     quiet = Console(quiet=True)
     try:
         with tuned(), Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
-            finished = loop.run(source, start, log, display)
+            by = loop.run(source, start, log, display)
     finally:
         log.close()
-    return Outcome(int(updater.count), time.monotonic() - began, finished)
+    done = int(updater.count)
+    return Outcome(done, time.monotonic() - began, done >= settings.updates, by)
 
 
 @dataclass
@@ -106,10 +109,10 @@ class _Loop:
     watch: Callable[[WorldModel], dict[str, float]]
     prospected: bool = False
 
-    def run(self, source: Source, start: int, log: MetricsLog, display: Display) -> bool:
-        """Every stage from update `start` on; False if interrupted."""
+    def run(self, source: Source, start: int, log: MetricsLog, display: Display) -> int:
+        """Every stage from update `start` on; returns the signal that ended it, or else 0."""
         settings = self.settings
-        update = start
+        update, stop = start, 0
         with _interruptible() as interrupted:
             for stage in plan_stages(settings.curriculum, self.model.settings.recall, settings.updates):
                 if stage.end <= update:
@@ -130,16 +133,16 @@ class _Loop:
                 if stop:
                     break
             self._save(update)
-        return update >= settings.updates
+            return stop or self._anyone(interrupted)
 
-    def _anyone(self, interrupted: threading.Event) -> bool:
-        """Whether any of the processes was interrupted: they must all stop after the same update."""
+    def _anyone(self, interrupted: "_Interruption") -> int:
+        """The signal that any of the processes was sent, or 0: they must all stop after the same update."""
         fabric = self.updater.fabric
         if fabric.world_size == 1:
-            return interrupted.is_set()
-        asked = torch.tensor(int(interrupted.is_set()), device=fabric.device)
-        torch.distributed.all_reduce(asked)
-        return bool(asked)
+            return interrupted.signal
+        asked = torch.tensor(interrupted.signal, device=fabric.device)
+        torch.distributed.all_reduce(asked, torch.distributed.ReduceOp.MAX)
+        return int(asked)
 
     def _report(self, update: int, stage: Stage, log: MetricsLog, display: Display) -> None:
         """Whatever is due after this update."""
@@ -177,19 +180,31 @@ class _Loop:
             self.model.save(self.folder / WEIGHTS)
 
 
+@dataclass
+class _Interruption:
+    """Whether training was asked to stop."""
+
+    signal: int = 0
+    """The first signal that came; 0: none."""
+
+
 @contextmanager
-def _interruptible() -> Iterator[threading.Event]:
-    """Ctrl-C and SIGTERM set the event, so that an update is never cut in half; a second one is not caught."""
-    asked = threading.Event()
+def _interruptible() -> Iterator[_Interruption]:
+    """Notes Ctrl-C, SIGTERM and SIGHUP, so that an update is never cut in half; a second Ctrl-C is not caught.
+
+    What the parent process ignores stays ignored: SIGHUP under nohup, Ctrl-C in a script's background job.
+    """
+    asked = _Interruption()
     if threading.current_thread() is not threading.main_thread():
         yield asked  # signals can only be handled in the main thread
         return
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
 
     def ask(number: int, frame: FrameType | None) -> None:
-        asked.set()
-        for caught, handler in before.items():
-            signal.signal(caught, handler)
+        asked.signal = asked.signal or number
+        if number == signal.SIGINT:  # others may come twice by themselves, as when a terminal is closed
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, ask)

@@ -16,6 +16,7 @@ from PIL import Image
 
 from gtmsm.evaluation.columns import Column, shown
 from gtmsm.evaluation.video import write_video
+from gtmsm.files import TEMPORARY
 
 
 @dataclass(frozen=True)
@@ -78,8 +79,10 @@ def points(heading: str, items: Sequence[str]) -> str:
 def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
     """A film that plays by itself, inside the page."""
     with tempfile.TemporaryDirectory() as folder:
+        TEMPORARY.add(Path(folder))
         write_video(Path(folder) / "film.mp4", frames, fps)
         moving = _base64((Path(folder) / "film.mp4").read_bytes())
+    TEMPORARY.discard(Path(folder))
     poster = io.BytesIO()
     Image.fromarray(frames[0]).save(poster, "PNG")
     return (

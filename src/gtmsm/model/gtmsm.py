@@ -182,6 +182,7 @@ class WorldModel(nn.Module):
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         require_clips(self, frames, plan, "localise")
         require_counts(len(frames), memory, None)
+        memory = memory.snapshot()
         asked = landmarks.settings.matches
         require_entries(memory, asked)
         code = self.vae.encode(frames)
@@ -221,6 +222,7 @@ class WorldModel(nn.Module):
         """What landmarks may recognise in `memory`; nothing where there is none."""
         if memory is None or not len(memory):
             return Known(start[:, None, : self.motion.pose_size][:, :0], variance[:, None][:, :0], code[:, :0])
+        memory = memory.snapshot()  # its columns are read one after the other
         if memory.variance is None:
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
         return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)
@@ -244,6 +246,7 @@ class WorldModel(nn.Module):
         """
         require_actions(self, actions)
         here = start_of_plans(memory, here, len(actions))
+        memory = memory.snapshot()  # what is written before frames are asked for changes nothing
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:

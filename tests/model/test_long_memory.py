@@ -3,6 +3,8 @@
 import copy
 import math
 import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -98,7 +100,7 @@ def test_rows_that_the_host_cannot_write_to_grow_in_one_piece_and_are_searched_a
     live(memory, *life, data)
     assert torch.equal(memory.place.mean[0], life[0])
     assert torch.equal(memory.place_at(torch.arange(len(memory))[None])[0], life[0])
-    assert len(memory._rows._blocks) == 1
+    assert len(memory._index.rows._blocks) == 1
 
 
 def live(memory, places, steps, data):
@@ -168,7 +170,7 @@ def test_an_agent_that_stands_still_for_hours_is_one_point_of_a_tree():
     assert index.tolist() == list(range(500, 506))
     assert far2.tolist() == [0.0] * 6
     assert memory.find([0.6, 0.6], 3)[0].tolist() == by_sorting(places, torch.tensor([[0.6, 0.6]]), 3)[0].tolist()
-    (only,) = memory._index._parts
+    (only,) = memory._index._state.parts
     assert only.crowds == 2
     assert only._tree.n == 1002
     far_in = 20_400  # beyond the crowd there is still everything else
@@ -182,7 +184,7 @@ def test_places_of_rest_in_a_walk_leave_all_others_where_they_were(monkeypatch):
         places[rest * 100 + 30 : rest * 100 + 110] = points(1, 3, 50 + rest)
     memory = LongMemory.of(memory_of(places), buffer=10)
     assert_nearest(memory, places, torch.cat([places[::20], points(20, 3, 1)]), 9)
-    (only,) = memory._index._parts
+    (only,) = memory._index._state.parts
     assert only.crowds == 4
 
 
@@ -335,7 +337,7 @@ def test_one_kernel_searches_the_grids_of_a_copy_when_there_is_nothing_else(trit
     query = Belief(places[None, :3].to(triton_device))
     memory.nearest(query, 3)
     other = copied(memory)
-    for grid in memory._index._parts:
+    for grid in memory._index._state.parts:
         grid.keys.fill_(math.inf)  # as good as freed
     del memory
     with forced("cuda"):
@@ -362,7 +364,7 @@ def test_copies_of_an_empty_memory_are_empty(copied):
 
 def test_of_what_was_written_first_nothing_but_its_rows_is_kept():
     memory = LongMemory.of(memory_of(points(1000, 2)))
-    assert all(memory._rows.like(name).untyped_storage().nbytes() == 0 for name in memory._rows.names)
+    assert all(memory._index.rows.like(name).untyped_storage().nbytes() == 0 for name in memory._index.rows.names)
 
 
 def test_rows_that_wait_for_a_gpu_are_counted_among_the_bytes_held(monkeypatch):
@@ -461,6 +463,47 @@ def test_places_are_recognised_by_either_memory_alike():
             assert torch.equal(value, long_seen[name]), name
 
 
+def test_threads_that_share_a_model_and_a_memory_imagine_what_one_thread_imagines(in_threads):
+    torch.manual_seed(0)
+    parts = {"motion": MotionConfig(noise=0.1), "landmark": LandmarkConfig(form="bayes", width=16)}
+    model = WorldModel(WorldModelConfig(**parts), (3, 8, 8), 2).eval().requires_grad_(False)
+    frames, actions = torch.rand(1, 50, 3, 8, 8, generator=seeded()), points(50, 2)[None]
+    begun, here = model.memorise(frames[:, :20], actions[:, :20])
+    memory = LongMemory.of(begun, buffer=8, ratio=2)
+
+    def memorise():
+        there = here
+        for some in torch.arange(20, 50).split(3):
+            there = model.memorise(frames[:, some], actions[:, some], memory, there)[1]
+
+    def imagine(plan):
+        made = []
+        while len(memory) < 50:
+            now = memory.snapshot()
+            seen = model.localise(now, frames[:, 5:6])
+            made.append((len(now), model.imagine(now, here, plan).frames, seen.pose))
+        model.imagine(memory, here, plan)
+        return made
+
+    plans = [points(5, 2, seed)[None] for seed in range(7)]
+    _, *answers = in_threads(memorise, *(lambda plan=plan: imagine(plan) for plan in plans))
+    whole = Memory(memory.place, memory.code, variance=memory.variance)
+    for plan, made in zip(plans, answers, strict=True):
+        for held, imagined, pose in made:
+            first = Memory(whole.place[:, :held], whole.code[:, :held], variance=whole.variance[:, :held])
+            assert torch.equal(imagined, model.imagine(LongMemory.of(first), here, plan).frames)
+            assert torch.equal(pose, model.localise(first, frames[:, 5:6]).pose)
+
+
+def test_a_dream_is_of_the_memory_at_the_moment_it_was_imagined():
+    model = world_model()
+    memory, here = model.memorise(torch.rand(1, 20, 3, 8, 8, generator=seeded()), points(20, 2)[None])
+    long_memory, plan = LongMemory.of(memory), points(4, 2, 1)[None]
+    dream = model.imagine(long_memory, here, plan)
+    long_memory.write(Memory(Belief(dream.poses), Gaussian(9 + memory.code.mean[:, :4], memory.code.log_var[:, :4])))
+    assert torch.equal(dream.frames, model.imagine(memory, here, plan).frames)
+
+
 def test_an_empty_memory_is_there_and_holds_nothing():
     memory = LongMemory()
     assert memory
@@ -516,6 +559,7 @@ def test_the_kl_distance_is_refused():
     (lambda: memory_of(points(4, 2, dtype=torch.float64)), "place is torch.float64"),
     (lambda: memory_of(points(4, 2, dtype=torch.bfloat16)), "place is torch.bfloat16, but a long memory holds float16"),
     (lambda: memory_of(torch.tensor([[0.0, 1.0], [math.nan, 2.0]])), r"place 1 is \[nan, 2.0\]; give finite numbers"),
+    (lambda: memory_of(points(4, 2), variance=torch.full((1, 4, 1), math.inf)), r"variance 0 is \[inf\]; give finite"),
     (lambda: memory_of(torch.zeros(4, 2, device="meta")), "place is on meta but this memory is on cpu"),
 ])  # fmt: skip
 def test_entries_that_do_not_fit_are_refused_and_leave_the_memory_as_it_was(later, message):
@@ -543,12 +587,22 @@ def test_codes_that_numpy_cannot_write_are_refused_in_words_from_the_first(monke
     (([0.0] * 2, [0.0] * 3, [0.0] * 4), "log_var has 4 numbers; in the entries of this memory it has 3"),
     (([0.0, math.nan], [0.0] * 3, [0.0] * 3), r"the place is \[0.0, nan\]; give finite numbers"),
     (([0.0, math.inf], [0.0] * 3, [0.0] * 3), r"the place is \[0.0, inf\]; give finite numbers"),
+    (([1e39, 0.0], [0.0] * 3, [0.0] * 3), r"the place is \[1e\+39, 0.0\]; give finite numbers up to 3.4e\+38"),
+    (([1e39, -1e39], [0.0] * 3, [0.0] * 3), "give finite numbers"),
+    (([0.0] * 2, [0.0, math.nan, 0.0], [0.0] * 3), r"the mean is \[0.0, nan, 0.0\]; give finite numbers"),
+    (([0.0] * 2, [0.0] * 3, np.array([1e39, 0.0, 0.0])), r"the log_var is \[1e\+39, 0.0, 0.0\]; give finite"),
+    (([0.0] * 2, [0.0] * 3, [-math.inf, 0.0, 0.0]), r"the log_var is \[-inf, 0.0, 0.0\]; give finite numbers"),
 ])  # fmt: skip
 def test_single_entries_that_do_not_fit_are_refused(entry, message):
     memory = LongMemory.of(memory_of(points(7, 2)))
     with pytest.raises(InputError, match=message):
         memory.insert(*entry)
     assert len(memory) == 7
+    assert_nearest(memory, points(7, 2), points(2, 2, 1), 3)
+    if "finite" in message:
+        with pytest.raises(InputError, match=message):
+            (empty := LongMemory()).insert(*entry)
+        assert len(empty) == 0
 
 
 def test_single_entries_cannot_lack_what_the_others_have():
@@ -560,6 +614,141 @@ def test_single_entries_cannot_lack_what_the_others_have():
 def test_places_that_are_nowhere_cannot_be_looked_for():
     with pytest.raises(InputError, match=r"the place asked for is \[nan, 0.0\]"):
         LongMemory.of(memory_of(points(3, 2))).find([math.nan, 0.0], 1)
+
+
+def test_places_too_far_for_their_distance_to_be_a_number_are_refused():
+    memory = LongMemory.of(memory_of(points(9, 2, dtype=torch.float64)))
+    for ask in (
+        lambda: memory.find([1e200, 0.0], 3),
+        lambda: memory.nearest(Belief(torch.full((1, 1, 2), 1e200, dtype=torch.float64)), 3),
+        lambda: memory.insert([0.0, -1e200], [0.0] * 3, [0.0] * 3),
+    ):
+        with pytest.raises(InputError, match=r"1e\+200.*; give finite numbers up to 1e\+150"):
+            ask()
+
+
+def test_numbers_may_be_finite_though_their_sum_is_not():
+    memory = LongMemory.of(memory_of(points(4, 2)))
+    memory.insert([0.0, 3e38], [3e38] * 3, [-3e38] * 3)
+    assert memory.find([0.0, 3e38], 1)[0].tolist() == [4]
+
+
+@pytest.mark.parametrize("length", [70, 700])
+@pytest.mark.parametrize(("wrong", "message"), [
+    (torch.tensor([[0, 1000]]), "asked for entry 1000 of a memory that holds {0}; give 0 to {1}"),
+    (torch.tensor([[-1, 0]]), "asked for entry -1 of a memory that holds {0}"),
+    (torch.arange(1001)[None], "asked for entry 1000 of a memory that holds {0}"),
+    (torch.tensor([[0.5]]), "asked for entries by a torch.float32; give a tensor of int64"),
+    (100, "asked for entries by a int; give a tensor of int64"),
+])  # fmt: skip
+def test_entries_that_are_not_there_are_refused(length, wrong, message):
+    memory = LongMemory()
+    for place in points(length, 2).numpy():
+        memory.insert(place, [0.0] * 3, [0.0] * 3)
+    for read in (memory.place_at, memory.code_at, memory.retrieve):
+        with pytest.raises(InputError, match=message.format(length, length - 1)):
+            read(wrong)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_write_that_was_interrupted_leaves_the_memory_as_it_was(monkeypatch, far):
+    monkeypatch.setattr(rows, "is_far", lambda device: far)
+    memory = LongMemory.of(memory_of(points(70, 2)), index="grid")
+    with pytest.raises(KeyError):
+        memory._index.rows.append({"place": torch.zeros(200, 2)})
+    assert len(memory) == 70
+    memory.insert([9.0, 9.0], [1.0] * 3, [2.0] * 3)
+    memory.write(memory_of(points(300, 2)))
+    places = torch.cat([points(70, 2), torch.full((1, 2), 9.0), points(300, 2)])
+    assert torch.equal(memory.place.mean[0], places)
+    assert_nearest(memory, places, points(3, 2, 1), 4)
+
+
+@pytest.fixture
+def in_threads():
+    """Runs jobs at the same time, each in a thread, and changes between them as often as possible."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+
+    def run(*jobs):
+        with ThreadPoolExecutor(len(jobs)) as threads:
+            return [made.result() for made in [threads.submit(job) for job in jobs]]
+
+    yield run
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize(("kind", "far"), [("tree", False), ("grid", False), ("grid", True)])
+def test_threads_that_read_while_others_write_get_what_one_thread_gets_at_that_moment(
+    monkeypatch, in_threads, kind, far
+):
+    monkeypatch.setattr(rows, "is_far", lambda device: far)
+    memory = LongMemory.of(memory_of(points(5, 2)), index=kind, buffer=32, ratio=2)
+    written = []
+
+    def write(seed):
+        for i, place in enumerate(points(160, 2, seed)):
+            if i % 20 < 15:
+                memory.insert(place.numpy(), place.tolist() + [seed], [0.0] * 3)
+            else:
+                code = torch.cat([place, torch.tensor([float(seed)])]).expand(1, 4, 3)
+                memory.write(Memory(Belief(place.expand(1, 4, 2)), Gaussian(code, 0 * code)))
+        written.append(seed)
+
+    def read(seed):
+        found = []
+        for query in points(10_000, 2, seed).numpy():
+            before = len(memory)
+            index, _ = memory.find(query, 4)
+            found.append((query, index, before, len(memory)))
+            if len(written) == 2:
+                return found
+
+    def copies():
+        made = []
+        while len(written) < 2:
+            made += [memory.snapshot(), copy.deepcopy(memory), pickle.loads(pickle.dumps(memory))]
+        return made
+
+    _, _, *answers, made = in_threads(
+        *(lambda seed=seed: write(seed) for seed in (1, 2)),
+        *(lambda seed=seed: read(seed) for seed in range(3, 8)),
+        copies,
+    )
+    places, codes = memory.place.mean[0], memory.code.mean[0]
+    assert len(memory) == 5 + 2 * (120 + 4 * 40)
+    for seed in (1, 2):
+        mine = codes[5:][codes[5:, 2] == seed][:, :2]
+        assert torch.equal(mine, places[5:][codes[5:, 2] == seed])
+        repeats = torch.tensor([1 if i % 20 < 15 else 4 for i in range(160)])
+        assert torch.equal(mine, points(160, 2, seed).repeat_interleave(repeats, 0))
+    for query, found, before, after in (one for some in answers for one in some):
+        # What is right at some moment is right as soon as the last entry of it is there.
+        moment = max(before, found.max() + 1)
+        assert moment <= after
+        assert found.tolist() == by_sorting(places[:moment], torch.from_numpy(query)[None], 4)[0].tolist()
+    for other in made:
+        assert torch.equal(other.place.mean[0], places[: len(other)])
+        assert torch.equal(other.code.mean[0], codes[: len(other)])
+        other.insert([0.0] * 2, [0.0] * 3, [0.0] * 3)
+        assert_nearest(other, torch.cat([places[: len(other) - 1], torch.zeros(1, 2)]), points(1, 2, 9), 4)
+    assert_nearest(memory, places, points(100, 2, 10), 4)
+
+
+def test_columns_are_dropped_between_what_others_read(in_threads):
+    memory = LongMemory.of(memory_of(points(500, 2), digest=torch.rand(1, 500, 2, 2)))
+    index = torch.randint(500, (1, 20, 4), generator=seeded())
+
+    def read():
+        while memory.retrieve(index)[2] is not None:
+            now = memory.snapshot()
+            assert (now.digest is None) == (len(now) == 501)
+
+    def drop():
+        memory.write(memory_of(points(1, 2)))
+
+    in_threads(*[read] * 7, drop)
+    assert memory.digest is None
 
 
 @pytest.mark.parametrize("wrong", [{"buffer": 0}, {"ratio": 1}, {"index": "hash"}])

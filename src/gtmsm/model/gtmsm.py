@@ -196,6 +196,7 @@ class WorldModel(nn.Module):
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         require_kind(memory, Memory)
         require_clips(self, frames, plan, "localise", memory)
+        memory = memory.snapshot()
         asked = landmarks.settings.matches
         require_entries(memory, asked)
         code = self.vae.encode(frames)
@@ -237,6 +238,7 @@ class WorldModel(nn.Module):
         """What landmarks may recognise in `memory`; nothing where there is none."""
         if memory is None or not len(memory):
             return Known(start[:, None, : self.motion.pose_size][:, :0], variance[:, None][:, :0], code[:, :0])
+        memory = memory.snapshot()  # its columns are read one after the other
         if memory.variance is None:
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
         return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)
@@ -262,6 +264,7 @@ class WorldModel(nn.Module):
         require_generator(generator, actions.device)
         here = start_of_plans(self, memory, here, len(actions))
         require_finite(self, "imagine", given(actions, here))
+        memory = memory.snapshot()  # what is written before frames are asked for changes nothing
         if generator is None:
             poses = self.motion.unroll(here.mean, actions)
         else:

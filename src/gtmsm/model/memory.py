@@ -64,6 +64,10 @@ class Memory:
         digest, variance = (None if x is None else x[which] for x in (self.digest, self.variance))
         return Memory(self.place[which], self.code[which], digest, variance)
 
+    def snapshot(self) -> "Memory":
+        """This memory as it is now, whatever is written later: for a value, itself."""
+        return self
+
     def write(self, later: "Memory") -> "Memory":
         """A memory of the entries of both, those of `later` last; parts that either lacks are left out."""
         if not isinstance(later, Memory):

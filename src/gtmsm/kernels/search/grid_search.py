@@ -59,13 +59,14 @@ class Grid:
 
 
 def table_of(grids: Sequence[Grid], device: torch.device) -> Int64[Tensor, "grids words"]:
-    """Addresses and sizes of grids, for a kernel; it is copied to the device, which waits for it."""
+    """Addresses and sizes of grids, for a kernel; it is copied to the device without waiting for it."""
     rows = [
         [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
         + [len(grid), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (LEVELS - len(grid.nodes))]
         for grid in grids
     ]
-    return torch.tensor(rows, dtype=torch.int64, device=device).view(len(rows), 7 + LEVELS)
+    table = torch.tensor(rows, dtype=torch.int64, pin_memory=device.type == "cuda").view(len(rows), 7 + LEVELS)
+    return table.to(device, non_blocking=True)
 
 
 @torch.no_grad()

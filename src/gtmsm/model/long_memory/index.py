@@ -1,7 +1,9 @@
 """Exact nearest neighbours of a memory that grows: k-d trees on a CPU, grids on a GPU."""
 
 from abc import ABC, abstractmethod
-from typing import Any, Generic, TypeVar
+from collections.abc import Collection
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float, Int64
@@ -20,104 +22,138 @@ SLACK = 1 + 1e-9
 TINY = 1e-150
 """Added to bounds, for a bound of 0; its square is above 0."""
 
-P = TypeVar("P", Grid, Tree)
-"""A part: an index of consecutive entries that never changes."""
+AnyIndex = TypeVar("AnyIndex", bound="Index")
 
 
-class Index(ABC, Generic[P]):
+class State(NamedTuple):
+    """All that a search reads: one that has begun keeps it while the index grows."""
+
+    parts: tuple[Any, ...]
+    """Trees or grids of consecutive entries, which never change."""
+    covered: int
+    """Number of entries in parts."""
+    beside: Any
+    """A buffer of the newest entries, or a table of the parts."""
+
+
+class Index(ABC):
     """The logarithmic method (Bentley & Saxe, 1980) with few, large steps.
 
     The newest entries, less than `buffer`, are searched one by one. A full buffer becomes a part, together with all
     parts that are less than `ratio` times as large as the new one. So sizes fall by `ratio` from part to part: 10^7
     entries are at most three parts, and an entry moves about ratio / 2 times for each of them. The most expensive step
-    builds one part of everything, for k-d trees in seconds at 10^7. A search does this work, writing does not.
+    builds one part of everything, for k-d trees in seconds at 10^7. A search does this work, writing does not. Searches
+    that begin meanwhile in other threads wait for it; entries can be written.
     """
 
-    def __init__(self, rows: Rows, buffer: int, ratio: int) -> None:
-        self._rows, self._buffer, self._ratio = rows, buffer, ratio
-        self._parts: list[P] = []
-        self._covered = 0
-        """Number of entries in parts."""
+    def __init__(self, rows: Rows, buffer: int, ratio: int, parts: tuple[Any, ...] = ()) -> None:
+        self.rows, self._buffer, self._ratio = rows, buffer, ratio
+        self._building = Lock()
+        self._state = self._state_of(parts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy has grids at other addresses, and a lock of its own."""
+        return type(self), (self.rows, self._buffer, self._ratio, self._state.parts)
+
+    def snapshot(self: AnyIndex, end: int, without: Collection[str] = ()) -> AnyIndex:
+        """An index of `Rows.snapshot`, which shares the parts."""
+        state, end = self._caught_up(end)
+        return type(self)(self.rows.snapshot(end, without), self._buffer, self._ratio, state.parts)
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return sum(part.nbytes for part in self._parts)
+        return self._state.beside.nbytes + sum(part.nbytes for part in self._state.parts)
 
     @property
     def sizes(self) -> list[int]:
         """Number of entries in each part, and in the buffer."""
-        self._catch_up()
-        return [*map(len, self._parts), len(self._rows) - self._covered]
+        state, end = self._caught_up(len(self.rows))
+        return [*map(len, state.parts), end - state.covered]
 
-    def _catch_up(self) -> None:
-        """Take in the entries written since the last search."""
-        end = len(self._rows)
-        if end - self._covered < self._buffer:
-            return
-        while self._parts and len(self._parts[-1]) < self._ratio * (end - self._covered):
-            self._covered = self._parts.pop().first  # freed before the new part is built
-        self._parts.append(self._build(self._covered, end))
-        self._covered = end
+    def _caught_up(self, end: int) -> tuple[State, int]:
+        """A state for the first `end` entries, or for more of them if another thread has come that far; how many."""
+        while end - (state := self._state).covered >= self._buffer:
+            del state  # or else parts could not be freed
+            with self._building:
+                if end - self._state.covered >= self._buffer:
+                    self._take_in(end)
+        return state, max(end, state.covered)
+
+    def _take_in(self, end: int) -> None:
+        """Make a part of the buffer."""
+        parts, covered = list(self._state.parts), self._state.covered
+        while parts and len(parts[-1]) < self._ratio * (end - covered):
+            covered = parts.pop().first
+        self._state = self._state_of(tuple(parts))  # the others are freed before the new part is built
+        self._state = self._state_of((*parts, self._build(covered, end)))
+
+    def _state_of(self, parts: tuple[Any, ...]) -> State:
+        """With these parts, and an empty buffer."""
+        covered = parts[-1].first + len(parts[-1]) if parts else 0
+        return State(parts, covered, self._beside(parts, covered))
 
     @abstractmethod
-    def _build(self, first: int, end: int) -> P:
+    def _beside(self, parts: tuple[Any, ...], covered: int) -> Any:
+        """What a search needs beside these parts."""
+
+    @abstractmethod
+    def _build(self, first: int, end: int) -> Any:
         """A part of the entries from `first` to `end`."""
 
 
-class TreeIndex(Index[Tree]):
+class Buffer:
+    """The newest entries, from `first` on, axis by axis in float64."""
+
+    def __init__(self, first: int, axes: int, size: int) -> None:
+        self._first, self._held, self._keys = first, 0, np.empty((axes, size))
+        self.nbytes = self._keys.nbytes
+
+    def up_to(self, end: int, rows: Rows) -> np.ndarray:
+        """Those before `end`. Any thread that searches adds what is missing: all write the same."""
+        held, wanted = self._held, end - self._first
+        if held < wanted:
+            self._keys[:, held:wanted] = rows.span("place", self._first + held, end).numpy().T
+            self._held = wanted
+        return self._keys[:, :wanted]
+
+
+class TreeIndex(Index):
     """Older entries in k-d trees, the newest in a buffer."""
 
-    def __init__(self, rows: Rows, buffer: int, ratio: int) -> None:
-        super().__init__(rows, buffer, ratio)
-        self._seen = 0  # entries in trees and in the buffer
-        self._recent = np.empty((rows.like("place").shape[-1], buffer))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return self._recent.nbytes + super().nbytes
-
-    def search(self, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k entries nearest to each row of `query`, as by a stable sort, and their squared distances in float64."""
-        self._catch_up()
-        candidates = (k + SPARE) * (k if any(tree.crowds for tree in self._parts) else 8)
-        portion = max(1, AT_ONCE // max(self._seen - self._covered, candidates))
+    def search(self, query: np.ndarray, k: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """The k of `end` entries nearest to each row of `query`, as by a stable sort; squared distances in float64."""
+        state, end = self._caught_up(end)
+        recent = state.beside.up_to(end, self.rows)
+        candidates = (k + SPARE) * (k if any(tree.crowds for tree in state.parts) else 8)
+        portion = max(1, AT_ONCE // max(recent.shape[1], candidates))
         if len(query) <= portion:
-            return self._search(query, k)
-        found = [self._search(query[i : i + portion], k) for i in range(0, len(query), portion)]
+            return self._search(query, k, state, recent)
+        found = [self._search(query[i : i + portion], k, state, recent) for i in range(0, len(query), portion)]
         return np.concatenate([index for index, _ in found]), np.concatenate([far2 for _, far2 in found])
 
     def _build(self, first: int, end: int) -> Tree:
-        return Tree(first, self._rows.doubles("place", first, end))
+        return Tree(first, self.rows.doubles("place", first, end))
 
-    def _catch_up(self) -> None:
-        end = len(self._rows)
-        if self._seen == end:
-            return
-        super()._catch_up()
-        first = max(self._seen, self._covered)
-        if first < end:
-            inside = slice(first - self._covered, end - self._covered)
-            self._recent[:, inside] = self._rows.span("place", first, end).numpy().T
-        self._seen = end
+    def _beside(self, parts: tuple[Tree, ...], covered: int) -> Buffer:
+        return Buffer(covered, self.rows.sizes[0], self._buffer)
 
-    def _search(self, query: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    def _search(self, query: np.ndarray, k: int, state: State, recent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`search` for a few queries."""
         wide = k + SPARE
         while True:
             bound = np.full(len(query), np.inf)  # no entry farther away than this is among the k nearest
             indices, squares, limits = [], [], []
-            for tree in self._parts:
+            for tree in state.parts:
                 index, far2, far = tree.nearest(query, wide, k, bound.max(initial=0) * SLACK + TINY)
                 indices.append(index)
                 squares.append(far2)
                 limits.append(far[:, -1])
                 if k <= far.shape[1]:
                     bound = np.minimum(bound, far[:, k - 1])
-            if self._seen > self._covered:
-                index, far2, limit = self._nearest_recent(query, wide, bound)
-                indices.append(index)
+            if recent.shape[1]:
+                index, far2, limit = self._nearest_recent(query, wide, bound, recent)
+                indices.append(index + state.covered)
                 squares.append(far2)
                 limits.append(limit)
             index, far2 = np.concatenate(indices, 1), np.concatenate(squares, 1)
@@ -130,10 +166,9 @@ class TreeIndex(Index[Tree]):
             wide *= 2  # some part may have left out entries as far as the last one
 
     def _nearest_recent(
-        self, query: np.ndarray, wide: int, bound: np.ndarray
+        self, query: np.ndarray, wide: int, bound: np.ndarray, recent: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The nearest of the buffer, and the distance up to which none of it is missing."""
-        recent = self._recent[:, : self._seen - self._covered]
+        """The nearest of the buffer, counted from its first, and the distance up to which none of it is missing."""
         far2 = recent[0] - query[:, :1]
         far2 *= far2
         for axis in range(1, len(recent)):
@@ -146,27 +181,21 @@ class TreeIndex(Index[Tree]):
             some = np.argpartition(far2, wide - 1, axis=1)[:, :wide]
             index, far2 = near[some], np.take_along_axis(far2, some, 1)
             limit = np.sqrt(far2.max(1))
-        return np.broadcast_to(index + self._covered, far2.shape), far2, limit
+        return np.broadcast_to(index, far2.shape), far2, limit
 
 
-class GridIndex(Index[Grid]):
+class GridIndex(Index):
     """Older entries in grids, the newest in a buffer; a search never waits for the device."""
 
-    def __init__(self, rows: Rows, buffer: int, ratio: int) -> None:
-        super().__init__(rows, buffer, ratio)
-        self._table = table_of([], rows.device)
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy has grids at other addresses."""
-        self.__dict__.update(state)
-        self._table = table_of(self._parts, self._rows.device)
-
-    def search(self, query: Float[Tensor, "m P"], k: int) -> tuple[Int64[Tensor, "m K"], Float[Tensor, "m K"]]:
-        """The k entries nearest to each query, as by a stable sort, and their squared distances in float64."""
-        self._catch_up()
-        return grid_search(query, self._rows.span("place", 0, len(self._rows)), self._table, self._covered, k)
+    def search(
+        self, query: Float[Tensor, "m P"], k: int, end: int
+    ) -> tuple[Int64[Tensor, "m K"], Float[Tensor, "m K"]]:
+        """The k of `end` entries nearest to each query, as by a stable sort; squared distances in float64."""
+        state, end = self._caught_up(end)
+        return grid_search(query, self.rows.span("place", 0, end), state.beside, state.covered, k)
 
     def _build(self, first: int, end: int) -> Grid:
-        grid = make_grid(self._rows.span("place", first, end), first)
-        self._table = table_of([*self._parts, grid], self._rows.device)
-        return grid
+        return make_grid(self.rows.span("place", first, end), first)
+
+    def _beside(self, parts: tuple[Grid, ...], covered: int) -> Tensor:
+        return table_of(parts, self.rows.device)

@@ -5,8 +5,8 @@ wait for the device. Single rows are queued on the host until the next read.
 """
 
 import mmap
-from bisect import bisect_right
-from collections.abc import Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Sequence
 from math import prod
 from typing import Any
 
@@ -16,6 +16,9 @@ from torch import Tensor
 
 FEW = 64
 """Number of rows up to which taking them one by one is faster."""
+
+LARGEST = 1e150
+"""The largest number of a place that is still finite when squared, in float64."""
 
 WAITING = 256
 """Capacity of the queue of single rows."""
@@ -39,26 +42,45 @@ def is_far(device: torch.device) -> bool:
 
 
 class Rows:
-    """Columns of rows by name (`place`, `mean`, ...), to which rows can be added."""
+    """Columns of rows by name (`place`, `mean`, ...), to which rows can be added.
+
+    One thread at a time may add or send rows. Meanwhile others may read the rows below any length that they have seen:
+    rows are counted after they were written, and are never written again.
+    """
 
     def __init__(self, like: dict[str, Tensor]) -> None:
         with torch.inference_mode(False):  # new tensors: a slice of `like` would keep all of it alive
             self._like = {name: column.new_empty(0, *column.shape[1:]) for name, column in like.items()}
+        self.width = len(like)
+        """Number of columns."""
         self.device = next(iter(like.values())).device
+        self.sizes = like["place"].shape[-1], like["mean"].shape[-1]
+        """Numbers in a place and in a code."""
+        self.limit = min(LARGEST, *(torch.finfo(like[name].dtype).max for name in ("place", "mean", "log_var")))
+        """The largest number that places and codes may hold."""
         self._length = self._capacity = self._first = 0
         self._starts: list[int] = []
         self._blocks: list[dict[str, Tensor]] = []
         self._open: dict[str, np.ndarray] = {}  # the last block as arrays, for single rows
         self._far = is_far(self.device)
-        self._waiting, self._queue = 0, dict[str, Tensor]()  # single rows that are not on the GPU yet
+        self.waiting, self._queue = 0, dict[str, Tensor]()
+        """Number of single rows that are not on the GPU yet: `send` them before reading."""
 
     def __len__(self) -> int:
-        return self._length + self._waiting
+        return self._length
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Without the queue and the open arrays: copies of them would not share memory with the blocks."""
-        self._send()
-        return self.__dict__ | {"_open": {}, "_queue": {}}
+    def snapshot(self, end: int, without: Collection[str] = ()) -> "Rows":
+        """The first `end` rows, which it shares, without some columns; rows added to it later begin a new block."""
+        other = object.__new__(Rows)
+        other.__dict__ = dict(self.__dict__)
+        other._blocks = self._blocks[: bisect_left(self._starts, end)]
+        other._starts = self._starts[: len(other._blocks)]
+        if without or self._far:
+            other._like = {name: like for name, like in self._like.items() if name not in without}
+            other._blocks = [{name: block[name] for name in other._like} for block in other._blocks]
+        other.width, other._length, other._capacity = len(other._like), end, end
+        other.waiting, other._open, other._queue = 0, {}, {}
+        return other
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -67,17 +89,11 @@ class Rows:
                 {name: column.clone() if column.is_inference() else column for name, column in block.items()}
                 for block in self._blocks
             ]
-        self._open_last()
 
     @property
     def names(self) -> list[str]:
         """The columns."""
         return list(self._like)
-
-    @property
-    def width(self) -> int:
-        """Number of columns."""
-        return len(self._like)
 
     @property
     def nbytes(self) -> int:
@@ -88,87 +104,84 @@ class Rows:
         """An empty tensor like this column."""
         return self._like[name]
 
-    def drop(self, name: str) -> None:
-        """Drop a column."""
-        for held in (self._like, *self._blocks):
-            del held[name]
-
     def append(self, rows: dict[str, Tensor]) -> None:
-        """Add rows at the end."""
-        self._send()
-        count, done = len(rows["place"]), 0
-        while done < count:
-            if self._length == self._capacity:
-                self._add_block(count - done)
-            at = self._length - self._first
-            some = min(count - done, self._capacity - self._length)
-            for name, column in self._blocks[-1].items():
-                column[at : at + some].copy_(rows[name][done : done + some], non_blocking=True)
-            done += some
-            self._length += some
+        """Add rows at the end; readers see all of them or none."""
+        self.send()
+        try:
+            self._store(rows)
+            self._length += len(rows["place"])
+        except BaseException:  # interrupted: begin a new block next time
+            self._capacity = self._length
+            raise
 
     def append_one(self, place: object, mean: object, log_var: object) -> None:
         """Add one row of these three columns, from anything that NumPy can write."""
         if self._far:
-            self._enqueue(place, mean, log_var)
-            return
-        if self._length == self._capacity:
+            self._open_queue()
+        elif self._length == self._capacity:
             self._add_block(1)
         at, block = self._length - self._first, self._open
         block["place"][at] = place
         block["mean"][at] = mean
         block["log_var"][at] = log_var
+        if self._far:
+            self.waiting += 1  # first: a reader that sees the row must see that it waits
         self._length += 1
 
-    def _enqueue(self, *row: object) -> None:
-        """Queue a row, to be sent together with others."""
-        if self._waiting == WAITING:
-            self._send()
-        if not self._waiting:
+    def _open_queue(self) -> None:
+        """Capacity for a row in the queue, whose rows are sent together."""
+        if self.waiting == WAITING:
+            self.send()
+        if not self.waiting:
             # A new queue each time, in pinned memory: the GPU may still be reading the last one.
             self._queue = {
                 name: torch.empty(WAITING, *like.shape[1:], dtype=like.dtype, pin_memory=self.device.type == "cuda")
                 for name, like in self._like.items()
             }
             self._open = {name: column.numpy() for name, column in self._queue.items()}
-        for name, value in zip(("place", "mean", "log_var"), row, strict=True):
-            self._open[name][self._waiting] = value
-        self._waiting += 1
+            self._first = self._length
 
-    def _send(self) -> None:
+    def send(self) -> None:
         """Send the queued rows, without waiting for the device."""
-        if self._waiting:
-            rows = {name: column[: self._waiting] for name, column in self._queue.items()}
-            self._waiting = 0
-            self.append(rows)
+        if self.waiting:
+            self._store({name: column[: self.waiting] for name, column in self._queue.items()})
+            self.waiting = 0
+
+    def _store(self, rows: dict[str, Tensor]) -> None:
+        """Write rows behind those that are in blocks."""
+        first = self._length - self.waiting
+        end = first + len(rows["place"])
+        if end > self._capacity:
+            self._add_block(end - self._capacity)
+        for name in self._like:
+            done = 0
+            for part in self._parts(name, first, end):
+                part.copy_(rows[name][done : done + len(part)], non_blocking=True)
+                done += len(part)
 
     def _add_block(self, wanted: int) -> None:
         """Capacity for the rows wanted, and some more: a 16th of the rows so far."""
         size = max(wanted, self._length // 16, 64)
         if self._far:
-            self._enlarge(self._length + size)
+            self._enlarge(self._capacity + size)
             return
         with torch.inference_mode(False):  # the first write may be in inference mode, later ones not
             block = {name: allocate((size, *like.shape[1:]), like.dtype) for name, like in self._like.items()}
-        self._blocks.append(block)
-        self._starts.append(self._length)
-        self._first, self._capacity = self._length, self._length + size
-        self._open_last()
-
-    def _open_last(self) -> None:
-        """Open the last block for single rows, if the host can write to it."""
-        if self._blocks and not self._far:
-            self._open = {name: self._blocks[-1][name].numpy() for name in ("place", "mean", "log_var")}
+        self._open = {name: block[name].numpy() for name in ("place", "mean", "log_var")}
+        used = bisect_left(self._starts, self._capacity)  # all blocks, unless a write was interrupted
+        self._blocks[used:], self._starts[used:] = [block], [self._capacity]
+        self._first, self._capacity = self._capacity, self._capacity + size
 
     def _enlarge(self, capacity: int) -> None:
         """Enlarge the only block, column by column: only one column exists twice at a time."""
         if not self._blocks:
             self._blocks, self._starts = [dict(self._like)], [0]
-        (block,) = self._blocks
+        (block,), stored = self._blocks, self._length - self.waiting
         with torch.inference_mode(False):
             for name, column in list(block.items()):
-                block[name] = torch.empty(capacity, *column.shape[1:], dtype=column.dtype, device=column.device)
-                block[name][: self._length] = column[: self._length]
+                larger = torch.empty(capacity, *column.shape[1:], dtype=column.dtype, device=column.device)
+                larger[:stored] = column[:stored]
+                block[name] = larger
         self._capacity = capacity
 
     def span(self, name: str, first: int, end: int) -> Tensor:
@@ -186,13 +199,15 @@ class Rows:
 
     def _parts(self, name: str, first: int, end: int) -> list[Tensor]:
         """Rows `first` to `end`, block by block."""
-        self._send()
         if end <= first:
             return []
-        begin, stop = bisect_right(self._starts, first) - 1, bisect_right(self._starts, end - 1)
+        begin, stop = bisect_right(self._starts, first) - 1, bisect_left(self._starts, end)
+        starts, blocks = self._starts[begin:stop], self._blocks[begin:stop]
         # `data` has a version counter of its own: a graph that saved these rows would take the next row for a change.
-        blocks = ((self._blocks[i][name].data, self._starts[i]) for i in range(begin, stop))
-        return [column[max(first - start, 0) : end - start] for column, start in blocks]
+        return [
+            block[name].data[max(first - start, 0) : until - start]
+            for block, start, until in zip(blocks, starts, [*starts[1:], end], strict=True)
+        ]
 
     def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
         """A few rows, one after the other."""
@@ -202,11 +217,11 @@ class Rows:
 
     def at(self, names: Sequence[str], index: Tensor) -> list[Tensor]:
         """Rows `index`, in any shape, of some columns."""
-        self._send()
-        wanted = index.flatten()
-        if len(self._blocks) <= 1:
-            block = self._blocks[0] if self._blocks else self._like
-            return [block[name].index_select(0, wanted).unflatten(0, index.shape) for name in names]
+        wanted, blocks = index.flatten(), self._blocks
+        if len(blocks) <= 1:
+            # A GPU does not say whether rows are there before it reads them: it must not find capacity behind them.
+            columns = [blocks[0][name][: self._length] if self._far else blocks[0][name] for name in names]
+            return [column.index_select(0, wanted).unflatten(0, index.shape) for column in columns]
         if len(wanted) <= FEW:  # all that follows is on a CPU: a GPU has one block
             return [self._one_by_one(name, wanted.tolist()).unflatten(0, index.shape) for name in names]
         starts = torch.tensor(self._starts)

@@ -756,3 +756,15 @@ def test_settings_that_make_no_index_are_refused(wrong):
     (name,) = wrong
     with pytest.raises(InputError, match=f"{name} is"):
         LongMemory(**wrong)
+
+
+def test_imagining_copies_no_long_memory(monkeypatch):
+    """A verb looks at what it is given; of ten million entries it must not look at all."""
+    model = WorldModel(WorldModelConfig(), (3, 8, 8), 5)
+    generator = torch.Generator().manual_seed(0)
+    frames, actions = torch.rand(1, 12, 3, 8, 8, generator=generator), torch.rand(1, 12, 5, generator=generator)
+    with torch.no_grad():
+        memory, here = model.memorise(frames, actions)
+        long, wanted = LongMemory.of(memory), model.imagine(memory, here, actions).frames
+        monkeypatch.setattr(LongMemory, "_columns", None)
+        torch.testing.assert_close(model.imagine(long, here, actions).frames, wanted)

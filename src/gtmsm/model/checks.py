@@ -88,6 +88,7 @@ def require_kind(thing: object, wanted: type) -> None:
 def require_memory(model: "WorldModel", memory: Memory) -> None:
     """A memory that this model could have written, of finite numbers."""
     require_kind(memory, Memory)
+    memory = memory.to_check
     require_kind(memory.place, Belief)
     require_kind(memory.code, Gaussian)
     place, code, size, kl = memory.place, memory.code, model.place_size, model.settings.recall.distance == "kl"

@@ -52,6 +52,11 @@ class Memory:
         """Number of memories."""
         return len(self.code.mean)
 
+    @property
+    def to_check(self) -> "Memory":
+        """What of it is looked at before it is used: all. A `LongMemory` has looked at its entries when they came."""
+        return self
+
     @cached_property
     def is_finite(self) -> bool:
         """Whether it holds no NaN and no infinity; looked at once, since a memory is a value."""

@@ -117,6 +117,17 @@ class LongMemory(Memory):
         """Variances of the poses of all entries."""
         return self._columns("variance")[0]
 
+    @property
+    def to_check(self) -> Memory:
+        """Its first entry: all are of the same sizes, and finite."""
+        index, _ = self._now()
+        if index is None:
+            return Memory(self.place, self.code)
+        names, number = index.rows.names, torch.zeros(1, 1, dtype=torch.int64, device=index.rows.device)
+        first = dict(zip(names, index.rows.at(names, number), strict=True))
+        place, code = Belief(first["place"], first.get("covariance")), Gaussian(first["mean"], first["log_var"])
+        return Memory(place, code, first.get("digest"), first.get("variance"))
+
     def snapshot(self) -> "LongMemory":
         """This memory as it is now. It shares entries and index, so that it takes about the same time at any length.
 

@@ -15,7 +15,7 @@ import tyro
 from rich.console import Console
 
 from gtmsm.config import Device
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.errors import InputError, did_you_mean, shortened
 from gtmsm.flags import parse, value_of
 
 if TYPE_CHECKING:
@@ -54,7 +54,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _complain(str(problem) if in_more else re.sub(r"\s*\n\s*", " ", str(problem).strip()), 2)
     except OSError as problem:
         named = problem.filename is not None and problem.strerror
-        code = _complain(f"{os.fsdecode(problem.filename)}: {problem.strerror}" if named else str(problem), 2)
+        name = shortened(os.fsdecode(problem.filename), 300) if named else ""
+        code = _complain(f"{name}: {problem.strerror}" if named else str(problem), 2)
     sys.exit(code)
 
 

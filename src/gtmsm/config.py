@@ -1,7 +1,7 @@
 """Configs: frozen dataclasses that can be read from a file and refuse what they do not know."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from numbers import Integral
 from pathlib import Path
@@ -34,7 +34,7 @@ def config(cls: type[T]) -> type[T]:
         for name, kind in get_type_hints(cls).items():
             value, known = getattr(self, name), get_args(kind)
             if get_origin(kind) is Literal:
-                require(value in known, f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
+                require_choice(name, value, known)
             elif isinstance(kind, type):
                 fits = isinstance(value, (float, int) if kind is float else kind)
                 fits = fits and (kind is bool or not isinstance(value, bool))
@@ -54,6 +54,12 @@ def require(condition: bool, message: str) -> None:
     """Refuse a config (or an argument) that makes no sense, in the words of `message`."""
     if not condition:
         raise InputError(message)
+
+
+def require_choice(name: str, value: Any, known: Collection[str]) -> None:
+    """Refuse what is none of the words known."""
+    fits = isinstance(value, str) and value in known
+    require(fits, f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
 
 
 def require_count(name: str, value: object) -> None:

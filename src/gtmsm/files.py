@@ -206,8 +206,14 @@ def _read_bytes(path: Path, most: int) -> bytes:
 def parse_json(text: str | bytes, source: str, fix: str = "is it whole?") -> dict[str, Any]:
     """What a text says by name; `source` is where it was found."""
     with _refusing(f"{source} is not valid JSON", fix):
-        found = json.loads(text, parse_constant=lambda _: None)  # NaN, which older files may hold
+        # NaN, which older files may hold, is nothing; and so is 1e400.
+        found = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
     return _by_name(found, source)
+
+
+def _finite(word: str) -> float | None:
+    """A number of JSON, unless it is too large for one of ours."""
+    return number if math.isfinite(number := float(word)) else None
 
 
 def read_json(path: Path, fix: str) -> dict[str, Any]:

@@ -13,6 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from gtmsm.errors import InputError
+
 Frames: TypeAlias = Float[Tensor, "batch time channel height width"]
 Actions: TypeAlias = Float[Tensor, "batch time A"]
 States: TypeAlias = Float[Tensor, "batch time S"]
@@ -29,6 +31,16 @@ Variance: TypeAlias = Float[Tensor, "*batch G"]
 """Of the position and, where there is one, of the heading."""
 
 LOG_TWO_PI = math.log(2 * math.pi)
+
+
+def require_generator(generator: torch.Generator | None, device: torch.device | None = None) -> None:
+    """Refuse what is neither None nor a generator, and one that cannot draw on this device."""
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise InputError(f"generator is a {type(generator).__name__}; give torch.Generator().manual_seed(0), or None")
+    if generator is not None and device is not None and generator.device.type != device.type:
+        raise InputError(
+            f'generator is on {generator.device} but the model on {device}; give torch.Generator("{device}")'
+        )
 
 
 def have_values(*tensors: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Odd arguments: whatever is good becomes something that a person might give instead."""
 
 from dataclasses import is_dataclass, replace
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,6 +17,9 @@ WORDS = (
     "[/]", "a\nb", "\udcff", "é", "None", "cuda", "cuda:99", "images.npz", "run/config.yaml/x", "run", "folder", "-",
     "--", "--help", "--run", "--seed=1.5", "--nosuch", "x" * 300, "{}", "(1,)", "True", "...",
 )  # fmt: skip
+
+# A word may become the name of a file that is written: never one outside of the folder of its case.
+assert not any(Path(word).is_absolute() or ".." in Path(word).parts for word in WORDS)
 
 
 def odd(rng: Random, good: Any) -> Any:

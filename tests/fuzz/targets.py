@@ -231,12 +231,13 @@ def _in_world(make_world: Callable[[], Any], name: str, verb: str, **good: Any) 
 def _in_env(name: str, **settings: Any) -> CallTarget:
     def call(seed: Any, action: Any, **settings: Any) -> Any:
         try:
-            env = gymnasium.make(name, disable_env_checker=True, **settings)
+            # An odd render_mode is Gymnasium's to refuse.
+            env = gymnasium.make(name, disable_env_checker=True, render_mode="rgb_array", **settings)
             return env.reset(seed=seed), env.step(action), env.render()
         except gymnasium.error.Error as problem:  # Gymnasium's own refusal
             raise InputError(str(problem)) from None
 
-    return CallTarget(name, 40, lambda: (call, {"seed": 1, "action": 2, "render_mode": "rgb_array"} | settings))
+    return CallTarget(name, 40, lambda: (call, {"seed": 1, "action": 2} | settings))
 
 
 def _image_walk() -> ImageWalk:

@@ -536,7 +536,7 @@ def test_more_neighbours_than_there_are_entries_or_none_are_refused(k):
 
 
 @pytest.mark.parametrize(("query", "message"), [
-    (torch.zeros(2, 1, 2), "queries of 2 agents, but a long memory is that of 1"),
+    (torch.zeros(2, 1, 2), "queries of 2 agents, but a memory of 1"),
     (torch.zeros(1, 1, 3), "queries have 3 coordinates; the places of this memory have 2"),
     (torch.tensor([[[0.0, 0.0], [1.0, math.nan]]]), r"query 1 is \[1.0, nan\]"),
     (torch.zeros(1, 1, 2, device="meta"), "queries are on meta but this memory is on cpu"),
@@ -553,11 +553,14 @@ def test_the_kl_distance_is_refused():
 
 @pytest.mark.parametrize(("later", "message"), [
     (lambda: "a walk", "got a str to write; give a Memory"),
-    (lambda: Memory(Belief(torch.zeros(2, 4, 2)), Gaussian(*torch.zeros(2, 2, 4, 3))), "got 2 memories"),
-    (lambda: memory_of(points(4, 3)), r"place is torch.float32 of size \(3,\)"),
-    (lambda: memory_of(points(4, 2), code_size=5), r"mean is torch.float32 of size \(5,\)"),
+    (
+        lambda: Memory(Belief(torch.zeros(2, 4, 2)), Gaussian(*torch.zeros(2, 2, 4, 3))),
+        r"place is of shape \(2, 4, 2\) in what is written",
+    ),
+    (lambda: memory_of(points(4, 3)), r"place is of shape \(1, 4, 3\) in what is written"),
+    (lambda: memory_of(points(4, 2), code_size=5), r"mean is of shape \(1, 4, 5\) in what is written"),
     (lambda: memory_of(points(4, 2, dtype=torch.float64)), "place is torch.float64"),
-    (lambda: memory_of(points(4, 2, dtype=torch.bfloat16)), "place is torch.bfloat16, but a long memory holds float16"),
+    (lambda: memory_of(points(4, 2, dtype=torch.bfloat16)), "place is torch.bfloat16, but a long memory holds float32"),
     (lambda: memory_of(torch.tensor([[0.0, 1.0], [math.nan, 2.0]])), r"place 1 is \[nan, 2.0\]; give finite numbers"),
     (lambda: memory_of(points(4, 2), variance=torch.full((1, 4, 1), math.inf)), r"variance 0 is \[inf\]; give finite"),
     (lambda: memory_of(torch.zeros(4, 2, device="meta")), "place is on meta but this memory is on cpu"),
@@ -575,7 +578,7 @@ def test_codes_that_numpy_cannot_write_are_refused_in_words_from_the_first(monke
     monkeypatch.setattr(rows, "is_far", lambda device: far)
     code = torch.zeros(1, 4, 3)
     memory = LongMemory()
-    with pytest.raises(InputError, match=r"log_var is torch.bfloat16, but .* float64; give log_var.float\(\)"):
+    with pytest.raises(InputError, match=r"log_var is torch.bfloat16, but .* float64 here"):
         memory.write(Memory(Belief(points(4, 2)[None]), Gaussian(code, code.bfloat16())))
     memory.write(memory_of(points(4, 2).half())).insert([0.5] * 2, [0.25] * 3, [0.0] * 3)
     assert memory.find([0.5, 0.5], 1)[0].tolist() == [4]

@@ -24,8 +24,9 @@ from torch import Tensor
 from gtmsm.config import require
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
-from gtmsm.errors import InputError, shortened
+from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import read_arrays, write_atomically
+from gtmsm.tensors import are_finite
 
 SUFFIX = ".npz"
 KINDS = {2: "image-walk", 3: "rooms"}
@@ -63,10 +64,18 @@ class Recording:
     @classmethod
     def of(cls, clip: Clip, chart: Chart | None = None) -> "Recording":
         """A single walk, to be stored."""
+        parts = (clip.x, clip.a, clip.true_pose) if isinstance(clip, Clip) else ()
+        fits = parts and all(isinstance(part, Tensor) and part.is_floating_point() for part in parts)
+        fits = fits and [part.dim() for part in parts] == [5, 3, 3] and clip.x.shape[2] == 3
+        fits = fits and clip.x.shape[:2] == clip.a.shape[:2] == clip.true_pose.shape[:2] and clip.steps > 0
+        require(fits, f"got {shown(clip)}; give a Clip as record returns, of RGB frames and one action for each")
         require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
-        pose = clip.true_pose[0].cpu().numpy()
-        frames = (255 * clip.x[0]).round().byte().permute(0, 2, 3, 1).cpu().numpy()
-        return cls(frames, _numbers(clip.a[0].cpu().numpy()), pose, chart, KINDS.get(pose.shape[-1], ""))
+        numbers = not clip.x.is_meta and bool((clip.x.detach().clamp(0, 1) == clip.x).all())
+        numbers = numbers and are_finite(clip.a, clip.true_pose)
+        require(numbers, "frames are not in [0, 1], or actions or poses not finite; give those of a walk")
+        x, a, pose = (part.detach()[0].cpu() for part in parts)
+        frames = (255 * x).round().byte().permute(0, 2, 3, 1).numpy()
+        return cls(frames, _numbers(a.float().numpy()), pose.float().numpy(), chart, KINDS.get(pose.shape[-1], ""))
 
     @property
     def steps(self) -> int:

@@ -24,6 +24,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -191,7 +192,8 @@ class Operator(Generic[P, R]):
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
         fast = self.fast(device)
-        return self._readable_outputs(*args) if fast is None else list(fast.forward(*args))
+        with np.errstate(all="ignore"):  # numbers that overflow are for the caller to see, as they are in PyTorch
+            return self._readable_outputs(*args) if fast is None else list(fast.forward(*args))
 
     def _fast_gradients(
         self,
@@ -205,7 +207,8 @@ class Operator(Generic[P, R]):
         fast = self.fast(device)
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
-        found = fast.backward(gradients, args, made, needed)
+        with np.errstate(all="ignore"):
+            found = fast.backward(gradients, args, made, needed)
         return [_laid_out_as(x, g, args) for x, g in _pairs(args, found, needed)]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:

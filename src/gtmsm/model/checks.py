@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gtmsm.config import is_whole, require
 from gtmsm.errors import InputError, shown
+from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief, Gaussian, are_finite, have_values
 
@@ -88,6 +89,8 @@ def require_kind(thing: object, wanted: type) -> None:
 def require_memory(model: "WorldModel", memory: Memory) -> None:
     """A memory that this model could have written, of finite numbers."""
     require_kind(memory, Memory)
+    if isinstance(memory, LongMemory) and not len(memory):  # it has no sizes yet
+        return
     memory = memory.to_check
     require_kind(memory.place, Belief)
     require_kind(memory.code, Gaussian)
@@ -161,16 +164,6 @@ def start_of_plans(model: "WorldModel", memory: Memory, here: Belief, plans: int
         return here
     covariance = None if here.covariance is None else here.covariance.expand(plans, -1, -1)
     return Belief(here.mean.expand(plans, -1), covariance)
-
-
-def require_generator(generator: torch.Generator | None, device: torch.device) -> None:
-    """A generator that can draw on this device, or none."""
-    if generator is not None and not isinstance(generator, torch.Generator):
-        raise InputError(f"generator is a {type(generator).__name__}; give torch.Generator().manual_seed(0), or None")
-    if generator is not None and generator.device.type != device.type:
-        raise InputError(
-            f'generator is on {generator.device} but the model on {device}; give torch.Generator("{device}")'
-        )
 
 
 def require_split(steps: int, tau: int, neighbours: int) -> None:

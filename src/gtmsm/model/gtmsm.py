@@ -22,7 +22,6 @@ from gtmsm.model.checks import (
     require_entries,
     require_finite,
     require_frames,
-    require_generator,
     require_kind,
     require_split,
     require_weights,
@@ -40,7 +39,7 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
-from gtmsm.tensors import Actions, Belief, Frames, Gaussian, gather
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, gather, require_generator
 
 
 @config

@@ -1,20 +1,24 @@
 """The differentiable neural dictionary: where -> what, as sufficient statistics (section 3.3)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from gtmsm.config import is_whole
+from gtmsm.config import is_whole, require, require_choice
 from gtmsm.errors import InputError, shown
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather
+from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather, have_values
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
+
+FEW = 64
+"""Number of entries up to which looking at them one by one is faster."""
 
 Bank: TypeAlias = tuple[Gaussian, EntryIndex, Float[Tensor, "rows tokens width"] | None]
 """A flat bank of codes, the rows of it that were asked for, and the prior's digest of each row."""
@@ -57,12 +61,19 @@ class Memory:
         """What of it is looked at before it is used: all. A `LongMemory` has looked at its entries when they came."""
         return self
 
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """What is held of each entry, by name; what there is not is left out."""
+        columns = {
+            "place": self.place.mean, "mean": self.code.mean, "log_var": self.code.log_var,
+            "covariance": self.place.covariance, "digest": self.digest, "variance": self.variance,
+        }  # fmt: skip
+        return {name: column for name, column in columns.items() if column is not None}
+
     @cached_property
     def is_finite(self) -> bool:
         """Whether it holds no NaN and no infinity; looked at once, since a memory is a value."""
-        return are_finite(
-            self.place.mean, self.place.covariance, self.code.mean, self.code.log_var, self.digest, self.variance
-        )
+        return are_finite(*self.columns.values())
 
     def __getitem__(self, which: slice) -> "Memory":
         """Some of the memories: `memory[:1]` is the first of them."""
@@ -75,41 +86,83 @@ class Memory:
 
     def write(self, later: "Memory") -> "Memory":
         """A memory of the entries of both, those of `later` last; parts that either lacks are left out."""
-        if not isinstance(later, Memory):
-            raise InputError(f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
-        mine, theirs = ((m.batch, m.place.mean.shape[-1], m.code.mean.shape[-1]) for m in (self, later))
-        if mine != theirs:
-            raise InputError(
-                f"walks, place and code have sizes {mine} here and {theirs} in what is written; give equal"
-            )
-
-        def both(one: Tensor | None, other: Tensor | None) -> Tensor | None:
-            return None if one is None or other is None else torch.cat([one, other], 1)
-
-        mean = torch.cat([self.place.mean, later.place.mean], 1)
-        return Memory(
-            Belief(mean, both(self.place.covariance, later.place.covariance)),
-            self.code.then(later.code),
-            both(self.digest, later.digest),
-            both(self.variance, later.variance),
-        )
+        mine = self.columns
+        theirs = require_entries(later, mine)
+        require(later.is_finite, "what is written holds NaN or infinity; give finite numbers")
+        both = {name: torch.cat([mine[name], theirs[name]], 1) for name in mine.keys() & theirs.keys()}
+        place, code = Belief(both["place"], both.get("covariance")), Gaussian(both["mean"], both["log_var"])
+        return Memory(place, code, both.get("digest"), both.get("variance"))
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
         """The k entries nearest to each query."""
+        require_query(query, self.place.mean)
+        require_choice("distance", distance, get_args(Distance))
+        # To look at a GPU's numbers would wait for it.
+        require(query.mean.is_cuda or are_finite(query.mean), "a query holds NaN or infinity; give finite numbers")
         return nearest(self.place, query, k, distance)
 
     def place_at(self, index: Int[Tensor, "batch *which"]) -> Float[Tensor, "batch *which P"]:
         """Places of the entries `index`."""
+        self._require(index)
         return gather(self.place.mean, index)
 
     def code_at(self, index: Int[Tensor, "batch *which"]) -> Gaussian:
         """Codes of the entries `index`."""
+        self._require(index)
         return self.code.at(index)
+
+    def _require(self, index: object) -> None:
+        require_index(index, self.batch, len(self), self.code.mean.device)
 
     def retrieve(self, index: EntryIndex) -> Bank:
         """A flat bank of codes, the rows of it that are the entries `index`, and the prior's digest of each row."""
+        self._require(index)
         row = index + len(self) * torch.arange(len(index), device=index.device).view(-1, 1, 1)
         return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
+
+
+def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The columns of a memory that is to be written behind columns `like`; refuses what does not fit."""
+    whole = isinstance(later, Memory) and isinstance(later.place, Belief) and isinstance(later.code, Gaussian)
+    require(whole, f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
+    columns = later.columns
+    for name, column in columns.items():
+        is_one = isinstance(column, Tensor) and column.is_floating_point() and column.layout == torch.strided
+        require(is_one, f"{name} of what is written is {shown(column)}; give a tensor of floats")
+    for name, column in columns.items():
+        own = like.get(name, columns["mean"] if name == "log_var" else column)
+        sizes = (*own.shape[:1], *columns["place"].shape[1:2], *own.shape[2:])
+        fits = column.shape == sizes and column.dim() > 2
+        require(fits, f"{name} is of shape {tuple(column.shape)} in what is written, and {sizes} here; give equal")
+        there = own.device
+        require(column.device == there, f"{name} is on {column.device} but this memory is on {there}; move one of them")
+    return columns
+
+
+def require_query(query: Any, place: Float[Tensor, "batch n P"]) -> None:
+    """Refuse what no entries can be near to."""
+    fits = isinstance(query, Belief) and isinstance(query.mean, Tensor) and query.mean.is_floating_point()
+    require(fits, f"the query is {shown(query)}; give a Belief whose mean is a tensor of floats")
+    mean = query.mean
+    (batch, _, size), sizes = place.shape, tuple(mean.shape)
+    require(len(sizes) == 3, f"queries are of shape {sizes}; give (batch, time, {size})")
+    require(sizes[0] == batch, f"queries of {sizes[0]} agents, but a memory of {batch}; give as many of each")
+    require(sizes[2] == size, f"queries have {sizes[2]} coordinates; the places of this memory have {size}")
+    device = mean.device
+    require(device == place.device, f"queries are on {device} but this memory is on {place.device}; move one of them")
+
+
+def require_index(index: Any, batch: int, held: int, device: torch.device) -> None:
+    """Refuse entries that are not there; a GPU is not waited for, and stops by itself."""
+    fits = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64) and index.dim() > 0
+    kind = getattr(index, "dtype", type(index).__name__)
+    require(fits, f"asked for entries by a {kind}; give a tensor of int64, of shape (batch, ...)")
+    require(len(index) == batch, f"asked for entries of {len(index)} memories; there are {batch}")
+    require(index.device == device, f"asked for entries by a tensor on {index.device}; this memory is on {device}")
+    if device.type == "cpu" and index.numel() and have_values(index):
+        ends = index.flatten().tolist() if index.numel() <= FEW else [int(end) for end in index.aminmax()]
+        for end in (min(ends), max(ends)):
+            require(0 <= end < held, f"asked for entry {end} of a memory that holds {held}; give 0 to {held - 1}")
 
 
 def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:

@@ -15,9 +15,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from gtmsm.config import require
-from gtmsm.errors import did_you_mean
-from gtmsm.files import as_path
+from gtmsm.config import require, require_choice
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
@@ -29,6 +27,7 @@ from gtmsm.worlds.textures import Source
 
 IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
 
+SPLITS = ("train", "test")
 PICTURE = 512
 """Side of a rendered picture in screen pixels, or a little less: image pixels stay square and sharp."""
 
@@ -41,6 +40,8 @@ class _WorldEnv(gymnasium.Env[np.ndarray, int | np.int64]):
     """One agent of a world, whose actions may slip; the observation is what it sees, and nothing is rewarded."""
 
     def _inhabit(self, world: ImageWalk | Rooms, slips: SlipConfig, render_mode: str | None) -> None:
+        if render_mode is not None:
+            require_choice("render_mode", render_mode, self.metadata["render_modes"])
         self._slipping, self.render_mode = Slipping(world, slips), render_mode
         self.action_space = gymnasium.spaces.Discrete(len(world.action_names))
         self.observation_space = gymnasium.spaces.Box(0, 255, (*world.frame_shape[1:], 3), np.uint8)
@@ -84,12 +85,11 @@ class ImageWalkEnv(_WorldEnv):
 
         Each episode may have solid rectangles in the way, and an action goes wrong with probability `slip` (App. D).
         """
-        _require_known(render_mode, split)
+        require_choice("split", split, SPLITS)
         self.config = ImageWalkConfig(
             size=size, crop=crop, stride=stride, start=start, obstacles=obstacles, obstacle_side=obstacle_side
         )
         slips = SlipConfig(probability=slip)
-        as_path(images)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
         self._inhabit(self.world, slips, render_mode)
@@ -144,10 +144,10 @@ class RoomsEnv(_WorldEnv):
         slip: float = 0.0,
     ) -> None:
         """Walk in `places` places, different ones in each split; an action goes wrong with probability `slip`."""
-        _require_known(render_mode, split)
+        require_choice("split", split, SPLITS)
         slips = SlipConfig(probability=slip)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
-        seed = seeds_of(world_seed)[("train", "test").index(split)]
+        seed = seeds_of(world_seed)[SPLITS.index(split)]
         self.world = draw_rooms(self.config, places, seed)
         self._inhabit(self.world, slips, render_mode)
         self.path: list[Float[Tensor, "3"]] = []
@@ -177,13 +177,6 @@ class RoomsEnv(_WorldEnv):
     def _info(self) -> Info:
         """Where the agent really is."""
         return {"pose": self.world.pose[0].numpy().copy(), "place": int(self.world.where[0])}
-
-
-def _require_known(render_mode: str | None, split: str) -> None:
-    """Refuse a render mode, or a split, that does not exist."""
-    for name, value, known in (("render_mode", render_mode, ("rgb_array",)), ("split", split, ("train", "test"))):
-        optional = name == "render_mode" and value is None
-        require(optional or value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
 
 
 def register_envs() -> None:

@@ -4,18 +4,18 @@ Appendix D puts solid rectangles in the way, which frames do not show.
 """
 
 from collections.abc import Mapping
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Int64, Shaped, UInt8
 from torch import Tensor
 
-from gtmsm.config import config, require, require_whole
-from gtmsm.errors import InputError, did_you_mean, shown
+from gtmsm.config import config, require
+from gtmsm.errors import InputError, shown
 from gtmsm.kernels.walks.clamped_walk import clamped_walk
 from gtmsm.kernels.walks.crops import crops
 from gtmsm.worlds.blocked_walk import Cells, Solid, blocked_walk, draw_rectangles, most_rectangles
-from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_walk
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_reset, require_walk
 
 Start = Literal["centre", "random"]
 
@@ -56,8 +56,6 @@ class ImageWalkConfig:
             f"size {self.size}, crop {self.crop} and stride {self.stride} leave a single cell; "
             f"walking needs 2 or more per axis: {fix}",
         )
-        starts = get_args(Start)
-        require(self.start in starts, f'start is "{self.start}"; {did_you_mean(str(self.start), starts)}')
         most = most_rectangles(self.cells)
         require(
             0 <= self.obstacles <= most,
@@ -127,7 +125,7 @@ class ImageWalk:
 
         Without a generator: the first `n` images in order, the centre cell, no obstacles.
         """
-        require_whole("number of agents", n)
+        require_reset(n, generator)
         device, images, cells = self.device, len(self.images), self.config.cells
         cell = self._centre.expand(n, 2)
         if generator is None:

@@ -1,6 +1,7 @@
 """Pictures to walk on: photographs that come with scikit-image, a `.npz`, or a folder."""
 
 import hashlib
+import os
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -12,9 +13,9 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from gtmsm.config import require
+from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
-from gtmsm.files import open_picture, read_arrays
+from gtmsm.files import as_path, open_picture, read_arrays
 from gtmsm.worlds.photographs import photograph_views
 
 BUILTIN = "builtin"
@@ -35,10 +36,10 @@ class ImageSet:
 
 def load_images(source: str | Path, size: int) -> ImageSet:
     """Images of `size` pixels from "builtin", a `.npz` with train and test, or a folder of pictures."""
-    require(size >= 1, f"size is {size}; an image has at least 1 pixel")
+    require_whole("size", size, most=2_048)
     if str(source) == BUILTIN:
         return _builtin(size)
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(as_path(source)))  # not that of Path, which refuses a file called "~x"
     if path.is_dir():
         train, test = _from_folder(path, size)
     elif path.exists():

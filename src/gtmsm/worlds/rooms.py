@@ -5,21 +5,21 @@ A unit is the height of a wall; a pose is x, y and the heading in radians, count
 
 import math
 from collections.abc import Mapping
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from gtmsm.config import config, require, require_seed, require_whole
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.config import config, require, require_seed
+from gtmsm.errors import InputError
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_walkable
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 from gtmsm.worlds.scene import Camera, draw_frames
 from gtmsm.worlds.textures import Source, load_textures
-from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_walk
+from gtmsm.worlds.world import ActionNumbers, Twice, Walk, drawn, one_step, require_reset, require_walk
 
 PIXELS_AT_ONCE = 1 << 22
 """Pixels drawn in one go, 4096 frames of 32 by 32; more would only need more memory."""
@@ -52,9 +52,6 @@ class RoomsConfig:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be built, seen or walked."""
-        for name, known in (("plan", get_args(Plan)), ("textures", get_args(Source))):
-            value = getattr(self, name)
-            require(value in known, f'{name} is "{value}"; {did_you_mean(str(value), known)}')
         require_walkable(self.plan, self.objects, self.physics.radius)
         require(32 <= self.pixels <= 128, f"pixels is {self.pixels}; expected 32 to 128")
         require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
@@ -92,7 +89,7 @@ class Rooms:
 
         Without a generator: the first `n` places in order, the first spot, facing east.
         """
-        require_whole("number of agents", n)
+        require_reset(n, generator)
         places, spots = self.plans.spots.shape[:2]
         device = self.device
         if generator is None:

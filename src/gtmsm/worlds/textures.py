@@ -17,7 +17,8 @@ from jaxtyping import Float, Int64, UInt8
 from PIL import Image
 from torch import Tensor
 
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.config import require_choice
+from gtmsm.errors import InputError
 from gtmsm.files import open_picture
 from gtmsm.worlds.lab import import_labmaze
 
@@ -50,8 +51,7 @@ class Textures:
 
 def load_textures(source: Source = "auto") -> Textures:
     """DeepMind Lab's ("lab", from the package labmaze), drawn ones ("procedural"), or Lab's where they are ("auto")."""
-    if source not in get_args(Source):
-        raise InputError(f'textures "{source}": {did_you_mean(str(source), get_args(Source))}')
+    require_choice("textures", source, get_args(Source))
     if source == "procedural":
         return _procedural()
     try:

@@ -7,8 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gtmsm.config import require
+from gtmsm.config import require, require_whole
 from gtmsm.errors import shown
+from gtmsm.tensors import require_generator
 
 ActionNumbers: TypeAlias = Int[Tensor, "n time"]
 Twice: TypeAlias = Bool[Tensor, "n time"] | None
@@ -32,6 +33,12 @@ class Walk:
 def drawn(high: int, shape: tuple[int, ...], generator: torch.Generator, device: torch.device) -> Int[Tensor, "*shape"]:
     """Numbers from 0 to high - 1, drawn where the generator is: a CPU's gives the same numbers on any device."""
     return torch.randint(high, shape, generator=generator, device=generator.device).to(device)
+
+
+def require_reset(n: int, generator: torch.Generator | None) -> None:
+    """Refuse what is no number of agents, or no source of chance."""
+    require_whole("number of agents", n)
+    require_generator(generator)
 
 
 def require_walk(actions: object, agents: int, known: int) -> None:

@@ -4,27 +4,25 @@ import math
 from collections.abc import Sequence
 from copy import copy
 from threading import RLock
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.config import require
-from gtmsm.errors import InputError
+from gtmsm.config import is_whole, require_choice, require_whole
+from gtmsm.errors import InputError, shown
 from gtmsm.model.long_memory.checks import (
     ALWAYS,
     Vector,
-    check_columns,
     check_entry,
     check_finite,
-    check_which,
     columns_of,
 )
 from gtmsm.model.long_memory.index import GridIndex, TreeIndex
 from gtmsm.model.long_memory.rows import LARGEST, Rows
-from gtmsm.model.memory import Bank, Distance, Memory, Neighbours
+from gtmsm.model.memory import Bank, Distance, Memory, Neighbours, require_index, require_query
 from gtmsm.tensors import Belief, Gaussian
 
 Kind: TypeAlias = Literal["tree", "grid"]
@@ -48,9 +46,10 @@ class LongMemory(Memory):
 
     def __init__(self, *, index: Kind | None = None, buffer: int = 4096, ratio: int = 16) -> None:
         """An empty memory, by default with a tree on a CPU and a grid on a GPU; `buffer` and `ratio` as in `Index`."""
-        require(buffer >= 1, f"buffer is {buffer}; give at least 1")
-        require(ratio >= 2, f"ratio is {ratio}; each tree is larger than the next: give at least 2")
-        require(index in (None, "tree", "grid"), f'index is {index}; give "tree", "grid" or None')
+        require_whole("buffer", buffer)
+        require_whole("ratio", ratio, least=2)
+        if index is not None:
+            require_choice("index", index, get_args(Kind))
         self._kind, self._buffer, self._ratio = index, buffer, ratio
         self._index: TreeIndex | GridIndex | None = None
         self._writing = RLock()
@@ -137,15 +136,14 @@ class LongMemory(Memory):
 
     def write(self, later: Memory) -> "LongMemory":
         """Append the entries of `later`; columns that either lacks (digests, say) are dropped."""
-        if not isinstance(later, Memory):
-            raise InputError(f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
-        later = later.snapshot()  # its columns are read one after the other
-        columns = columns_of(later)
-        if not len(later):
+        later = later.snapshot() if isinstance(later, Memory) else later  # its columns are read one after the other
+        if isinstance(later, LongMemory) and not len(later):
             return self
         with self._writing:
             index, end = self._now()
-            check_columns(None if index is None else index.rows, columns)
+            columns = columns_of(later, None if index is None else index.rows)
+            if not len(later):
+                return self
             if index is None:
                 index = self._begin(columns)
             elif lacking := set(index.rows.names) - columns.keys():
@@ -165,15 +163,23 @@ class LongMemory(Memory):
                 return
             rows = self._index.rows
             places, codes = rows.sizes
-            fits = len(place) == places and len(mean) == len(log_var) == codes and rows.width == len(ALWAYS)
-            if not fits or not math.hypot(*_plain(place), *_plain(mean), *_plain(log_var)) < rows.limit:
+            fits = rows.width == len(ALWAYS)
+            try:
+                fits = fits and len(place) == places and len(mean) == len(log_var) == codes
+                fits = fits and math.hypot(*_plain(place), *_plain(mean), *_plain(log_var)) < rows.limit
+            except (TypeError, OverflowError):
+                fits = False
+            if not fits:
                 check_entry(rows, place, mean, log_var)
             rows.append_one(place, mean, log_var)
 
     def find(self, place: Vector, k: int) -> tuple[np.ndarray, np.ndarray]:
         """The k entries nearest to one place, given as plain numbers, and their squared distances."""
-        query = np.array(place, np.float64)[None]
-        index, end = self._for_query(query, k)
+        try:
+            query = np.array(place, np.float64)[None]
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(f"the place asked for is {shown(place)}; give a list of numbers") from None
+        index, end = self._for_query(query.shape[1:], k)
         if not (np.abs(query) <= LARGEST).all():
             raise InputError(f"the place asked for is {query[0].tolist()}; give finite numbers up to {LARGEST:g}")
         if isinstance(index, TreeIndex):
@@ -192,12 +198,9 @@ class LongMemory(Memory):
                 f"distance is {distance}, but a long memory is searched by the means of places alone; "
                 "use distance euclidean, or a Memory"
             )
-        if len(query.mean) != 1:
-            raise InputError(
-                f"queries of {len(query.mean)} agents, but a long memory is that of 1; ask for one at a time"
-            )
+        index, end = self._for_query(None, k)
+        require_query(query, index.rows.like("place")[None])
         asked = query.mean.detach()[0]
-        index, end = self._for_query(asked, k)
         if not asked.is_cuda:
             check_finite("query", asked)
         if not len(asked) or k == end:
@@ -243,12 +246,12 @@ class LongMemory(Memory):
                 index.rows.send()
         return index, end
 
-    def _rows_with(self, which: object) -> Rows:
+    def _rows_with(self, which: Int[Tensor, "1 *which"]) -> Rows:
         """The rows of this moment, which must have the entries `which`."""
         index, end = self._now()
         if index is None:
             raise InputError("this memory is empty; write to it before it is read")
-        check_which(which, end)
+        require_index(which, 1, end, index.rows.device)
         return index.rows
 
     def _columns(self, *names: str) -> list[Tensor | None]:
@@ -264,17 +267,17 @@ class LongMemory(Memory):
             raise InputError("index is tree, but the entries are on a GPU; use grid, or entries on a CPU")
         return (TreeIndex if kind == "tree" else GridIndex)(Rows(columns), self._buffer, self._ratio)
 
-    def _for_query(self, query: Tensor | np.ndarray, k: int) -> tuple[TreeIndex | GridIndex, int]:
-        """`_now`, unless queries do not fit, are on another device, or there are less than k entries."""
+    def _for_query(self, sizes: tuple[int, ...] | None, k: int) -> tuple[TreeIndex | GridIndex, int]:
+        """`_now`, unless there are less than k entries, or a place of these sizes does not fit."""
         index, held = self._now()
-        if index is None or not isinstance(k, int | np.integer) or not 0 < k <= held:
+        if index is None or not is_whole(k) or not 0 < k <= held:
             has = f"give 1 to {held}" if held else "write to it first"
-            raise InputError(f"asked for {k} neighbours of a memory that holds {held}; {has}")
-        if query.ndim != 2 or query.shape[-1] != (places := index.rows.sizes[0]):
-            raise InputError(f"queries have {query.shape[-1]} coordinates; the places of this memory have {places}")
-        device = index.rows.device
-        if isinstance(query, Tensor) and query.device != device:
-            raise InputError(f"queries are on {query.device} but this memory is on {device}; move one of them")
+            raise InputError(f"asked for {shown(k)} neighbours of a memory that holds {held}; {has}")
+        places = index.rows.sizes[0]
+        if sizes not in (None, (places,)):
+            raise InputError(
+                f"the place asked for is of shape {sizes}; the places of this memory have {places} numbers"
+            )
         return index, held
 
 

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from gtmsm.config import require, require_seed, require_whole
-from gtmsm.errors import InputError, did_you_mean
+from gtmsm.config import require, require_choice, require_seed, require_whole
+from gtmsm.errors import InputError
 from gtmsm.worlds.floorplan.furniture import GAP, SPOT_GAP, Furniture, furnish
 from gtmsm.worlds.floorplan.grid_plans import DOOR_WIDTH, draw_mazes, draw_several_rooms
 from gtmsm.worlds.floorplan.shells import Shells
@@ -58,7 +58,7 @@ class FloorPlans:
 
 def draw_floorplans(kind: Plan, count: int, objects: int, textures: Textures, seed: int) -> FloorPlans:
     """`count` places with `objects` objects each, on the CPU; the same seed draws the same places."""
-    require(kind in get_args(Plan), f'plan is "{kind}"; {did_you_mean(kind, get_args(Plan))}')
+    require_choice("plan", kind, get_args(Plan))
     require_whole("number of places", count, most=10**6)
     require_objects(kind, objects)
     require_seed(seed)

@@ -58,8 +58,8 @@ def require(condition: bool, message: str) -> None:
 
 def require_choice(name: str, value: Any, known: Collection[str]) -> None:
     """Refuse what is none of the words known."""
-    fits = isinstance(value, str) and value in known
-    require(fits, f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
+    if not (isinstance(value, str) and value in known):
+        raise InputError(f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
 
 
 def require_count(name: str, value: object) -> None:

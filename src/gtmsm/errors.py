@@ -36,7 +36,15 @@ def shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
-_BRIEF = reprlib.Repr()
+class _Brief(reprlib.Repr):
+    def repr_instance(self, x: object, level: int) -> str:
+        """A tensor or array by its kind: to print its numbers may take long, or wait for a GPU."""
+        if shape := getattr(x, "shape", None):
+            return f"{getattr(x, 'dtype', '')} of shape {tuple(shape)} on {getattr(x, 'device', 'cpu')}"
+        return super().repr_instance(x, level)
+
+
+_BRIEF = _Brief()
 _BRIEF.maxstring = _BRIEF.maxother = _BRIEF.maxlong = 60
 
 

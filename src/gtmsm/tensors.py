@@ -33,7 +33,7 @@ Variance: TypeAlias = Float[Tensor, "*batch G"]
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
-def require_generator(generator: torch.Generator | None, device: torch.device | None = None) -> None:
+def require_generator(generator: object, device: torch.device | None = None) -> None:
     """Refuse what is neither None nor a generator, and one that cannot draw on this device."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise InputError(f"generator is a {type(generator).__name__}; give torch.Generator().manual_seed(0), or None")

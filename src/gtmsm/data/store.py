@@ -24,7 +24,7 @@ from torch import Tensor
 from gtmsm.config import require
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
-from gtmsm.errors import InputError, shortened, shown
+from gtmsm.errors import InputError, shortened
 from gtmsm.files import read_arrays, write_atomically
 from gtmsm.tensors import are_finite
 
@@ -68,7 +68,7 @@ class Recording:
         fits = parts and all(isinstance(part, Tensor) and part.is_floating_point() for part in parts)
         fits = fits and [part.dim() for part in parts] == [5, 3, 3] and clip.x.shape[2] == 3
         fits = fits and clip.x.shape[:2] == clip.a.shape[:2] == clip.true_pose.shape[:2] and clip.steps > 0
-        require(fits, f"got {shown(clip)}; give a Clip as record returns, of RGB frames and one action for each")
+        require(fits, "that is no clip; give one as record returns, of RGB frames, an action and a pose for each")
         require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
         numbers = not clip.x.is_meta and bool((clip.x.detach().clamp(0, 1) == clip.x).all())
         numbers = numbers and are_finite(clip.a, clip.true_pose)

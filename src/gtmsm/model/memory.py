@@ -126,43 +126,36 @@ def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]
     whole = isinstance(later, Memory) and isinstance(later.place, Belief) and isinstance(later.code, Gaussian)
     require(whole, f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
     columns = later.columns
-    for name, column in columns.items():
-        is_one = isinstance(column, Tensor) and column.is_floating_point() and column.layout == torch.strided
-        require(is_one, f"{name} of what is written is {shown(column)}; give a tensor of floats")
+    lead = getattr(columns["place"], "shape", ())[1:2]
     for name, column in columns.items():
         own = like.get(name, columns["mean"] if name == "log_var" else column)
-        sizes = (*own.shape[:1], *columns["place"].shape[1:2], *own.shape[2:])
-        fits = column.shape == sizes and column.dim() > 2
-        require(fits, f"{name} is of shape {tuple(column.shape)} in what is written, and {sizes} here; give equal")
-        there = own.device
-        require(column.device == there, f"{name} is on {column.device} but this memory is on {there}; move one of them")
+        fits = isinstance(column, Tensor) and column.is_floating_point() and column.layout == torch.strided
+        fits = fits and column.shape == (*own.shape[:1], *lead, *own.shape[2:]) and column.device == own.device
+        if not fits or column.dim() < 3:
+            raise InputError(f"{name} of what is written is {shown(column)}; expected floats like {shown(own)}")
     return columns
 
 
 def require_query(query: Any, place: Float[Tensor, "batch n P"]) -> None:
     """Refuse what no entries can be near to."""
-    fits = isinstance(query, Belief) and isinstance(query.mean, Tensor) and query.mean.is_floating_point()
-    require(fits, f"the query is {shown(query)}; give a Belief whose mean is a tensor of floats")
-    mean = query.mean
-    (batch, _, size), sizes = place.shape, tuple(mean.shape)
-    require(len(sizes) == 3, f"queries are of shape {sizes}; give (batch, time, {size})")
-    require(sizes[0] == batch, f"queries of {sizes[0]} agents, but a memory of {batch}; give as many of each")
-    require(sizes[2] == size, f"queries have {sizes[2]} coordinates; the places of this memory have {size}")
-    device = mean.device
-    require(device == place.device, f"queries are on {device} but this memory is on {place.device}; move one of them")
+    mean: Any = query.mean if isinstance(query, Belief) else None
+    fits = isinstance(mean, Tensor) and mean.is_floating_point() and mean.dim() == 3 and mean.device == place.device
+    if not fits or mean.shape[::2] != place.shape[::2]:
+        sizes = f"({len(place)}, time, {place.shape[-1]})"
+        given = shown(query if mean is None else mean)
+        raise InputError(f"the query is {given}; give a Belief whose mean is floats of shape {sizes} on {place.device}")
 
 
 def require_index(index: Any, batch: int, held: int, device: torch.device) -> None:
     """Refuse entries that are not there; a GPU is not waited for, and stops by itself."""
     fits = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64) and index.dim() > 0
-    kind = getattr(index, "dtype", type(index).__name__)
-    require(fits, f"asked for entries by a {kind}; give a tensor of int64, of shape (batch, ...)")
-    require(len(index) == batch, f"asked for entries of {len(index)} memories; there are {batch}")
-    require(index.device == device, f"asked for entries by a tensor on {index.device}; this memory is on {device}")
+    if not fits or len(index) != batch or index.device != device:
+        raise InputError(f"asked for entries by {shown(index)}; give int64 of shape ({batch}, ...) on {device}")
     if device.type == "cpu" and index.numel() and have_values(index):
         ends = index.flatten().tolist() if index.numel() <= FEW else [int(end) for end in index.aminmax()]
         for end in (min(ends), max(ends)):
-            require(0 <= end < held, f"asked for entry {end} of a memory that holds {held}; give 0 to {held - 1}")
+            if not 0 <= end < held:
+                raise InputError(f"asked for entry {end} of a memory that holds {held}; give 0 to {held - 1}")
 
 
 def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:

@@ -35,7 +35,7 @@ def drawn(high: int, shape: tuple[int, ...], generator: torch.Generator, device:
     return torch.randint(high, shape, generator=generator, device=generator.device).to(device)
 
 
-def require_reset(n: int, generator: torch.Generator | None) -> None:
+def require_reset(n: object, generator: object) -> None:
     """Refuse what is no number of agents, or no source of chance."""
     require_whole("number of agents", n)
     require_generator(generator)

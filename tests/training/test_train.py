@@ -354,7 +354,7 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
 
 @pytest.mark.slow
 def test_two_processes_share_a_run_and_resume_it_exactly(tmp_path: Path, toy_flags: list[str]):
-    """One pair of processes trains at once, trains in two, and resumes: whoever starts a pair, imports all of PyTorch."""
+    """By one pair of processes, since starting a pair takes longer than all its updates."""
     runs = [
         ["at once", *toy_flags, "--updates", "9"],
         ["in two", *toy_flags, "--updates", "5"],

@@ -11,6 +11,7 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pytest
+import sparing
 import torch
 import torch.nn.functional as F
 from jaxtyping import install_import_hook
@@ -35,6 +36,7 @@ def check_shapes() -> None:
     install_import_hook(sorted(name for name in names - GREETING if not name.endswith("_triton")), "beartype.beartype")
 
 
+sparing.spare()
 check_shapes()
 
 from gtmsm import cli  # noqa: E402
@@ -62,6 +64,11 @@ LONG = ("two_processes", "updates_in_rooms", "rays-64", "for_hours", "hardly_eve
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long tests first, so that no worker is left with one at the end."""
     items.sort(key=lambda item: not (item.get_closest_marker("slow") or any(part in item.name for part in LONG)))
+
+
+def pytest_runtest_setup() -> None:
+    """Shapes are checked anew in every test."""
+    sparing.forget_calls()
 
 
 @pytest.fixture

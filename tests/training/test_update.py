@@ -73,7 +73,7 @@ def a_model_and_its_updater(settings, device):
     generator = torch.Generator(device).manual_seed(0)
     objective = ObjectiveConfig(displacement=float(turns), foresight=0.0 if settings.vae.coder == "dense" else 1.0)
     updater = Updater(build_fabric(device, 1, 3), model, source, OptimiserConfig(batch=3), objective, generator)
-    updater.enter(Stage("here", 0, 100, 9, 5, settings.recall, motion_rate=1.0, wall_rate=5.0))
+    updater.enter(Stage("here", 0, 100, 7, 3, settings.recall, motion_rate=1.0, wall_rate=5.0))
     return model, updater
 
 

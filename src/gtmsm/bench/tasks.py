@@ -99,6 +99,7 @@ def learn(updater: Updater, hundreds: int) -> None:
 def update(preset: str, sizes: Sizes, device: torch.device) -> Iterator[Task]:
     """One training update, as `gtmsm train` makes it."""
     updater = build_updater(preset, sizes, device)
+    updater.source(1, 1, updater.generator)  # the first call draws and renders rooms, no part of an update
     learn(updater, sizes.learned)
     stage, settings, on_gpu = updater.stage, updater.settings, device.type == "cuda"
 

@@ -81,7 +81,8 @@ def test_a_few_targets_give_the_bound_on_average():
     model = model_of()
     with torch.no_grad():
         full, few = (
-            torch.stack([loss_of(model, seed, targets=targets, times=10)[0] for seed in range(20)]) for targets in (0, 2)
+            torch.stack([loss_of(model, seed, targets=targets, times=10)[0] for seed in range(20)])
+            for targets in (0, 2)
         )
     error = (few.var() / 20 + full.var() / 20).sqrt()
     assert few.std() > full.std()

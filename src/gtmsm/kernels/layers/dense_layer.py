@@ -29,6 +29,6 @@ def dense_layer(
     product = torch.bfloat16 if torch.bfloat16 in (x.dtype, made) else x.dtype
     with torch.autocast(x.device.type, enabled=False):
         if elu and made == torch.bfloat16:
-            return activated(F.linear(x.to(made), weight.to(made)), bias, "elu")  # rounded once, as by the fast one
+            return activated(F.linear(x.to(made), weight.to(made)), bias, "elu")  # bias and ELU in one pass
         y = F.linear(x.to(product).to(made), weight.to(product).to(made), bias.to(made))
         return F.elu(y) if elu else y

@@ -251,6 +251,11 @@ def test_json_that_is_none_of_ours_is_refused(tmp_path: Path, content: bytes, co
     assert complaint in refusal_of(lambda: read_json(path, "make it anew"))
 
 
+def test_numbers_that_are_none_are_read_as_nothing(tmp_path: Path):
+    path = harmed(tmp_path / "scores.json", b'{"a": NaN, "b": -Infinity, "c": 1e400, "d": 1.5}')
+    assert read_json(path, "make it anew") == {"a": None, "b": None, "c": None, "d": 1.5}
+
+
 @pytest.mark.parametrize("torn", [b'{"update": 2, "el', b"{", b"12", b'{"a": "\xc3', b"\0\0\0\0", b"[", 10_000 * b"["])
 def test_a_last_line_that_was_cut_short_is_left_out(tmp_path: Path, torn: bytes):
     path = harmed(tmp_path / "metrics.jsonl", b'{"update": 1}\n' + torn)
@@ -304,10 +309,10 @@ def test_tensors_that_are_none_of_ours_are_refused(tmp_path: Path, content: byte
         ({"model": []}, "model is []"),
         ({"model": {"vae": {"wdith": 3}}}, 'unknown setting "model.vae.wdith"; did you mean "width"?'),
         ({"frame_shape": [3, 8]}, "frame_shape.2"),
-        ({"frame_shape": [3, 10**6, 8]}, "frame_shape is (3, 1000000, 8); expected 1 to 1024"),
+        ({"frame_shape": [3, 10**6, 8]}, "frame_shape is 1000000; give a whole number from 1 to 1024"),
         ({"frame_shape": None}, "frame_shape is None"),
         ({"action_size": "many"}, "action_size is 'many'"),
-        ({"action_size": -1}, "action_size is (-1,); expected 1 to 1024"),
+        ({"action_size": -1}, "action_size is -1; give a whole number from 1 to 1024"),
         ({"colour": "blue"}, 'unknown setting "colour"'),
     ],
 )

@@ -32,7 +32,7 @@ def test_the_past_is_tau_steps_long(clip):
 
 @pytest.mark.parametrize("tau", [-1, 0, 10, 11])
 def test_a_split_that_leaves_no_past_or_no_future_is_refused(clip, tau):
-    with pytest.raises(InputError, match=f"tau is {tau}; .* clip of 10 steps takes 0 < tau < 10"):
+    with pytest.raises(InputError, match=f"tau is {tau}; give a whole number from 1 to 9"):
         clip.split(tau)
 
 

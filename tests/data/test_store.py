@@ -1,6 +1,7 @@
 """A clip as a file."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,17 @@ def test_a_file_holds_one_walk(tmp_path: Path):
     two = Clip(*(torch.cat([part, part]) for part in (one.x, one.a, one.true_pose, one.true_step)))
     with pytest.raises(InputError, match="got 2 walks; a file holds one"):
         Recording.of(two)
+
+
+@pytest.mark.parametrize(("changes", "complaint"), [
+    ({"x": torch.zeros(1, 6, 1, 8, 8)}, "that is no clip"),
+    ({"true_pose": torch.zeros(1, 6, 2, device="meta")}, "that is no clip"),
+    ({"x": torch.full((1, 6, 3, 8, 8), 2.0)}, "frames are not in"),
+    ({"a": torch.full((1, 6, 5), torch.nan)}, "or actions or poses not finite"),
+])  # fmt: skip
+def test_what_no_walk_can_be_is_not_stored(changes: dict[str, Any], complaint: str):
+    with pytest.raises(InputError, match=complaint):
+        Recording.of(replace(walk(), **changes))
 
 
 def test_a_clip_is_written_as_npz(tmp_path: Path):

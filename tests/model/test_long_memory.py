@@ -535,6 +535,22 @@ def test_more_neighbours_than_there_are_entries_or_none_are_refused(k):
             ask()
 
 
+@pytest.mark.parametrize(("ask", "message"), [
+    (lambda m: LongMemory(buffer={}), "buffer is {}; give a whole number from 1"),
+    (lambda m: LongMemory(ratio=1), "ratio is 1; give a whole number from 2"),
+    (lambda m: LongMemory(index=[1]), r'index is "\[1\]"; choose from tree, grid'),
+    (lambda m: m.find([0.0, 0.0], [1]), r"asked for \[1\] neighbours"),
+    (lambda m: m.find("x", 1), "the place asked for is 'x'; give a list of numbers"),
+    (lambda m: m.find([[0.0, 0.0]], 1), r"the place asked for is of shape \(1, 2\); the places of this memory have 2"),
+    (lambda m: m.insert(1.5, [0.0] * 3, [0.0] * 3), "the place is 1.5; give a list of finite numbers"),
+    (lambda m: m.insert(["1", 0.0], [0.0] * 3, [0.0] * 3), "the place is .*; give a list of finite numbers"),
+    (lambda m: m.insert([0.0] * 2, [10**400, 0.0, 0.0], [0.0] * 3), "the mean is .*; give a list of finite numbers"),
+])  # fmt: skip
+def test_what_is_no_number_is_refused(ask, message):
+    with pytest.raises(InputError, match=message):
+        ask(LongMemory.of(memory_of(points(7, 2))))
+
+
 @pytest.mark.parametrize(("query", "message"), [
     (torch.zeros(2, 1, 2), r"the query is torch.float32 of shape \(2, 1, 2\) on cpu; give a Belief"),
     (torch.zeros(1, 1, 3), r"mean is floats of shape \(1, time, 2\) on cpu"),

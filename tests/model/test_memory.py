@@ -209,6 +209,22 @@ def test_more_neighbours_than_there_are_entries_or_none_are_refused(k):
         memory.nearest(Belief(points(2, 1, 2)), k)
 
 
+@pytest.mark.parametrize(("ask", "complaint"), [
+    (lambda m: m.place_at(torch.tensor([[7], [0]])), "asked for entry 7 of a memory that holds 7; give 0 to 6"),
+    (lambda m: m.code_at(torch.tensor([[0], [-1]])), "asked for entry -1 of a memory that holds 7"),
+    (lambda m: m.retrieve(torch.full((2, 1, 100), 7)), "asked for entry 7 of a memory that holds 7"),
+    (lambda m: m.place_at(torch.zeros(3, 1).long()), r"by torch.int64 of shape \(3, 1\) .*; give .* \(2,"),
+    (lambda m: m.nearest(Belief(points(1, 1, 2)), 3), r"the query is .* \(1, 1, 2\) on cpu; give .* \(2, time, 2\)"),
+    (lambda m: m.nearest(Belief(points(2, 1, 2) * torch.nan), 3), "a query holds NaN or infinity"),
+    (lambda m: m.write(memory_of(points(2, 1, 3))), r"place of what is written is .* \(2, 1, 3\) on cpu; expected"),
+    (lambda m: m.write(memory_of(points(1, 1, 2))), r"place of what is written is .* \(1, 1, 2\) on cpu; expected"),
+    (lambda m: m.write(memory_of(points(2, 1, 2) * torch.nan)), "what is written holds NaN or infinity"),
+])  # fmt: skip
+def test_what_a_memory_cannot_answer_or_hold_is_refused(ask, complaint):
+    with pytest.raises(InputError, match=complaint):
+        ask(memory_of(points(2, 7, 2)))
+
+
 @settings(max_examples=40, deadline=None)
 @given(
     batch=st.integers(1, 4), n=st.integers(1, 9), which=st.lists(st.integers(1, 3), min_size=0, max_size=3),

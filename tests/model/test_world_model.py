@@ -489,7 +489,7 @@ def test_nothing_cannot_be_memorised():
 
 @pytest.mark.parametrize("tau", [-1, 0, TAU + FUTURE, 100])
 def test_a_bound_needs_a_past_and_a_future(tau):
-    with pytest.raises(InputError, match=f"tau is {tau}; a clip of 19 steps needs 0 < tau < 19"):
+    with pytest.raises(InputError, match=f"tau is {tau}; give a whole number from 1 to 18"):
         model_of().explain(FRAMES, CHOICES, tau)
 
 

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 
@@ -243,6 +244,12 @@ def test_a_place_that_does_not_exist_is_refused(image, cell):
 def test_more_images_than_cells_are_refused():
     with pytest.raises(REFUSED, match="2 images but 1 cells|cell"):
         world_of().place(torch.tensor([0, 1]), torch.tensor([[0, 0]]))
+
+
+@pytest.mark.parametrize("generator", [{}, 3, np.random.default_rng(0)])
+def test_what_cannot_draw_is_refused(generator):
+    with pytest.raises(REFUSED, match="generator"):
+        world_of().reset(1, generator)
 
 
 def test_actions_for_another_number_of_agents_are_refused():

@@ -233,7 +233,7 @@ def test_places_to_learn_from_and_to_be_tested_on_differ_but_their_textures_do_n
         ({"field_of_view": 180.0}, "field_of_view is 180.0; expected 20 to 140"),
         ({"antialias": 0}, "antialias is 0"),
         ({"objects": 13}, 'objects is 13; a place of plan "room" holds 0 to 12'),
-        ({"train_places": 0}, "train_places is 0; a world needs at least 1 place"),
+        ({"train_places": 0}, "train_places is 0; give a whole number from 1 to 1000000"),
         ({"plan": "rom"}, 'plan is "rom"; did you mean|plan'),
     ],
 )

@@ -6,8 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.config import is_whole
-from gtmsm.errors import InputError, shown
+from gtmsm.config import require_whole
 from gtmsm.pose import space_of
 from gtmsm.tensors import Actions, Frames, Poses
 
@@ -40,8 +39,7 @@ class Clip:
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
         """The tau steps to memorise, and the rest, to predict."""
-        if not (is_whole(tau) and 0 < tau < self.steps):
-            raise InputError(f"tau is {shown(tau)}; to split a clip of {self.steps} steps takes 0 < tau < {self.steps}")
+        require_whole("tau", tau, most=self.steps - 1)
         return self[:, :tau], self[:, tau:]
 
     def __getitem__(self, index: object) -> "Clip":

@@ -64,16 +64,16 @@ class Recording:
     @classmethod
     def of(cls, clip: Clip, chart: Chart | None = None) -> "Recording":
         """A single walk, to be stored."""
-        parts = (clip.x, clip.a, clip.true_pose) if isinstance(clip, Clip) else ()
-        fits = parts and all(isinstance(part, Tensor) and part.is_floating_point() for part in parts)
-        fits = fits and [part.dim() for part in parts] == [5, 3, 3] and clip.x.shape[2] == 3
-        fits = fits and clip.x.shape[:2] == clip.a.shape[:2] == clip.true_pose.shape[:2] and clip.steps > 0
-        require(fits, "that is no clip; give one as record returns, of RGB frames, an action and a pose for each")
+        fits = isinstance(clip, Clip) and all(
+            isinstance(part, Tensor) and part.is_floating_point() and part.dim() == n and not part.is_meta
+            for part, n in ((clip.x, 5), (clip.a, 3), (clip.true_pose, 3))
+        )
+        fits = fits and clip.x.shape[:2] == clip.a.shape[:2] == clip.true_pose.shape[:2] and clip.x.shape[2] == 3
+        require(fits, "that is no clip; give one of RGB frames, with an action and a pose for each")
         require(len(clip.x) == 1, f"got {len(clip.x)} walks; a file holds one: give clip[i : i + 1]")
-        numbers = not clip.x.is_meta and bool((clip.x.detach().clamp(0, 1) == clip.x).all())
-        numbers = numbers and are_finite(clip.a, clip.true_pose)
+        numbers = bool((clip.x.clamp(0, 1) == clip.x).all()) and are_finite(clip.a, clip.true_pose)
         require(numbers, "frames are not in [0, 1], or actions or poses not finite; give those of a walk")
-        x, a, pose = (part.detach()[0].cpu() for part in parts)
+        x, a, pose = (part.detach()[0].cpu() for part in (clip.x, clip.a, clip.true_pose))
         frames = (255 * x).round().byte().permute(0, 2, 3, 1).numpy()
         return cls(frames, _numbers(a.float().numpy()), pose.float().numpy(), chart, KINDS.get(pose.shape[-1], ""))
 

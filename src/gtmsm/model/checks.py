@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gtmsm.config import is_whole, require
-from gtmsm.errors import InputError, shown
+from gtmsm.config import require, require_whole
+from gtmsm.errors import InputError
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief, Gaussian, are_finite, have_values
@@ -168,12 +168,9 @@ def start_of_plans(model: "WorldModel", memory: Memory, here: Belief, plans: int
 
 def require_split(steps: int, tau: int, neighbours: int) -> None:
     """A clip that leaves something to memorise and something to explain."""
-    whole = is_whole(tau) and 0 < tau < steps
-    require(whole, f"tau is {shown(tau)}; a clip of {steps} steps needs 0 < tau < {steps}")
-    require(
-        neighbours <= tau,
-        f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps",
-    )
+    require_whole("tau", tau, most=steps - 1)
+    few = f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps"
+    require(neighbours <= tau, few)
 
 
 def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:

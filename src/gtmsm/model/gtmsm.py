@@ -92,9 +92,10 @@ class Description:
 
     def __post_init__(self) -> None:
         """Refuse frames that nobody draws."""
-        sizes = {"frame_shape": self.frame_shape, "action_size": (self.action_size,)}
-        for name, shape in sizes.items():
-            require(all(1 <= size <= LARGEST for size in shape), f"{name} is {shape}; expected 1 to {LARGEST}")
+        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
+        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
+        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
+            require_whole(name, size, most=LARGEST)
 
 
 WEIGHTS = "weights.safetensors"
@@ -110,12 +111,7 @@ class WorldModel(nn.Module):
 
     def __init__(self, settings: WorldModelConfig, frame_shape: tuple[int, int, int], action_size: int) -> None:
         super().__init__()
-        require(isinstance(settings, WorldModelConfig), f"settings are {shown(settings)}; give a WorldModelConfig")
-        require_whole("action_size", action_size)
-        shaped = isinstance(frame_shape, tuple) and len(frame_shape) == 3
-        require(shaped, f"frame_shape is {shown(frame_shape)}; give a tuple (channels, height, width)")
-        for name, size in zip(("channels", "height", "width"), frame_shape, strict=True):
-            require_whole(f"{name} of frame_shape", size, most=2**16)
+        Description(model=settings, frame_shape=frame_shape, action_size=action_size)
         load_operators()
         self.settings = settings
         self.frame_shape = frame_shape

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int, Int64, UInt8
 from torch import Tensor
 
-from gtmsm.config import config, require, require_seed
+from gtmsm.config import config, require, require_seed, require_whole
 from gtmsm.errors import InputError
 from gtmsm.worlds.floor_map import FloorMap
 from gtmsm.worlds.floorplan import FloorPlans, Plan, draw_floorplans, require_walkable
@@ -57,8 +57,7 @@ class RoomsConfig:
         require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
         require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")
         for name in ("train_places", "test_places"):
-            require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; a world needs at least 1 place")
-            require(getattr(self, name) <= 10**6, f"{name} is {getattr(self, name)}; give at most a million places")
+            require_whole(name, getattr(self, name), most=10**6)
 
 
 class Rooms:

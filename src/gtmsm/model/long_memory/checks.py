@@ -36,7 +36,7 @@ def columns_of(later: Any, rows: Rows | None) -> dict[str, Tensor]:
     return columns
 
 
-def check_entry(rows: Rows | None, place: Vector, mean: Vector, log_var: Vector) -> None:
+def check_entry(rows: Rows | None, place: Any, mean: Any, log_var: Any) -> None:
     """Refuse a single entry that does not fit, naming the reason."""
     numbers = {
         "place": _numbers("place", place),
@@ -54,7 +54,7 @@ def check_entry(rows: Rows | None, place: Vector, mean: Vector, log_var: Vector)
         raise InputError(f"the entries of this memory have {', '.join(more)}, too; write a Memory that has them")
 
 
-def _numbers(name: str, vector: Vector) -> list[float]:
+def _numbers(name: str, vector: Any) -> list[float]:
     """Numbers of Python, unless something else is given."""
     try:
         return [float(x + 0.0) for x in vector]  # a word is no number, though float("1") is one

@@ -163,9 +163,8 @@ class LongMemory(Memory):
                 return
             rows = self._index.rows
             places, codes = rows.sizes
-            fits = rows.width == len(ALWAYS)
             try:
-                fits = fits and len(place) == places and len(mean) == len(log_var) == codes
+                fits = len(place) == places and len(mean) == len(log_var) == codes and rows.width == len(ALWAYS)
                 fits = fits and math.hypot(*_plain(place), *_plain(mean), *_plain(log_var)) < rows.limit
             except (TypeError, OverflowError):
                 fits = False

@@ -19,6 +19,8 @@ from jaxtyping import install_import_hook
 if not torch.cuda.is_available():
     # Read when Triton is imported, which some modules of PyTorch do.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if importlib.util.find_spec("triton") and os.environ.get("TRITON_INTERPRET") == "1":
+    sparing.interpret_faster()
 
 # Shapes in signatures are checked in every room but those that greet people: they refuse in words of their own. And
 # not in Triton's kernels: it compiles the source of a function, which the hook has rewritten ("tl is not defined").

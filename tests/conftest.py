@@ -19,6 +19,8 @@ from jaxtyping import install_import_hook
 if not torch.cuda.is_available():
     # Read when Triton is imported, which some modules of PyTorch do.
     os.environ.setdefault("TRITON_INTERPRET", "1")
+if importlib.util.find_spec("triton") and os.environ.get("TRITON_INTERPRET") == "1":
+    sparing.interpret_faster()
 
 # Shapes in signatures are checked in every room but those that greet people: they refuse in words of their own. And
 # not in Triton's kernels: it compiles the source of a function, which the hook has rewritten ("tl is not defined").
@@ -57,7 +59,10 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
     return (F.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1) * 255).byte()
 
 
-LONG = ("two_processes", "updates_in_rooms", "rays-64", "for_hours", "hardly_ever_bumps", "prospecting_finds")
+LONG = (
+    "fast_kernels_make", "hardly_ever_bumps", "prospecting_finds", "process_that_is_interrupted", "in_a_real_process",
+    "looked_up_and_drawn", "for_hours", "with_and_without_each_operator",
+)  # fmt: skip
 """Parts of names of tests that take long though they train nothing."""
 
 

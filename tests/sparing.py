@@ -48,6 +48,8 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
     @wraps(fn)
     def sparing(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
+        if torch.compiler.is_dynamo_compiling():  # which cannot look into checks
+            return fn(*args, **kwargs)
         try:
             kind = fn, *map(kind_of, args), *kwargs, *map(kind_of, kwargs.values())
             _made[kind] += 1
@@ -66,3 +68,22 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
 def spare() -> None:
     """From now on, wherever the import hook of jaxtyping finds a function."""
     jaxtyping.jaxtyped = jaxtyping._decorator.jaxtyped = sparingly_jaxtyped
+
+
+def interpret_faster() -> None:
+    """Let Triton's interpreter patch Triton's language once a launch, not for every call of a function in a kernel."""
+    from triton.runtime import interpreter
+
+    patch, launch, patched = interpreter._patch_lang, interpreter.GridExecutor.__call__, set[int]()
+
+    def patch_once(fn: Any) -> Any:
+        seen = id(fn.__globals__)  # holds the modules that are to be patched
+        if seen not in patched:
+            patched.add(seen)
+            return patch(fn)
+
+    def launch_anew(self: Any, *args: Any, **kwargs: Any) -> Any:
+        patched.clear()  # the last launch has put everything back
+        return launch(self, *args, **kwargs)
+
+    interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, launch_anew

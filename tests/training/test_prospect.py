@@ -313,7 +313,8 @@ def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick, pauses):
     settings = WorldModelConfig(vae=FrameVAEConfig(width=8), motion=MotionConfig(kind="turning"))
     model = WorldModel(settings, (3, 8, 8), len(ACTIONS))
     model.vae = Landmarks()
-    search = ProspectConfig(tau=33, horizon=20, neighbours=2, clips=16, angles=512, yardstick=yardstick)
+    clips = 16 if pauses else 8
+    search = ProspectConfig(tau=33, horizon=20, neighbours=2, clips=clips, angles=512, yardstick=yardstick)
     find = prospect(model, spinning(SpinWalker(SpinWalkerConfig(pauses=pauses))), search, seeded(2))
     left, right = ACTIONS.index("turn left"), ACTIONS.index("turn right")
     step = 2 * math.pi / 41

@@ -93,7 +93,7 @@ def learned(updater):
     return torch.cat([state["exp_avg"].flatten() for state in states])
 
 
-@pytest.mark.parametrize(("name", "capacity"), [*((name, 64) for name in MODELS), ("mixture", None), ("query", None)])
+@pytest.mark.parametrize(("name", "capacity"), [*((name, 24) for name in MODELS), ("mixture", None), ("query", None)])
 def test_fast_kernels_make_the_update_that_readable_functions_make(triton_device, name, capacity):
     fast, readable = (updated(MODELS[name], which, triton_device, capacity) for which in ("cuda", "readable"))
     assert (fast[0] - readable[0]).norm() < 1e-4 * readable[0].norm()

@@ -189,7 +189,7 @@ def test_recall_by_kl_divergence_weighs_by_it():
         ({"map_size": 5, "prior": "rays"}, "map_size is 5, but prior rays weighs nothing by distance"),
         ({"map_size": -1}, "map_size is -1; give the dimensions of the map, or 0 for none"),
         ({"width": 7}, "width is 7; give at least 8"),
-        ({"layers": 0}, "layers is 0; give at least 1"),
+        ({"layers": 0}, "layers is 0; give 1 to 100"),
         ({"field_of_view": 180.0}, "field_of_view is 180.0; give degrees from 0 to 180"),
         ({"field_of_view": 0.0}, "field_of_view is 0.0"),
         ({"distance": "kl", "map_size": 3}, "use it without map_size and with choice nearest"),

@@ -189,7 +189,8 @@ def measure(place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time 
     entry = index.reshape(1, batch, time * k).expand(axes, -1, -1)
     found = place.permute(2, 0, 1).gather(2, entry).view(axes, batch, time, k)
     asked = query.permute(2, 0, 1)[..., None].expand_as(found)
-    return Neighbours(index, mse_loss(found, asked, reduction="none").sum(0))
+    kind = torch.promote_types(place.dtype, query.dtype)  # before PyTorch 2.12 mse_loss has no gradients of mixed types
+    return Neighbours(index, mse_loss(found.to(kind), asked.to(kind), reduction="none").sum(0))
 
 
 def _kl_divergence(query: Belief, key: Belief) -> Float[Tensor, "*pairs"]:

@@ -30,6 +30,8 @@ Place: TypeAlias = Float[Tensor, "*#batch P"]
 Variance: TypeAlias = Float[Tensor, "*batch G"]
 """Of the position and, where there is one, of the heading."""
 
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Numbers to compute with; those of eight bits can only be stored."""
 LOG_TWO_PI = math.log(2 * math.pi)
 
 

@@ -215,6 +215,7 @@ def test_no_weight_that_is_no_number_goes_unnoticed(model):
         (lambda x: spoilt(x, -INF), "holds NaN or infinity"),
         (lambda x: x.long(), "is torch.int64; weights are real floats"),
         (lambda x: x.to(torch.complex64), "is torch.complex64; weights are real floats"),
+        (lambda x: x.to(torch.float8_e4m3fn), "is torch.float8_e4m3fn; weights are real floats of 16 bits"),
     ],
 )
 def test_weights_that_are_no_real_numbers_are_not_loaded(tmp_path: Path, change, said):

@@ -14,7 +14,7 @@ from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Belief, Gaussian, are_finite, have_values
+from gtmsm.tensors import FLOATS, Belief, Gaussian, are_finite, have_values
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -176,7 +176,7 @@ def require_split(steps: int, tau: int, neighbours: int) -> None:
 def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
     """Weights that are finite real numbers."""
     for name, value in tensors.items():
-        require(value.is_floating_point(), f"{source}: {name} is {value.dtype}; weights are real floats")
+        require(value.dtype in FLOATS, f"{source}: {name} is {value.dtype}; weights are real floats of 16 bits or more")
         require(
             are_finite(value), f"{source}: {name} holds NaN or infinity; train the model again, or fetch the file again"
         )

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from gtmsm.config import is_whole, require, require_choice
 from gtmsm.errors import InputError, shown
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.tensors import Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather, have_values
+from gtmsm.tensors import FLOATS, Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather, have_values
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
 
@@ -129,7 +129,7 @@ def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]
     lead = getattr(columns["place"], "shape", ())[1:2]
     for name, column in columns.items():
         own = like.get(name, columns["mean"] if name == "log_var" else column)
-        fits = isinstance(column, Tensor) and column.is_floating_point() and column.layout == torch.strided
+        fits = isinstance(column, Tensor) and column.dtype in FLOATS and column.layout == torch.strided
         fits = fits and column.shape == (*own.shape[:1], *lead, *own.shape[2:]) and column.device == own.device
         if not fits or column.dim() < 3:
             raise InputError(f"{name} of what is written is {shown(column)}; expected floats like {shown(own)}")

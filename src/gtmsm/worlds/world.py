@@ -44,6 +44,7 @@ def require_reset(n: object, generator: object) -> None:
 def require_walk(actions: object, agents: int, known: int) -> None:
     """Refuse what are no numbers of actions, from -1 (none) on, for every agent and step."""
     fits = isinstance(actions, Tensor) and actions.dim() == 2 and actions.dtype in (torch.int32, torch.int64)
+    fits = fits and not getattr(actions, "is_meta", False)
     require(fits, f"actions are {shown(actions)}; give a tensor of whole numbers, (agents, steps)")
     assert isinstance(actions, Tensor)
     require(len(actions) == agents, f"actions are for {len(actions)} agents; this world has {agents}")

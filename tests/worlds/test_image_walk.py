@@ -276,12 +276,13 @@ def test_no_agents_and_no_steps_are_refused():
         (torch.rand(1, 2), "give a tensor of whole numbers"),
         (torch.zeros(2, dtype=torch.long), "give a tensor of whole numbers"),
         ([[1]], "give a tensor of whole numbers"),
+        (torch.zeros(1, 2, dtype=torch.long, device="meta"), "give a tensor of whole numbers"),
         (None, "actions are None"),
     ],
 )
 def test_what_are_no_actions_is_not_walked(actions, said):
     with pytest.raises(InputError, match=said):
-        require_walk(actions, agents=1, known=5)
+        require_walk(actions, agents=1, known=5, device=torch.device("cpu"))
 
 
 @pytest.mark.parametrize("action", [5, -2])

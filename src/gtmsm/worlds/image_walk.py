@@ -202,7 +202,7 @@ class ImageWalk:
 
     def _go(self, actions: ActionNumbers, twice: Twice = None) -> Cells:
         """The cell after every action."""
-        require_walk(actions, self.agents, len(ACTIONS))
+        require_walk(actions, self.agents, len(ACTIONS), self.device)
         done = actions
         if twice is not None:  # a second move after each, which mostly leads nowhere
             done = torch.stack([actions, torch.where(twice, actions, self.rest)], 2).flatten(1, 2)

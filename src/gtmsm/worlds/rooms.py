@@ -113,7 +113,7 @@ class Rooms:
 
     def step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None = None) -> None:
         """Four ticks of an action; IDLE (-1) presses no key, but momentum goes on. Four more where `twice` says so."""
-        require_walk(one_step(action), self.agents, len(ACTIONS))
+        require_walk(one_step(action), self.agents, len(ACTIONS), self.device)
         self._step(action, twice)
 
     def _step(self, action: Int[Tensor, "n"], twice: Bool[Tensor, "n"] | None) -> None:
@@ -125,7 +125,7 @@ class Rooms:
 
     def travel(self, actions: ActionNumbers, twice: Twice = None) -> Float[Tensor, "n time 3"]:
         """As `walk`, without frames: poses alone, step by step since momentum and walls are sequential."""
-        require_walk(actions, self.agents, len(ACTIONS))
+        require_walk(actions, self.agents, len(ACTIONS), self.device)
         poses, bumped = [], []
         for t, action in enumerate(actions.unbind(1)):
             self._step(action, None if twice is None else twice[:, t])

@@ -1,7 +1,7 @@
 """What a world must offer: batched tensors on any device, no learning inside."""
 
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -41,12 +41,11 @@ def require_reset(n: object, generator: object) -> None:
     require_generator(generator)
 
 
-def require_walk(actions: object, agents: int, known: int) -> None:
+def require_walk(actions: Any, agents: int, known: int, device: torch.device) -> None:
     """Refuse what are no numbers of actions, from -1 (none) on, for every agent and step."""
     fits = isinstance(actions, Tensor) and actions.dim() == 2 and actions.dtype in (torch.int32, torch.int64)
-    fits = fits and not getattr(actions, "is_meta", False)
+    fits = fits and (not actions.is_meta or device.type == "meta")
     require(fits, f"actions are {shown(actions)}; give a tensor of whole numbers, (agents, steps)")
-    assert isinstance(actions, Tensor)
     require(len(actions) == agents, f"actions are for {len(actions)} agents; this world has {agents}")
     require(actions.shape[1] >= 1, "there is no action to walk; give at least one step")
     if actions.device.type == "cpu":  # to look at a GPU's would wait for it

@@ -271,7 +271,7 @@ ALL_AT_ONCE = TrainingConfig(curriculum=CurriculumConfig(tau=33, horizon=16, gro
             {"training": replace(WALK.training, objective=replace(WALK.training.objective, displacement_after=182))},
             "displacement_after is 182 but the shortest clips trained on have 182 steps; leave some of them",
         ),
-        (ROTATE, {"seed": -1}, "seed is -1; give a number from 0"),
+        (ROTATE, {"seed": -1}, "seed is -1; give a whole number from 0"),
     ],
 )
 def test_parts_that_do_not_fit_together_are_refused(experiment: Experiment, parts: dict[str, Any], said: str):

@@ -196,7 +196,7 @@ def test_a_model_that_diverged_is_refused(run: Run, tmp_path: Path):
         parameter.fill_(torch.nan)
     folder = Run.create(tmp_path / "nan", run.preset, set_up(run.experiment, CPU))
     broken.save(folder.folder / WEIGHTS)
-    with pytest.raises(InputError, match="NaN or infinite: it diverged, train it again"):
+    with pytest.raises(InputError, match="holds NaN or infinity; train the model again"):
         find_picture(
             folder, tmp_path / "clip.npz", next(tmp_path.glob("*.png")), out=tmp_path / "where.png", device=CPU
         )

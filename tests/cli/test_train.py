@@ -38,7 +38,7 @@ from gtmsm.files import locked
         ("--prospect.clips 0", "a search needs at least 1 clip"),
         ("--walker.mean-repeats -1", "mean_repeats is -1.0"),
         ("--updates -5", "updates is -5; give at least 1"),
-        ("--seed -1", "seed is -1; give a number from 0"),
+        ("--seed -1", "seed is -1; give a whole number from 0"),
         ("--evaluation.seed -1", "seed is -1"),
         ("--seed 99999999999999999999", "seed is 99999999999999999999"),
         ("--batch 0", "batch is 0; give at least 1 clip"),

@@ -120,17 +120,25 @@ def test_progress_is_told_from_nothing_to_all():
 def test_walks_to_score_on_are_drawn_on_the_cpu_whatever_the_device(monkeypatch: pytest.MonkeyPatch):
     real, devices, drawn = torch.Generator, {}, []
 
-    def generator(device: torch.device | str = "cpu") -> torch.Generator:
+    class Noting(type):
         """What is asked for a GPU is noted as such, and made on the CPU."""
-        made = real()
-        devices[made] = torch.device(device).type
-        return made
+
+        def __call__(cls, device: torch.device | str = "cpu") -> torch.Generator:
+            made = real()
+            devices[made] = torch.device(device).type
+            return made
+
+        def __instancecheck__(cls, other: object) -> bool:
+            return isinstance(other, real)
+
+    class Noted(metaclass=Noting):
+        """Stands for torch.Generator."""
 
     def noted(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Clip:
         drawn.append(devices[generator])
         return record(world, walker, n, steps, generator)
 
-    monkeypatch.setattr(torch, "Generator", generator)
+    monkeypatch.setattr(torch, "Generator", Noted)
     for module in (score, landmarks):
         monkeypatch.setattr(module, "record", noted)
     evaluate(model(), images(), PoissonWalker(), SETTINGS, torch.device("cuda"))

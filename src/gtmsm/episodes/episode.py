@@ -13,6 +13,8 @@ LONGEST_SIDE = 4096
 """Pixels of a side of a frame."""
 MOST_NUMBERS = 4096
 """Actions, or numbers of an action vector."""
+MOST_STEPS, MOST_BYTES = 2**20, 2**32
+"""Steps of an episode, and bytes of its frames."""
 LONGEST_NAME = 200
 """Letters of the name of a place."""
 
@@ -87,6 +89,8 @@ class Episode:
         steps = len(self.frames) if isinstance(self.frames, np.ndarray) and self.frames.ndim else 0
         _require_array("frames", self.frames, np.uint8, (steps, *kind.frame_shape))
         require(steps > 0, "the episode has 0 steps; it needs at least 1")
+        too_long = steps > MOST_STEPS or self.frames.nbytes > MOST_BYTES
+        require(not too_long, f"the episode has {steps} steps, {self.frames.nbytes:,} bytes of frames; cut it")
         if kind.discrete:
             _require_array("actions", self.actions, np.int64, (steps,))
             for step in np.flatnonzero((self.actions < -1) | (self.actions >= kind.action_size))[:1]:

@@ -128,7 +128,7 @@ class Store:
             raise InputError(
                 f"could not append to {folder}: {problem.strerror or problem}; nothing was added"
             ) from None
-        self._forget()
+        self.__dict__.pop("_table", None)
 
     def refresh(self) -> None:
         """See what was written since. Numbers of episodes change where a writer before others has written."""
@@ -138,7 +138,7 @@ class Store:
             elif writer != self._writer:
                 self.manifests[writer].read_on()
             require_whole_manifest(self.manifests[writer])
-        self._forget()
+        self.__dict__.pop("_table", None)
 
     def episode(self, i: int) -> Episode:
         """All of an episode."""
@@ -149,8 +149,9 @@ class Store:
         length = int(self.lengths[self._number(i)])
         require_whole("first", first, 0, length - 1)
         require_whole("steps", steps, 1, length - first)
-        folder, part = self._parts[self._part[i]]
-        return read_episode(folder, part, self.arrays, int(self._nth[i]), int(self._row[i]), first, steps)
+        table = self._table
+        folder, part = table.parts[table.part[i]]
+        return read_episode(folder, part, self.arrays, int(table.nth[i]), int(table.row[i]), first, steps)
 
     def verify(self, repair: bool = False) -> list[str]:
         """Read everything; a line for each damage. `repair` drops damaged episodes, and only those."""
@@ -167,53 +168,53 @@ class Store:
             raise IndexError(f"episode {i} of {len(self)}")
         return i
 
-    # Tables over all episodes, made when they are asked for.
-
-    def _forget(self) -> None:
-        for name in ("_parts", "lengths", "places", "seeds", "_part", "_nth", "_row"):
-            self.__dict__.pop(name, None)
-
-    @cached_property
-    def _parts(self) -> list[tuple[str, Part]]:
-        """All parts and the folders of their writers, in the order in which episodes are counted."""
-        return [
-            (f"{self.path}/{writer}", part)
-            for writer in sorted(self.manifests, key=in_order)
-            for part in self.manifests[writer].parts
-            if part.steps
-        ]
+    def snapshot(self) -> "Store":
+        """The store as it is now, to read: what is written later does not change the numbers of its episodes."""
+        frozen = Store(self.path, self.kind, self.chunk)
+        frozen._table = self._table
+        return frozen
 
     @cached_property
+    def _table(self) -> "_Table":
+        """All episodes; made when it is asked for."""
+        order = sorted(self.manifests, key=in_order)
+        return _Table([(f"{self.path}/{name}", part) for name in order for part in self.manifests[name].parts])
+
+    @property
     def lengths(self) -> Int64[np.ndarray, "episodes"]:
         """Steps of each episode: writer after writer, each in the order in which it appended."""
-        return np.array([steps for _, part in self._parts for steps in part.steps], np.int64)
+        return self._table.lengths
 
-    @cached_property
+    @property
     def places(self) -> list[str]:
         """The place of each episode."""
-        return [place for _, part in self._parts for place in part.places]
+        return self._table.places
 
-    @cached_property
+    @property
     def seeds(self) -> list[int]:
         """The seed of each episode."""
-        return [seed for _, part in self._parts for seed in part.seeds]
+        return self._table.seeds
 
-    @cached_property
-    def _part(self) -> Int64[np.ndarray, "episodes"]:
-        """Which part an episode is in."""
-        return np.repeat(np.arange(len(self._parts)), [len(part.steps) for _, part in self._parts])
+    @property
+    def parts(self) -> list[tuple[str, Part]]:
+        """All parts, and the folders of their writers, in the order of their episodes."""
+        return self._table.parts
 
-    @cached_property
-    def _nth(self) -> Int64[np.ndarray, "episodes"]:
-        """Which of its part's episodes it is."""
-        counts = np.array([len(part.steps) for _, part in self._parts], np.int64)
-        return np.arange(len(self)) - np.repeat(np.cumsum(counts) - counts, counts)
 
-    @cached_property
-    def _row(self) -> Int64[np.ndarray, "episodes"]:
-        """The row of its part at which it begins."""
+class _Table:
+    """Where each episode is."""
+
+    def __init__(self, parts: list[tuple[str, Part]]) -> None:
+        self.parts = [(folder, part) for folder, part in parts if part.steps]
+        self.lengths = np.array([steps for _, part in self.parts for steps in part.steps], np.int64)
+        self.places = [place for _, part in self.parts for place in part.places]
+        self.seeds = [seed for _, part in self.parts for seed in part.seeds]
+        counts = np.array([len(part.steps) for _, part in self.parts], np.int64)
+        every = np.arange(len(self.lengths))
+        self.part = np.repeat(np.arange(len(counts)), counts)
+        self.nth = every - np.repeat(np.cumsum(counts) - counts, counts)
         begins = np.cumsum(self.lengths) - self.lengths
-        return begins - begins[np.arange(len(self)) - self._nth]
+        self.row = begins - begins[every - self.nth]
 
 
 def in_order(writer: str) -> tuple[int, str]:

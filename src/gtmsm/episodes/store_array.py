@@ -193,9 +193,8 @@ def _opened(path: str | Path) -> Iterator[int]:
 
 
 def _resized(path: str | Path, found: int, size: int) -> Damage:
-    return Damage(
-        f"{path} has {found:,} bytes instead of {size:,}: {'it was cut short' if found < size else 'too many'}"
-    )
+    why = "it was cut short" if found < size else "something was added"
+    return Damage(f"{path} has {found:,} bytes instead of {size:,}: {why}")
 
 
 def _read(handle: int, count: int, offset: int) -> bytes:

@@ -97,17 +97,22 @@ def find_part(folder: Path, arrays: dict[str, Layout]) -> Part | None:
     return part if fits else None
 
 
+def read_rows(folder: str | Path, part: Part, name: str, layout: Layout, first: int, count: int) -> np.ndarray:
+    """Rows of an array of a part."""
+    size = part.files[name][0] if name in part.files else 0
+    path = f"{folder}/{part.folder}/{name}/{layout.file_name}"
+    return layout.read(path, rows_of(name, part), size, first, count)
+
+
 def read_episode(
-    folder: Path, part: Part, arrays: dict[str, Layout], nth: int, row: int, first: int, steps: int
+    folder: str | Path, part: Part, arrays: dict[str, Layout], nth: int, row: int, first: int, steps: int
 ) -> Episode:
     """Some steps of the `nth` episode of a part, which begins at row `row` of frames."""
     said: dict[str, Any] = {"place": part.places[nth], "seed": part.seeds[nth]}
     for name, layout in arrays.items():
         is_pose = name == "poses"
         begin, count = row + first + (nth if is_pose else 0), steps + is_pose
-        path = f"{folder}/{part.folder}/{name}/{layout.file_name}"
-        size = part.files[name][0] if name in part.files else 0
-        said[name] = layout.read(path, rows_of(name, part), size, begin, count)
+        said[name] = read_rows(folder, part, name, layout, begin, count)
     if "poses" in said:
         said |= {"start": said["poses"][0], "poses": said["poses"][1:]}
     return Episode(**said)

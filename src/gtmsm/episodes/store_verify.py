@@ -70,6 +70,9 @@ def _verify_writer(
     unlisted = list(whole_parts(folder, manifest.parts, arrays)) if idle else []
     for part in unlisted:
         lines.append(f"{folder / part.folder}: {len(part.steps)} whole episodes that {MANIFEST} does not list")
+    known = {part.folder for part in (*manifest.parts, *unlisted)}
+    for name in sorted(set(filter(str.isdigit, os.listdir(folder))) - known) if manifest.damaged else ():
+        lines.append(f"{folder / name}: neither listed nor whole; {'dropped' if repair else 'lost'}")
     if not (folder / ROOT).is_file():
         lines.append(f"{folder / ROOT} is missing: zarr needs it")
         if repair:
@@ -87,7 +90,7 @@ def _verify_writer(
             lines[-1] += f"; {'dropped' if repair else 'lost'}: {_listed(lost)}"
         first += len(part.steps)
         if repair:
-            kept.append(_mended(folder, part, harm, arrays, 1 + max(p.number for p in (*parts, *kept))))
+            kept.append(_mended(folder, part, harm, arrays))
     if repair and (manifest.damaged or kept != manifest.parts):
         manifest = Manifest.write(path, kind, kept)
         settle(folder, manifest.parts, arrays)  # removes what has been replaced
@@ -125,7 +128,7 @@ def _harm(folder: Path, part: Part, arrays: dict[str, Layout]) -> Harm:
     return harm
 
 
-def _mended(folder: Path, part: Part, harm: Harm, arrays: dict[str, Layout], number: int) -> Part:
+def _mended(folder: Path, part: Part, harm: Harm, arrays: dict[str, Layout]) -> Part:
     """A part without its damaged episodes; where all are lost, one that has none."""
     if not harm.rewrite:
         for name, content in harm.descriptions.items():
@@ -141,7 +144,8 @@ def _mended(folder: Path, part: Part, harm: Harm, arrays: dict[str, Layout], num
     ]
     if not whole:
         return Part(part.number, [], [], [], {}, part.origin)
-    return add_part(folder, number, whole, arrays, part.origin)
+    unused = 1 + max(int(name) for name in os.listdir(folder) if name.isdigit())
+    return add_part(folder, unused, whole, arrays, part.origin)
 
 
 def _size(path: Path) -> int:

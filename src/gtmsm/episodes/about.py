@@ -129,6 +129,8 @@ def _row(store: Store, i: int, steps: int) -> Image.Image:
         _write(pen, (column * cell, 2 * LABEL + tall), _action(store, episode, int(step)), (110, 116, 126))
     if side:
         row.paste(_map(store, i, episode, side), (steps * cell + GAP, LABEL))
+        across, along = np.ptp(_way(episode), axis=0)
+        _write(pen, (steps * cell + GAP, LABEL + side), f"{across:.3g} x {along:.3g}", INK)
     return row
 
 

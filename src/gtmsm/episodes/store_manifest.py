@@ -8,9 +8,11 @@ which version it is and of which kind the episodes are. `files` has the size of 
 `origin` is the part that this one replaces after a repair, else itself. A part without episodes has been dropped.
 """
 
+import gc
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,6 +116,11 @@ class Manifest:
         self.end += len(whole)
         if first and not whole:
             self.damaged.append(f"{self.path} is empty")
+        with _nothing_collected():
+            self._take(whole, first)
+
+    def _take(self, whole: bytes, first: bool) -> None:
+        """Whole lines, the first ones or some after them."""
         for number, said in enumerate(_parse(whole)):
             source = f"{self.path} line {number + 1}" if first else f"{self.path}: a new line"
             if said is None:
@@ -160,6 +167,18 @@ def require_version(version: Any, source: str) -> None:
         )
     if version != VERSION:
         raise InputError(f"{source} was not written by gtmsm: its version is {shown(version)}")
+
+
+@contextmanager
+def _nothing_collected() -> Iterator[None]:
+    """While hundreds of thousands of objects are made: looking for garbage among them takes longer than making them."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 def _line(said: dict[str, Any]) -> bytes:

@@ -13,7 +13,7 @@ import re
 import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -242,7 +242,9 @@ def read_root(path: Path) -> tuple[Kind, int]:
     chunk: Any = about.get("chunk")
     require_whole(f"{root}: chunk", chunk, 1, MOST_CHUNK)
     try:
-        return Kind(**about["kind"]), int(chunk)
+        kind = Kind(**about["kind"])
+        require(chunk <= max(1, 2 * chunk_of(kind)), f"chunk is {chunk}, too many for frames of {kind.frame_shape}")
+        return kind, int(chunk)
     except (TypeError, LookupError):
         raise InputError(f"{root} does not describe the kind of episodes; restore it from a copy") from None
     except InputError as problem:
@@ -250,7 +252,7 @@ def read_root(path: Path) -> tuple[Kind, int]:
 
 
 def _make_root(path: Path, kind: Kind) -> None:
-    """Make an empty store, unless there is one, or another writer makes it at the same moment."""
+    """Make an empty store, unless there is one; writers that make it at the same moment write the same."""
     require_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     if (path / ROOT).exists():
@@ -258,22 +260,9 @@ def _make_root(path: Path, kind: Kind) -> None:
     foreign = [name for name in os.listdir(path) if not OURS.fullmatch(name)]
     if foreign and not (path / ROOT).exists():
         raise InputError(f"{path} is no store, and holds {shown(foreign[0])}; give a new or empty folder")
-    write_root(path, kind)
-
-
-def write_root(path: Path, kind: Kind) -> None:
-    """What a store is, as a group of zarr."""
     about = {"store": VERSION, "chunk": chunk_of(kind), "kind": asdict(kind)}
-    draft = path / f".gtmsm-{secrets.token_hex(4)}.json"
-    try:
-        draft.write_bytes(as_json(group(about)))
-        with draft.open("rb") as file:
-            os.fsync(file.fileno())
-        with suppress(FileExistsError):
-            os.link(draft, path / ROOT)  # unlike a renaming, it replaces nothing
-        sync_folder(path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path / ROOT, as_json(group(about)))
+    sync_folder(path)
 
 
 def _require_same(path: Path, there: Kind, kind: Kind) -> None:

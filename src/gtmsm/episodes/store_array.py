@@ -6,9 +6,11 @@ still gives what is left. Reading 180 frames takes two reads of one file.
 """
 
 import os
+import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from math import prod
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from gtmsm.episodes.episode import MOST_BYTES
 from gtmsm.errors import InputError
 
 try:
@@ -55,12 +58,12 @@ class Layout:
     chunk: int
     """Rows of a chunk."""
 
-    @property
+    @cached_property
     def row_bytes(self) -> int:
         """Size of a row."""
         return prod(self.row) * np.dtype(self.dtype).itemsize
 
-    @property
+    @cached_property
     def file_name(self) -> str:
         """Zarr's name of the only shard."""
         return ".".join(("c", *"0" * (1 + len(self.row))))
@@ -112,6 +115,8 @@ class Layout:
         """`count` rows from `first` of a file that has `rows` rows and `size` bytes; every byte used is checked."""
         if not 0 <= first <= first + count <= rows or count < 1:
             raise InputError(f"asked for {count} rows from {first} of {rows}")
+        if count * self.row_bytes > MOST_BYTES:
+            raise InputError(f"{path}: asked for {count * self.row_bytes:,} bytes at once; read a part of it")
         with _opened(path) as handle:
             if (found := os.fstat(handle).st_size) != size:
                 raise _resized(path, found, size)
@@ -154,7 +159,7 @@ class Layout:
         entries = _read(handle, 16 * (high - low), 16 * low)
         if len(entries) < 16 * (high - low):
             raise Damage(f"{path} is cut short: it ends in its index", low)
-        places = [(offset, length) for offset, length in np.frombuffer(entries, ENTRY).reshape(-1, 2).tolist()]
+        places: list[tuple[int, int]] = list(struct.iter_unpack("<QQ", entries))  # type: ignore[arg-type]
         header = 16 * self.chunks(rows) + CHECKSUM
         most = self.chunk * self.row_bytes + self.chunk * self.row_bytes // 128 + 1024  # what zstd makes of noise
         for number, (offset, length) in enumerate(places, low):

@@ -179,7 +179,7 @@ def wrong(path: Path) -> str:
     """What is not as it should be after a kill, and after going on."""
     if (path / "zarr.json").exists():
         store = Store.open(path)
-        if len(store) % 2 or store.seeds != list(range(len(store))):
+        if len(store) % 2 or store.seeds.tolist() != list(range(len(store))):
             return f"episodes {store.seeds}"
     append(path)
     store = Store.open(path)

@@ -47,7 +47,7 @@ def same(one: Episode, other: Episode) -> bool:
 def holds(path: Path, seeds: list[int]) -> bool:
     """Whether a store holds exactly these walks."""
     store = Store.open(path)
-    return store.seeds == seeds and all(same(store.episode(i), walk(seed)) for i, seed in enumerate(seeds))
+    return store.seeds.tolist() == seeds and all(same(store.episode(i), walk(seed)) for i, seed in enumerate(seeds))
 
 
 @pytest.fixture(scope="module")
@@ -110,10 +110,26 @@ def test_writers_are_merged_in_their_order(tmp_path: Path) -> None:
         two.append(walk(1))
         ten.append(walk(2))
         two.append(walk(3))
-        assert two.seeds == [1, 3]
+        assert two.seeds.tolist() == [1, 3]
         two.refresh()
-        assert two.seeds == [1, 3, 0, 2]
+        assert two.seeds.tolist() == [1, 3, 0, 2]
     assert holds(tmp_path / "s", [1, 3, 0, 2])
+
+
+def test_a_fingerprint_is_of_what_is_held_not_of_who_wrote_it(pattern: Path, three: Path) -> None:
+    (three / "0").rename(three / "other-1")
+    assert Store.open(three).fingerprint == Store.open(pattern).fingerprint
+    with Store.create(three, KIND, "other-1") as store:
+        store.append(walk(9))
+        assert store.fingerprint != Store.open(pattern).fingerprint
+
+
+def test_locks_of_others_in_the_folder_do_no_harm(tmp_path: Path) -> None:
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / ".gtmsm-lock-recording-0-of-1").touch()
+    with Store.create(tmp_path / "s", KIND, "0-1") as store:
+        store.append(walk(0))
+        assert store.verify() == [] and (tmp_path / "s" / ".gtmsm-lock-recording-0-of-1").exists()
 
 
 def test_a_writer_is_one_process_at_a_time(tmp_path: Path) -> None:
@@ -212,12 +228,12 @@ def test_damage_is_named_and_a_repair_drops_only_what_is_damaged(three: Path, da
     assert verify(three) == []
     left = [seed for seed in range(6) if seed not in lost]
     store = Store.open(three)
-    assert store.seeds == left
+    assert store.seeds.tolist() == left
     assert all(same(store.episode(i), walk(seed, 300 - seed % 2)) for i, seed in enumerate(left))
     assert len([name for name in os.listdir(three / "0") if name.isdigit()]) == len({seed // 2 for seed in left})
     with Store.create(three, KIND) as again:
         again.append(walk(6))
-    assert Store.open(three).seeds == [*left, 6]
+    assert Store.open(three).seeds.tolist() == [*left, 6]
 
 
 def test_reading_what_is_damaged_says_which_file(three: Path) -> None:
@@ -350,6 +366,6 @@ def test_killed_while_repairing_nothing_more_is_lost(three: Path, tmp_path: Path
         shutil.copytree(three, path)
         ended = killed_at(n, partial(verify, path, True))
         verify(path, repair=True)
-        assert verify(path) == [] and Store.open(path).seeds == [0, 1, 2, 5]
+        assert verify(path) == [] and Store.open(path).seeds.tolist() == [0, 1, 2, 5]
         shutil.rmtree(path)
     assert n > 60

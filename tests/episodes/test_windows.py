@@ -98,6 +98,20 @@ def test_what_is_written_later_changes_no_numbers(tmp_path: Path) -> None:
     assert len(reading) == 2 and {episode for episode, _ in where(windows(4, 9, seeded()))} == {1}
 
 
+def test_a_heading_that_passes_pi_is_a_small_step(tmp_path: Path) -> None:
+    heading = (np.arange(21) * 0.5 + np.pi) % (2 * np.pi) - np.pi
+    poses = np.stack([np.zeros(21), np.zeros(21), heading], 1).astype(np.float32)
+    with Store.create(tmp_path / "s", Kind((4, 4, 3), ("a",), 1, 3)) as store:
+        store.append(Episode(np.zeros((20, 4, 4, 3), np.uint8), np.zeros(20, np.int64), poses[1:], poses[0]))
+    clip = StoreWindows(store)(4, 18, seeded())
+    assert torch.allclose(clip.true_step[..., 2], torch.tensor(0.5), atol=1e-5)
+
+
+def test_windows_from_the_start_begin_at_the_first_step(store: Store) -> None:
+    clip = StoreWindows(store, from_start=True)(50, 8, seeded())
+    assert set(where(clip)) == {(1, 0), (2, 0), (3, 0)}
+
+
 def test_only_the_episodes_chosen_are_drawn_from(store: Store) -> None:
     assert {episode for episode, _ in where(StoreWindows(store, [1, 3])(200, 3, seeded()))} == {1, 3}
 

@@ -106,7 +106,7 @@ class Episode:
             require(unknown, "the episode has poses, but a pose_size of 0 says that they are unknown; leave them out")
         named = isinstance(self.place, str) and len(self.place) <= LONGEST_NAME and self.place.isprintable()
         require(named, f"place is {shown(self.place)}; expected a name of at most {LONGEST_NAME} letters")
-        require_whole("seed", self.seed, -(2**63), 2**64 - 1)
+        require_whole("seed", self.seed, -(2**63), 2**63 - 1)
 
 
 def _require_array(name: str, found: object, dtype: type, shape: tuple[int, ...]) -> None:

@@ -8,6 +8,8 @@ A part is written under a temporary name, flushed to disk and renamed; then its 
 share nothing but PATH/zarr.json, so folders of writers on other machines can be copied into one store.
 """
 
+import hashlib
+import json
 import os
 import re
 import secrets
@@ -191,9 +193,15 @@ class Store:
         return self._table.places
 
     @property
-    def seeds(self) -> list[int]:
+    def seeds(self) -> Int64[np.ndarray, "episodes"]:
         """The seed of each episode."""
         return self._table.seeds
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 of kind, lengths, places, seeds and checksums of all episodes, in their order."""
+        held = [[part.steps, part.places, part.seeds, part.files] for _, part in self.parts]
+        return hashlib.sha256(json.dumps([asdict(self.kind), held], sort_keys=True).encode()).hexdigest()
 
     @property
     def parts(self) -> list[tuple[str, Part]]:
@@ -208,7 +216,7 @@ class _Table:
         self.parts = [(folder, part) for folder, part in parts if part.steps]
         self.lengths = np.array([steps for _, part in self.parts for steps in part.steps], np.int64)
         self.places = [place for _, part in self.parts for place in part.places]
-        self.seeds = [seed for _, part in self.parts for seed in part.seeds]
+        self.seeds = np.array([seed for _, part in self.parts for seed in part.seeds], np.int64)
         counts = np.array([len(part.steps) for _, part in self.parts], np.int64)
         every = np.arange(len(self.lengths))
         self.part = np.repeat(np.arange(len(counts)), counts)
@@ -257,7 +265,7 @@ def _make_root(path: Path, kind: Kind) -> None:
     path.mkdir(parents=True, exist_ok=True)
     if (path / ROOT).exists():
         return
-    foreign = [name for name in os.listdir(path) if not OURS.fullmatch(name)]
+    foreign = [name for name in os.listdir(path) if not name.startswith(".gtmsm-")]
     if foreign and not (path / ROOT).exists():
         raise InputError(f"{path} is no store, and holds {shown(foreign[0])}; give a new or empty folder")
     about = {"store": VERSION, "chunk": chunk_of(kind), "kind": asdict(kind)}

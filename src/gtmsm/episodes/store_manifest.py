@@ -63,7 +63,7 @@ class Part:
                 and len(part.places) == len(part.seeds) == many
                 and all(type(n) is int and 0 < n <= MOST_STEPS for n in part.steps)
                 and all(type(name) is str and len(name) <= LONGEST_NAME and name.isprintable() for name in part.places)
-                and all(type(seed) is int for seed in part.seeds)
+                and all(type(seed) is int and -(2**63) <= seed < 2**63 for seed in part.seeds)
                 and all(type(size) is type(crc) is int and 0 <= size < 2**62 for size, crc in part.files.values())
             )
         except (TypeError, LookupError, AttributeError, ValueError):

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -25,6 +26,7 @@ class StoreWindows:
 
     After each call the next one is read ahead, for the state that the generator then has. So give a generator that
     nothing else draws from: else what was read ahead is not what is asked for, and the call waits for its reading.
+    Windows are uniform over all there are in `episodes`; `from_start`: over those at the first step of an episode.
     """
 
     def __init__(
@@ -32,18 +34,19 @@ class StoreWindows:
         store: Store,
         episodes: Sequence[int] | np.ndarray | None = None,
         device: torch.device | str = "cpu",
+        from_start: bool = False,
         threads: int = THREADS,
     ) -> None:
         self.store = store.snapshot()
         self.device = torch.device(device)
         self.episodes = np.arange(len(store)) if episodes is None else np.array(episodes, np.int64)
-        self.lengths = self.store.lengths[self.episodes]
+        self.lengths, self.from_start = self.store.lengths[self.episodes], from_start
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="windows")
         self._threads = threads
         self._ahead: tuple[tuple[int, int, bytes], list[Future[list[Episode]]]] | None = None
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """`n` windows of `steps` steps, uniformly over all there are; the generator moves on."""
+        """`n` windows of `steps` steps; the generator moves on."""
         asked = (n, steps, _state(generator))
         reading = self._ahead[1] if self._ahead and self._ahead[0] == asked else self._read(*asked)
         torch.rand(1, device=generator.device, generator=generator)
@@ -53,7 +56,7 @@ class StoreWindows:
 
     def draw(self, n: int, steps: int, state: bytes) -> Drawn:
         """Which windows a state of a generator stands for."""
-        starts = np.maximum(self.lengths - steps + 1, 0)
+        starts = np.clip(self.lengths - steps + 1, 0, 1 if self.from_start else None)
         total = int(starts.sum())
         if total == 0:
             longest = max(self.lengths, default=0)
@@ -73,7 +76,7 @@ class StoreWindows:
 
         def read(low: int) -> list[Episode]:
             chosen = zip(which[low : low + size].tolist(), first[low : low + size].tolist(), strict=True)
-            return [self.store.window(i, begin, steps) for i, begin in chosen]
+            return [_turning_on(self.store.window(i, begin, steps)) for i, begin in chosen]
 
         return [self._pool.submit(read, low) for low in range(0, n, size)]
 
@@ -89,8 +92,17 @@ class StoreWindows:
         a = one_hot(batch("actions"), kind.action_size) if kind.discrete else batch("actions")
         if not kind.pose_size:
             return Clip(x, a, a[..., :0], a[..., :0])
-        poses = batch("poses")
-        return Clip(x, a, poses, steps_of(batch("start"), poses))
+        way = torch.cat([batch("start")[:, None], batch("poses")], 1)
+        return Clip(x, a, way[:, 1:], steps_of(way[:, 0], way[:, 1:]))
+
+
+def _turning_on(window: Episode) -> Episode:
+    """A window whose heading does not jump where it passes pi: a difference of two headings is how far it turned."""
+    if window.start is None or window.poses is None or len(window.start) < 3:
+        return window
+    way = np.concatenate([window.start[None], window.poses])
+    way[:, 2] = np.unwrap(way[:, 2])
+    return replace(window, start=way[0], poses=way[1:])
 
 
 def _state(generator: torch.Generator) -> bytes:

@@ -36,6 +36,7 @@ VERBS = {
     "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
+    "data": "look at recordings and check them: gtmsm data info|verify|sample PATH",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
 }
 
@@ -394,6 +395,76 @@ def _bench(words: list[str]) -> int:
     for name, shares in report.profiles.items():
         console.print("", profile_table(name, shares), sep="\n")
     return 0
+
+
+@dataclass(frozen=True)
+class InfoFlags:
+    """Say what is in a store of episodes: counts, actions used, places, writers, bytes."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+
+
+@dataclass(frozen=True)
+class VerifyFlags:
+    """Check every checksum of a store; exit code 1 where something is damaged."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    repair: bool = False
+    """Drop damaged episodes, and only those; list whole ones that a damaged manifest has lost."""
+
+
+@dataclass(frozen=True)
+class SampleFlags:
+    """Draw a contact sheet: some steps of some episodes, and where they went, where poses are known."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    out: Path = Path("sample.png")
+    """The PNG to write."""
+    episodes: int = 8
+    """How many episodes, chosen at random."""
+    steps: int = 10
+    """How many steps of each, from its first to its last."""
+    seed: int = 0
+    """Of the choice."""
+
+
+DATA: dict[str, tuple[type, str]] = {
+    "info": (InfoFlags, "what is in it: counts, actions used, places, writers, bytes"),
+    "verify": (VerifyFlags, "check every checksum; --repair drops what is damaged"),
+    "sample": (SampleFlags, "a contact sheet, and a map of where it went"),
+}
+"""What `gtmsm data` can do with a store."""
+
+
+def _data(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<10} {about}" for name, (_, about) in DATA.items())
+        print(f"gtmsm data WHAT PATH [flags]\n\n{listed}\n\n`gtmsm data WHAT --help` explains its flags")
+        return 0
+    what, *rest = words
+    if what not in DATA:
+        raise InputError(f'unknown: gtmsm data "{what}"; {did_you_mean(what, DATA)}')
+    flags: Any = parse(DATA[what][0], rest, f"gtmsm data {what}")
+    from gtmsm.episodes.about import describe, write_sheet
+    from gtmsm.episodes.store import Store
+    from gtmsm.episodes.store_verify import verify
+
+    console, code = plain_console(), 0
+    if what == "info":
+        said = [describe(Store.open(flags.path))]
+    elif what == "sample":
+        said = [write_sheet(Store.open(flags.path), flags.out, flags.episodes, flags.steps, flags.seed)]
+    else:
+        said = verify(flags.path, flags.repair)
+        code = int(bool(said))
+        left = f"{len(Store.open(flags.path)):,} episodes are whole" if flags.repair or not said else ""
+        said += [left or f"damages: {len(said)}; drop what is lost with: gtmsm data verify {flags.path} --repair"]
+    for line in said:
+        console.print(line, soft_wrap=True)
+    return code
 
 
 def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, evaluate: bool) -> int:

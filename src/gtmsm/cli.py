@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
     "demo": "train a small model, score it, and write a report: gtmsm demo [rotate|obstacles] (minutes on two cores)",
-    "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
+    "train": "train an experiment of the paper, or on your recordings: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
@@ -141,9 +141,10 @@ def _demo(words: list[str]) -> int:
 
 
 def _train(words: list[str]) -> int:
+    from gtmsm.experiments import proposed
     from gtmsm.presets import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
-    from gtmsm.training.engine import build_fabric
+    from gtmsm.training.engine import build_fabric, choose_device
 
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<18} {about}" for name, (about, _) in PRESETS.items())
@@ -165,7 +166,7 @@ def _train(words: list[str]) -> int:
         run: Path | None = None
         """Folder to make; default: a fresh one under runs/."""
         resume: bool = False
-        """Continue the run in --run exactly where it stopped; only --updates and --images can change."""
+        """Continue the run in --run exactly where it stopped; only --updates, --images and --data can change."""
         device: Device = "auto"
         """Where to train; auto takes a GPU where there is one."""
         devices: int = 1
@@ -176,8 +177,14 @@ def _train(words: list[str]) -> int:
     where = value_of("--run", rest)
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
     default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
+    reasons: tuple[str, ...] = ()
+    if preset == "own" and not resuming and (data := value_of("--data", rest)) is not None:
+        device = choose_device("cpu" if value_of("--device", rest) == "cpu" else "auto")
+        default, reasons = proposed(data, device.type == "cuda")
     flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
     console = plain_console()
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
     fabric = build_fabric(flags.device, flags.devices, flags.experiment.training.optimiser.batch)
     if flags.resume:
         if flags.run is None:
@@ -199,6 +206,8 @@ class EvaluateFlags:
     """A run folder."""
     images: str | None = None
     """Score on the test images of this .npz or folder instead of those it was trained with."""
+    data: str | None = None
+    """Score on the held-out episodes of this store, where the run's recordings have moved, or on others."""
     clips: int | None = None
     """Held-out walks, also the most of each kind that test landmarks; default: as the run's config says."""
     tau: int | None = None
@@ -233,7 +242,8 @@ def _evaluate(words: list[str]) -> int:
     console = plain_console()
     if flags.out is None and folder != run.folder:
         console.print(f"{run.folder} was not trained here and stays as it is; scores go to {out}", soft_wrap=True)
-    _score(run, settings, choose_device(flags.device), out, console, images=flags.images, plan=flags.places)
+    places = {"images": flags.images, "plan": flags.places, "data": flags.data}
+    _score(run, settings, choose_device(flags.device), out, console, **places)
     return 0
 
 

@@ -15,10 +15,10 @@ import torch
 import tyro
 
 from gtmsm.config import changed, config, require, require_seed
-from gtmsm.data.clip import Clip
+from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
-from gtmsm.episodes.pool import Episodes, Pool
+from gtmsm.episodes.pool import Episodes, Pool, Streamed
 from gtmsm.episodes.propose import propose
 from gtmsm.episodes.recorded import RecordedWorld, nobody
 from gtmsm.episodes.split import HoldOut, Numbers, Split, hold_out_by, split
@@ -318,7 +318,8 @@ class RoomsSetting(Setting):
     def pool(self) -> Windows:
         """Clips to train on, the same for every process and after a resume."""
         seed, settings = seeds_of(self.experiment.seed)[0], self.experiment.pool
-        _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
+        needed = settings.clips * settings.steps * math.prod(self.test_world.frame_shape)
+        _require_memory(needed, self.device, "the pool of clips", "give fewer --pool.clips")
         world = self._draw(self.world.train_places, seed, self.experiment.slip)
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
@@ -330,6 +331,10 @@ class RoomsSetting(Setting):
     def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:
         """Places from a seed, in which actions may slip."""
         return slipping(draw_rooms(self.world, count, seed, self.device), slip)
+
+
+IN_MEMORY = 2**31
+"""Bytes of frames up to which episodes are kept in memory; more are read while training."""
 
 
 class OwnSetting(Setting):
@@ -370,7 +375,13 @@ class OwnSetting(Setting):
     def _world(self, which: Numbers) -> RecordedWorld:
         """Some of the episodes as a world."""
         experiment, store = self.experiment, self.store
-        source = Pool.of(store, which, self.device, experiment.unit, experiment.from_start)
+        needed = int(store.lengths[which].sum()) * math.prod(store.kind.frame_shape)
+        source: Source
+        if self.device.type == "cpu" and needed > IN_MEMORY:
+            source = Streamed(store, which, experiment.unit, experiment.from_start)
+        else:
+            _require_memory(needed, self.device, "these episodes", "record smaller frames, or train with --device cpu")
+            source = Pool.of(store, which, self.device, experiment.unit, experiment.from_start)
         longest = int(store.lengths[which].max())
         return RecordedWorld(store.kind, source, longest, self.device, experiment.unit, self._can_fail)
 
@@ -385,7 +396,7 @@ def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:
         f"displacement is above 0, but poses of {name} have {size} numbers and a {motion.kind} motion needs {learned}; "
         "give --displacement 0 --evaluation.no-metric-poses",
     )
-    parts = split(store.places, store.seeds.tolist(), experiment.hold_out)
+    parts = split(store.places, store.seeds, experiment.hold_out)
     asked: list[tuple[str, Numbers, str, CurriculumConfig | EvaluationConfig | ProspectConfig]] = [
         ("train on", parts.train, "", training.curriculum),
         ("watch", parts.watch, "evaluation.", experiment.evaluation),
@@ -411,7 +422,7 @@ def name_of(store: Episodes) -> str:
 def fingerprint_of(store: Episodes) -> str:
     """Of the episodes that a store holds."""
     known = getattr(store, "fingerprint", None)
-    held = repr((store.kind, store.lengths.tolist(), list(store.places), store.seeds.tolist()))
+    held = repr((store.kind, store.lengths.tolist(), list(store.places), list(store.seeds)))
     return str(known) if known else hashlib.sha256(held.encode()).hexdigest()
 
 
@@ -428,18 +439,18 @@ def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnEx
     store = store or open_store(data)
     require(len(store) > 0, f"{data} holds no episodes yet; record or convert some first")
     by = hold_out_by(store.places)
-    proposal = propose(survey(store, split(store.places, store.seeds.tolist(), by).train), gpu)
+    proposal = propose(survey(store, split(store.places, store.seeds, by).train), gpu)
     return changed(OwnExperiment, {"data": data, "hold_out": by, **proposal.changes}), proposal.reasons
 
 
-def _require_memory(needed: int, device: torch.device) -> None:
-    """Refuse a pool that the device has no room for, before minutes are spent on filling it."""
+def _require_memory(needed: int, device: torch.device, what: str, instead: str) -> None:
+    """Refuse what the device has no memory for, before minutes are spent on filling it."""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     sizes = f"needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free"
-    require(needed < free, f"the pool of clips {sizes}; give fewer --pool.clips")
+    require(needed < free, f"{what} {sizes}; {instead}")
 
 
 def set_up(

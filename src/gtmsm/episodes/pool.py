@@ -1,6 +1,8 @@
-"""Episodes kept in memory, on the device that trains, and cut into windows for every update."""
+"""Episodes cut into windows for every update: kept in memory, on the device that trains, or read from the store."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,16 +20,30 @@ from gtmsm.errors import InputError
 class Episodes(Protocol):
     """What training needs of a `Store`."""
 
-    kind: Kind
-    lengths: Int64[np.ndarray, "_"]
-    places: Sequence[str]
-    seeds: Int64[np.ndarray, "_"]
+    @property
+    def kind(self) -> Kind:
+        """What they share."""
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "_"]:
+        """Steps of each."""
+
+    @property
+    def places(self) -> Sequence[str]:
+        """Where each was."""
+
+    @property
+    def seeds(self) -> Sequence[int]:
+        """What each was made from."""
 
     def __len__(self) -> int:
         """How many there are."""
 
     def episode(self, i: int) -> Episode:
         """One of them."""
+
+    def window(self, i: int, first: int, steps: int) -> Episode:
+        """A part of one, its start the pose before it."""
 
 
 @dataclass(frozen=True)
@@ -74,23 +90,56 @@ class Pool:
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
-        fitting = sum(length >= steps for length in self.lengths)
-        if not fitting:
-            raise InputError(
-                f"asked for windows of {steps} steps but the longest of these episodes has {max(self.lengths)}; lower "
-                "tau or horizon, or record longer episodes"
-            )
-        at = self.first.device
-        drawn = torch.rand(-(-n // fitting), fitting, device=generator.device, generator=generator)
-        which = drawn.argsort(1).flatten()[:n].to(at)
-        later = torch.rand(n, device=generator.device, generator=generator).to(at)
-        begin = (later * (self.length[which] - steps + 1)).long() * (not self.from_start)
-        row = ((self.first[which] + begin)[:, None] + torch.arange(steps, device=at)).flatten()
+        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
+        row = ((self.first[which] + begin)[:, None] + torch.arange(steps, device=which.device)).flatten()
 
         def cut(part: Tensor) -> Tensor:
             return part.index_select(0, row).unflatten(0, (n, steps))
 
         return Clip(cut(self.frames) / 255, cut(self.a), cut(self.pose), cut(self.step))
+
+
+class Streamed:
+    """The same windows, read when they are asked for: for more episodes than there is memory; on a CPU."""
+
+    def __init__(
+        self, store: Episodes, which: Int64[np.ndarray, "_"], unit: float = 1.0, from_start: bool = False
+    ) -> None:
+        """See `Pool.of`."""
+        self.store, self.unit, self.from_start = store, unit, from_start
+        self.order = which[np.argsort(-store.lengths[which], kind="stable")]
+        self.length = torch.from_numpy(store.lengths[self.order])
+        self.lengths = tuple(self.length.tolist())
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="episodes")
+
+    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """`n` windows of `steps` consecutive steps."""
+        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
+
+        def read(i: int, first: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            window = self.store.window(int(self.order[i]), first, steps)
+            return torch.from_numpy(window.frames).permute(0, 3, 1, 2), *moves_of(window, self.store.kind, self.unit)
+
+        windows = self._readers.map(read, which.tolist(), begin.tolist())
+        frames, a, pose, step = (torch.stack(part) for part in zip(*windows, strict=True))
+        return Clip(frames.contiguous() / 255, a, pose, step)
+
+
+def _drawn(
+    length: Int64[Tensor, "episodes"], lengths: tuple[int, ...], n: int, steps: int, from_start: bool,
+    generator: torch.Generator,
+) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"]]:  # fmt: skip
+    """Numbers of episodes, the longest of which come first, and where windows of theirs begin."""
+    fitting = bisect_right(lengths, -steps, key=lambda length: -length)
+    if not fitting:
+        raise InputError(
+            f"asked for windows of {steps} steps but the longest of these episodes has {lengths[0]}; lower tau or "
+            "horizon, or record longer episodes"
+        )
+    drawn = torch.rand(-(-n // fitting), fitting, device=generator.device, generator=generator)
+    which = drawn.argsort(1).flatten()[:n].to(length.device)
+    later = torch.rand(n, device=generator.device, generator=generator).to(length.device)
+    return which, (later * (length[which] - steps + 1)).long() * (not from_start)
 
 
 def moves_of(episode: Episode, kind: Kind, unit: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:

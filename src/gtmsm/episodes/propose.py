@@ -194,7 +194,8 @@ class _Size:
 def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu: bool) -> dict[str, Any]:
     """As preset `walk`: displacements teach the motion from the first update on."""
     updates = 5_000 if gpu else 1_500
-    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else 0
+    # A window's first step is left out: what was seen before it is not known, nor whether it failed, nor the velocity.
+    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else int(motion.notice_failed)
     return {
         "training.updates": updates,
         "training.optimiser": {"batch": 32 if gpu else 16, "anneal_updates": updates},
@@ -202,7 +203,7 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
         "training.curriculum.grow": (),
         "training.curriculum.read_all_stages": 0,
         "training.curriculum.prospect": False,
-        "training.curriculum.motion_rate": 3.0 if motion.heading else 10.0,
+        "training.curriculum.motion_rate": 3.0 if motion.kind == "gliding" else 10.0,
         "training.objective": {"displacement": 1e5 if motion.heading else 1e3, "displacement_after": after},
         "training.objective.poses_from_bound": False,
     }

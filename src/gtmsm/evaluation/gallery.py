@@ -23,9 +23,9 @@ class Gallery:
     tau: int
     strips: tuple[tuple[int, int], ...]
     """Runs of time steps to show frame by frame: first and last, counted from 1 as the paper does."""
-    displacement: Float[np.ndarray, "A D"]
+    displacement: Float[np.ndarray, "A M"]
     """What the model believes each action does to an agent at rest."""
-    true_displacement: Float[np.ndarray, "A D"]
+    true_displacement: Float[np.ndarray, "A M"]
     """What each action does, in the same coordinates."""
     action_names: tuple[str, ...]
 
@@ -81,7 +81,7 @@ class RoomsGallery(Gallery):
 @dataclass(frozen=True, kw_only=True)
 class RecordedGallery(Gallery):
     """Windows of recorded episodes. Poses and displacements are in units of the recordings, after the fit where they
-    are not metric; where poses are unknown, `true_pose` has no coordinates, and those inferred are the model's own."""
+    are not metric; where poses are unknown, true ones are NaN and inferred ones the model's own."""
 
     environment: str
     """What was recorded, in the recorder's words."""

@@ -236,7 +236,8 @@ class RecordedExaminer(Examiner):
     def gallery(self, model: WorldModel) -> RecordedGallery:
         """Walks and moves, in units of the recordings where poses are known."""
         parts, kind = dict(self._examples), self.world.kind
-        parts["true_pose"] = self._in_units(parts["true_pose"])
+        unknown = np.full_like(parts["inferred_pose"], np.nan)
+        parts["true_pose"] = self._in_units(parts["true_pose"]) if self.size else unknown
         if not self.knows_places:
             parts["seen"] = None
         learned, true = self._pushes(model)

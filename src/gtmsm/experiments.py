@@ -220,7 +220,8 @@ class OwnExperiment(Experiment):
 def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
     """The same in places of another plan: App. C tests the walk's weights in several rooms, T = 450."""
     if not isinstance(experiment, RoomsExperiment):
-        raise InputError("this run does not walk through rooms; leave out --places")
+        on = "is about recordings" if isinstance(experiment, OwnExperiment) else "walks over images"
+        raise InputError(f"this run {on}, and no rooms can be walked with it; leave out --places")
     return replace(experiment, world=replace(experiment.world, plan=plan))
 
 

@@ -284,8 +284,6 @@ def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console
         require(training.updates >= done, f"{run.folder} has {done} updates behind it; give {done} or more --updates")
         run = replace(run, experiment=experiment)
         setting = run.set_up(fabric.device)
-        if (run.folder / WEIGHTS).exists():
-            _require_fit(run.load_model(torch.device("cpu")), setting, run.folder)
         require(
             setting.places.sha256 == run.places.sha256,
             f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",

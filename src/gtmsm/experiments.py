@@ -352,7 +352,7 @@ class OwnSetting(Setting):
         self.places = Places(name_of(store), fingerprint_of(store), trained, tested)
         self._can_fail: torch.Tensor | None = None
         if experiment.notice_failed:
-            self._can_fail = torch.from_numpy(survey(store, self._parts.train).can_fail)
+            self._can_fail = torch.from_numpy(survey(store, self._parts.train).can_fail).to(device)
 
     @cached_property
     def test_world(self) -> RecordedWorld:  # type: ignore[override]
@@ -436,11 +436,13 @@ def open_store(path: str) -> Episodes:
 
 
 def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnExperiment, tuple[str, ...]]:
-    """An experiment for the episodes at `data`, and why it is as it is; no episode held out is looked at."""
+    """An experiment for the episodes at `data`, and why; of those held out, only lengths are looked at."""
     store = store or open_store(data)
     require(len(store) > 0, f"{data} holds no episodes yet; record or convert some first")
     by = hold_out_by(store.places)
-    proposal = propose(survey(store, split(store.places, store.seeds, by).train), gpu)
+    parts = split(store.places, store.seeds, by)
+    most = min(int(store.lengths[part].max()) for part in (parts.watch, parts.test))
+    proposal = propose(survey(store, parts.train), gpu, most)
     return changed(OwnExperiment, {"data": data, "hold_out": by, **proposal.changes}), proposal.reasons
 
 

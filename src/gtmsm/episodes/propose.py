@@ -59,10 +59,10 @@ class _Motion:
         return self.kind in ("turning", "gliding")
 
 
-def propose(facts: Survey, gpu: bool) -> Proposal:
-    """What to train, and why."""
+def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
+    """What to train on clips of at most so many steps, and why."""
     motion = _motion(facts)
-    tau, horizon = _lengths(facts, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
+    tau, horizon = _lengths(facts, most, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
     size, blended = _Size.of(facts, gpu), facts.repeats < REPEATING
     neighbours = min(4 if blended else 5, tau)
     unit = 1.0
@@ -167,9 +167,9 @@ def _one_start(facts: Survey) -> bool:
     return facts.failing_early < 0.3 * facts.failing
 
 
-def _lengths(facts: Survey, longest: int) -> tuple[int, int]:
+def _lengths(facts: Survey, most: int, longest: int) -> tuple[int, int]:
     """Steps to memorise and to predict, such that nine of ten episodes are long enough."""
-    steps = int(np.quantile(facts.lengths, 0.1, method="lower"))
+    steps = min(most, int(np.quantile(facts.lengths, 0.1, method="lower")))
     tau = max(1, min(longest, steps // 2))
     return tau, max(1, min(longest, steps - tau))
 

@@ -51,7 +51,7 @@ class RecordedWorld:
         """Steps that show the very frame of the step before, though actions of their kind otherwise change it."""
         assert self.can_fail is not None
         same = (clip.x[:, 1:] == clip.x[:, :-1]).flatten(2).all(-1)
-        acted = ((clip.a != 0) & self.can_fail.to(clip.a.device)).any(-1)
+        acted = ((clip.a != 0) & self.can_fail).any(-1)
         return torch.nn.functional.pad(same, (1, 0)) & acted
 
     # ---- what only a world can do

@@ -1,7 +1,7 @@
 """Episodes cut into windows for every update: kept in memory, on the device that trains, or read from the store."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
@@ -33,7 +33,7 @@ class Episodes(Protocol):
         """Where each was."""
 
     @property
-    def seeds(self) -> Sequence[int]:
+    def seeds(self) -> Iterable[int]:
         """What each was made from."""
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
 """Which episodes are learned from, watched while learning, and kept for the test: whole places, or whole episodes."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -33,7 +33,7 @@ def hold_out_by(places: Sequence[str]) -> HoldOut:
     return "places" if len(set(places)) >= FEW else "episodes"
 
 
-def split(places: Sequence[str], seeds: Sequence[int], by: HoldOut) -> Split:
+def split(places: Sequence[str], seeds: Iterable[int], by: HoldOut) -> Split:
     """About 80, 10 and 10%, by a hash of each name.
 
     What was learned from never becomes what is tested on when a store grows: names have fixed hashes, those from 0.8 on

@@ -1,7 +1,11 @@
 """World models that remember places."""
 
 from importlib.metadata import version
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from gtmsm.config import Device
 from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
 from gtmsm.model.dream import Dream
@@ -10,6 +14,9 @@ from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief, Gaussian
 from gtmsm.worlds.gym import register_envs
+
+if TYPE_CHECKING:
+    from gtmsm.run import Run
 
 __version__ = version("gtmsm")
 __all__ = [
@@ -22,6 +29,34 @@ __all__ = [
     "Memory",
     "WorldModel",
     "WorldModelConfig",
+    "train",
 ]
+
+
+def train(
+    data: str | PathLike[str],
+    preset: str = "own",
+    run: str | PathLike[str] | None = None,
+    *,
+    device: Device = "auto",
+    evaluate: bool = True,
+    quiet: bool = False,
+    **changes: Any,
+) -> "Run":
+    """Train a model on the recorded episodes in the store `data`, score it, and return the run that is left.
+
+    What to train is proposed from the episodes; `changes` say otherwise. They are named as the flags of `gtmsm train
+    own`, with _ for a dash and __ for a dot:
+
+        run = gtmsm.train("episodes", updates=2_000, model__motion__kind="turning")
+        model = gtmsm.WorldModel.load(run.folder)
+    """
+    from gtmsm.run import train_own  # the training engine takes seconds to import
+
+    if preset != "own":
+        raise InputError(f'preset is "{preset}"; recordings are trained on by "own", others by `gtmsm train`')
+    folder = None if run is None else Path(run)
+    return train_own(fspath(data), folder, device, evaluate, quiet, changes)
+
 
 register_envs()

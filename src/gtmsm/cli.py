@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 # What a verb needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
 VERBS = {
     "demo": "train a small model, score it, and write a report: gtmsm demo [rotate|obstacles] (minutes on two cores)",
-    "train": "train an experiment of the paper: gtmsm train PRESET [flags]",
+    "train": "train an experiment of the paper, or on your recordings: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
+    "data": "look at recordings and check them: gtmsm data info|verify|sample PATH",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
 }
 
@@ -140,9 +141,10 @@ def _demo(words: list[str]) -> int:
 
 
 def _train(words: list[str]) -> int:
+    from gtmsm.experiments import proposed
     from gtmsm.presets import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
-    from gtmsm.training.engine import build_fabric
+    from gtmsm.training.engine import build_fabric, choose_device
 
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<18} {about}" for name, (about, _) in PRESETS.items())
@@ -164,7 +166,7 @@ def _train(words: list[str]) -> int:
         run: Path | None = None
         """Folder to make; default: a fresh one under runs/."""
         resume: bool = False
-        """Continue the run in --run exactly where it stopped; only --updates and --images can change."""
+        """Continue the run in --run exactly where it stopped; only --updates, --images and --data can change."""
         device: Device = "auto"
         """Where to train; auto takes a GPU where there is one."""
         devices: int = 1
@@ -175,8 +177,14 @@ def _train(words: list[str]) -> int:
     where = value_of("--run", rest)
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
     default = Run.open(Path(str(where))).experiment if resuming else PRESETS[preset][1]
+    reasons: tuple[str, ...] = ()
+    if preset == "own" and not resuming and (data := value_of("--data", rest)) is not None:
+        device = choose_device("cpu" if value_of("--device", rest) == "cpu" else "auto")
+        default, reasons = proposed(data, device.type == "cuda")
     flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
     console = plain_console()
+    for reason in reasons:
+        console.print(reason, soft_wrap=True)
     fabric = build_fabric(flags.device, flags.devices, flags.experiment.training.optimiser.batch)
     if flags.resume:
         if flags.run is None:
@@ -198,6 +206,8 @@ class EvaluateFlags:
     """A run folder."""
     images: str | None = None
     """Score on the test images of this .npz or folder instead of those it was trained with."""
+    data: str | None = None
+    """Score on the held-out episodes of this store, where the run's recordings have moved, or on others."""
     clips: int | None = None
     """Held-out walks, also the most of each kind that test landmarks; default: as the run's config says."""
     tau: int | None = None
@@ -232,7 +242,8 @@ def _evaluate(words: list[str]) -> int:
     console = plain_console()
     if flags.out is None and folder != run.folder:
         console.print(f"{run.folder} was not trained here and stays as it is; scores go to {out}", soft_wrap=True)
-    _score(run, settings, choose_device(flags.device), out, console, images=flags.images, plan=flags.places)
+    places = {"images": flags.images, "plan": flags.places, "data": flags.data}
+    _score(run, settings, choose_device(flags.device), out, console, **places)
     return 0
 
 
@@ -394,6 +405,76 @@ def _bench(words: list[str]) -> int:
     for name, shares in report.profiles.items():
         console.print("", profile_table(name, shares), sep="\n")
     return 0
+
+
+@dataclass(frozen=True)
+class InfoFlags:
+    """Say what is in a store of episodes: counts, actions used, places, writers, bytes."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+
+
+@dataclass(frozen=True)
+class VerifyFlags:
+    """Check every checksum of a store; exit code 1 where something is damaged."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    repair: bool = False
+    """Drop damaged episodes, and only those; list whole ones that a damaged manifest has lost."""
+
+
+@dataclass(frozen=True)
+class SampleFlags:
+    """Draw a contact sheet: some steps of some episodes, and where they went, where poses are known."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    out: Path = Path("sample.png")
+    """The PNG to write."""
+    episodes: int = 8
+    """How many episodes, chosen at random."""
+    steps: int = 10
+    """How many steps of each, from its first to its last."""
+    seed: int = 0
+    """Of the choice."""
+
+
+DATA: dict[str, tuple[type, str]] = {
+    "info": (InfoFlags, "what is in it: counts, actions used, places, writers, bytes"),
+    "verify": (VerifyFlags, "check every checksum; --repair drops what is damaged"),
+    "sample": (SampleFlags, "a contact sheet, and a map of where it went"),
+}
+"""What `gtmsm data` can do with a store."""
+
+
+def _data(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<10} {about}" for name, (_, about) in DATA.items())
+        print(f"gtmsm data WHAT PATH [flags]\n\n{listed}\n\n`gtmsm data WHAT --help` explains its flags")
+        return 0
+    what, *rest = words
+    if what not in DATA:
+        raise InputError(f'unknown: gtmsm data "{what}"; {did_you_mean(what, DATA)}')
+    flags: Any = parse(DATA[what][0], rest, f"gtmsm data {what}")
+    from gtmsm.episodes.about import describe, write_sheet
+    from gtmsm.episodes.store import Store
+    from gtmsm.episodes.store_verify import verify
+
+    console, code = plain_console(), 0
+    if what == "info":
+        said = [describe(Store.open(flags.path))]
+    elif what == "sample":
+        said = [write_sheet(Store.open(flags.path), flags.out, flags.episodes, flags.steps, flags.seed)]
+    else:
+        said = verify(flags.path, flags.repair)
+        code = int(bool(said))
+        left = f"{len(Store.open(flags.path)):,} episodes are whole" if flags.repair or not said else ""
+        said += [left or f"damages: {len(said)}; drop what is lost with: gtmsm data verify {flags.path} --repair"]
+    for line in said:
+        console.print(line, soft_wrap=True)
+    return code
 
 
 def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, evaluate: bool) -> int:

@@ -1,5 +1,6 @@
 """An experiment: a world, who walks in it, a model, and how it is trained and scored."""
 
+import hashlib
 import math
 import os
 from abc import ABC, abstractmethod
@@ -13,15 +14,21 @@ from typing import Annotated, Literal
 import torch
 import tyro
 
-from gtmsm.config import config, require, require_seed
-from gtmsm.data.clip import Clip
+from gtmsm.config import changed, config, require, require_seed
+from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
+from gtmsm.episodes.pool import Episodes, Pool, Streamed
+from gtmsm.episodes.propose import propose
+from gtmsm.episodes.recorded import RecordedWorld, nobody
+from gtmsm.episodes.split import HoldOut, Numbers, Split, hold_out_by, split
+from gtmsm.episodes.survey import survey
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.model.budget import Budget
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.training.curriculum import plan_stages
+from gtmsm.training.curriculum import CurriculumConfig, plan_stages
+from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
@@ -168,10 +175,53 @@ class RoomsExperiment(Experiment):
         require(view == true, f"model.recall.field_of_view is {view} but the world's is {true}; give the same")
 
 
+@config
+class OwnExperiment(Experiment):
+    """Recorded episodes of any world."""
+
+    data: str = ""
+    """The store of episodes to learn from; `gtmsm data convert` and `gtmsm record` make one."""
+    hold_out: HoldOut = "places"
+    """What is kept for validation and test: whole places, where there are many, or else whole episodes."""
+    unit: float = 1.0
+    """Length, in the units of recorded poses, that counts as 1 while learning; scores are in your units again."""
+    from_start: bool = False
+    """Whether clips begin where episodes do: walls are learned where they lie from the start."""
+    notice_failed: bool = False
+    """Whether a step that leaves the frame exactly as it was counts as one without an action, while learning and
+    memorising; of steps to predict nobody knows."""
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        super().__post_init__()
+        motion = self.model.motion
+        require(
+            motion.has_heading or motion.state_size == 2,
+            f"state_size is {motion.state_size}; recorded positions have 2 numbers: leave it 2",
+        )
+        require(self.unit > 0, f"unit is {self.unit}; give a length above 0")
+        require(self.slip == SlipConfig() and not self.evaluation.slip, "recorded steps slip or not: leave out --slip")
+        require(
+            self.model.landmark.form == "off",
+            "landmarks are scored in walks of their own, and recordings have none; leave --model.landmark.form off",
+        )
+        metric = self.training.objective.displacement > 0
+        require(
+            metric == self.evaluation.metric_poses,
+            "only the displacement loss teaches poses in your units: give --displacement 0 with "
+            "--evaluation.no-metric-poses, or a weight with --evaluation.metric-poses",
+        )
+        require(
+            metric or self.model.recall.choice == "nearest",
+            "choice is visible, which asks for poses in your units: that needs --displacement above 0",
+        )
+
+
 def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
     """The same in places of another plan: App. C tests the walk's weights in several rooms, T = 450."""
     if not isinstance(experiment, RoomsExperiment):
-        raise InputError("this run walks over images, and no rooms can be walked with it; leave out --places")
+        on = "is about recordings" if isinstance(experiment, OwnExperiment) else "walks over images"
+        raise InputError(f"this run {on}, and no rooms can be walked with it; leave out --places")
     return replace(experiment, world=replace(experiment.world, plan=plan))
 
 
@@ -188,7 +238,7 @@ class Places:
 class Setting(ABC):
     """An experiment set up on a device: worlds to train and to be tested in, a walker, and an untrained model."""
 
-    experiment: ImageWalkExperiment | RoomsExperiment
+    experiment: ImageWalkExperiment | RoomsExperiment | OwnExperiment
     device: torch.device
     walker: Walker
     places: Places
@@ -204,11 +254,16 @@ class Setting(ABC):
     def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """Fresh clips to train on."""
 
+    @property
+    def watched(self) -> World:
+        """The world that is looked at while training."""
+        return self.test_world
+
     def watch(self) -> Callable[[WorldModel], dict[str, float]]:
         """A quick look at held-out clips, for the progress display."""
         full = self.experiment.evaluation
         brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-        return partial(glance, world=self.test_world, walker=self.walker, settings=brief)
+        return partial(glance, world=self.watched, walker=self.walker, settings=brief)
 
     def build_model(self, budget: Budget | None = None) -> WorldModel:
         """Fresh weights, by the experiment's seed; within the budget of a checkpoint, where there is one."""
@@ -264,7 +319,8 @@ class RoomsSetting(Setting):
     def pool(self) -> Windows:
         """Clips to train on, the same for every process and after a resume."""
         seed, settings = seeds_of(self.experiment.seed)[0], self.experiment.pool
-        _require_memory(settings.clips * settings.steps * math.prod(self.test_world.frame_shape), self.device)
+        needed = settings.clips * settings.steps * math.prod(self.test_world.frame_shape)
+        _require_memory(needed, self.device, "the pool of clips", "give fewer --pool.clips")
         world = self._draw(self.world.train_places, seed, self.experiment.slip)
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
@@ -278,20 +334,141 @@ class RoomsSetting(Setting):
         return slipping(draw_rooms(self.world, count, seed, self.device), slip)
 
 
-def _require_memory(needed: int, device: torch.device) -> None:
-    """Refuse a pool that the device has no room for, before minutes are spent on filling it."""
+IN_MEMORY = 2**31
+"""Bytes of frames up to which episodes are kept in memory; more are read while training."""
+
+
+class OwnSetting(Setting):
+    """Recorded episodes, a part of them held out."""
+
+    hashed = "sha256"
+
+    def __init__(self, experiment: OwnExperiment, store: Episodes, device: torch.device) -> None:
+        self.experiment: OwnExperiment = experiment
+        self.device, self.store, self.walker = device, store, nobody
+        self.noun = experiment.hold_out
+        self._parts = _require_episodes(experiment, store)
+        trained, _, tested = self._parts.counts
+        self.places = Places(name_of(store), fingerprint_of(store), trained, tested)
+        self._can_fail: torch.Tensor | None = None
+        if experiment.notice_failed:
+            self._can_fail = torch.from_numpy(survey(store, self._parts.train).can_fail).to(device)
+
+    @cached_property
+    def test_world(self) -> RecordedWorld:  # type: ignore[override]
+        """Episodes that nothing was learned or chosen from."""
+        return self._world(self._parts.test)
+
+    @cached_property
+    def watched(self) -> RecordedWorld:  # type: ignore[override]
+        """Other held-out episodes, so that the test decides nothing."""
+        return self._world(self._parts.watch)
+
+    @cached_property
+    def train_world(self) -> RecordedWorld:
+        """Episodes to learn from."""
+        return self._world(self._parts.train)
+
+    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """Windows of the episodes to learn from."""
+        return self.train_world.noticed(self.train_world.replay(n, steps, generator))
+
+    def _world(self, which: Numbers) -> RecordedWorld:
+        """Some of the episodes as a world."""
+        experiment, store = self.experiment, self.store
+        needed = int(store.lengths[which].sum()) * math.prod(store.kind.frame_shape)
+        source: Source
+        if self.device.type == "cpu" and needed > IN_MEMORY:
+            source = Streamed(store, which, experiment.unit, experiment.from_start)
+        else:
+            _require_memory(needed, self.device, "these episodes", "record smaller frames, or train with --device cpu")
+            source = Pool.of(store, which, self.device, experiment.unit, experiment.from_start)
+        longest = int(store.lengths[which].max())
+        return RecordedWorld(store.kind, source, longest, self.device, experiment.unit, self._can_fail)
+
+
+def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:
+    """Refuse what cannot be learned from these episodes, or scored on them; returns which are for what."""
+    name, motion, training = name_of(store), experiment.model.motion, experiment.training
+    require(len(store) > 0, f"{name} holds no episodes yet; record or convert some first")
+    size, learned = store.kind.pose_size, 3 if motion.has_heading else motion.state_size
+    require(
+        training.objective.displacement == 0 or size == learned,
+        f"displacement is above 0, but poses of {name} have {size} numbers and a {motion.kind} motion needs {learned}; "
+        "give --displacement 0 --evaluation.no-metric-poses",
+    )
+    parts = split(store.places, store.seeds, experiment.hold_out)
+    asked: list[tuple[str, Numbers, str, CurriculumConfig | EvaluationConfig | ProspectConfig]] = [
+        ("train on", parts.train, "", training.curriculum),
+        ("watch", parts.watch, "evaluation.", experiment.evaluation),
+        ("test", parts.test, "evaluation.", experiment.evaluation),
+    ]
+    if training.curriculum.prospect:
+        asked.append(("search for the motion", parts.train, "prospect.", training.prospect))
+    for what, which, prefix, settings in asked:
+        needed, longest = settings.tau + settings.horizon, int(store.lengths[which].max())
+        require(
+            longest >= needed,
+            f"episodes of {name} to {what} have up to {longest} steps, and {prefix}tau + {prefix}horizon is {needed}; "
+            f"lower --{prefix}tau and --{prefix}horizon, or record longer episodes",
+        )
+    return parts
+
+
+def name_of(store: Episodes) -> str:
+    """What a store is called."""
+    return str(getattr(store, "path", "the store"))
+
+
+def fingerprint_of(store: Episodes) -> str:
+    """Of the episodes that a store holds."""
+    known = getattr(store, "fingerprint", None)
+    held = repr((store.kind, store.lengths.tolist(), list(store.places), list(store.seeds)))
+    return str(known) if known else hashlib.sha256(held.encode()).hexdigest()
+
+
+def open_store(path: str) -> Episodes:
+    """The store at a path."""
+    require(bool(path), "there is nothing to learn from; give --data PATH, a store of recorded episodes")
+    from gtmsm.episodes.store import Store
+
+    return Store.open(Path(path))
+
+
+def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnExperiment, tuple[str, ...]]:
+    """An experiment for the episodes at `data`, and why; of those held out, only lengths are looked at."""
+    store = store or open_store(data)
+    require(len(store) > 0, f"{data} holds no episodes yet; record or convert some first")
+    by = hold_out_by(store.places)
+    parts = split(store.places, store.seeds, by)
+    most = min(int(store.lengths[part].max()) for part in (parts.watch, parts.test))
+    proposal = propose(survey(store, parts.train), gpu, most)
+    return changed(OwnExperiment, {"data": data, "hold_out": by, **proposal.changes}), proposal.reasons
+
+
+def _require_memory(needed: int, device: torch.device, what: str, instead: str) -> None:
+    """Refuse what the device has no memory for, before minutes are spent on filling it."""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     sizes = f"needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free"
-    require(needed < free, f"the pool of clips {sizes}; give fewer --pool.clips")
+    require(needed < free, f"{what} {sizes}; {instead}")
 
 
 def set_up(
-    experiment: Experiment, device: torch.device, images: str | None = None, picture: Path | None = None
-) -> ImageWalkSetting | RoomsSetting:
-    """Open the worlds of an experiment; on other images than its own where they are given, or on a single picture."""
+    experiment: Experiment,
+    device: torch.device,
+    images: str | None = None,
+    picture: Path | None = None,
+    data: str | None = None,
+) -> ImageWalkSetting | RoomsSetting | OwnSetting:
+    """Open the worlds of an experiment; on other images than its own where they are given, or on a single picture; or
+    on other recorded episodes."""
+    if isinstance(experiment, OwnExperiment):
+        require(images is None and picture is None, "recordings have no images; leave out --images and --picture")
+        return OwnSetting(experiment, open_store(data or experiment.data), device)
+    require(data is None, "this run is not about recorded episodes; leave out --data")
     if isinstance(experiment, ImageWalkExperiment):
         size = experiment.world.size
         only = None if picture is None else load_picture(picture, size)[None]

@@ -61,7 +61,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _held(path: Path, wait: bool) -> Iterator[tuple[Path, int]]:
+def _held(path: Path, wait: bool, busy: str = "") -> Iterator[tuple[Path, int]]:
     """A file that is locked as long as the block, or else this process, lasts; removed at the end."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
@@ -70,9 +70,7 @@ def _held(path: Path, wait: bool) -> Iterator[tuple[Path, int]]:
         except BlockingIOError:
             by = os.pread(handle, 20, 0).decode(errors="replace").strip()
             os.close(handle)
-            raise InputError(
-                f"{path.parent} is being trained by process {by}; wait until it has ended, or choose another --run"
-            ) from None
+            raise InputError(busy.format(folder=path.parent, by=by)) from None
         except OSError:
             pass  # a file system without locks
         if os.fstat(handle).st_nlink:
@@ -87,11 +85,14 @@ def _held(path: Path, wait: bool) -> Iterator[tuple[Path, int]]:
         os.close(handle)
 
 
+TRAINED = "{folder} is being trained by process {by}; wait until it has ended, or choose another --run"
+
+
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, busy: str = TRAINED) -> Iterator[None]:
     """Refuse a folder that another process has locked; the lock ends with the block, or with this process."""
     require_folder(folder)
-    with _held(folder / LOCK, wait=False) as (_, handle):
+    with _held(folder / LOCK, wait=False, busy=busy) as (_, handle):
         with suppress(OSError):  # on a full disk nobody learns who it is
             os.pwrite(handle, str(os.getpid()).encode().ljust(20), 0)
         yield
@@ -136,6 +137,15 @@ def require_plain(path: Path) -> None:
     """Refuse to replace a folder, a pipe or a device by a file."""
     if path.exists() and not path.is_file():
         raise InputError(f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or pipe'}; name a file")
+
+
+def sync_folder(folder: Path) -> None:
+    """Make names in a folder survive a loss of power."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_atomically(path: Path, content: bytes | str) -> None:

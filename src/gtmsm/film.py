@@ -16,9 +16,9 @@ from gtmsm.data.record import as_clip
 from gtmsm.data.store import LONGEST
 from gtmsm.errors import InputError, shortened
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RoomsExaminer, examiner_for
+from gtmsm.evaluation.examine import Examiner, ImageWalkExaminer, RecordedExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.report.map_film import film_map, tensor_of
-from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
+from gtmsm.evaluation.video import comparison, require_video_name, side_by_side, write_video
 from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
@@ -80,6 +80,10 @@ def film_imagination(
     world, walker = setting.test_world, setting.walker
     examiner = examiner_for(world, tau, run.experiment.evaluation.metric_poses)
     generator = torch.Generator().manual_seed(seed)
+    if isinstance(examiner, RecordedExaminer):
+        require(not actions, "imagining other actions than recorded ones is not filmed yet; leave out --actions")
+        chance = torch.Generator(device).manual_seed(seed + 1) if sample else None
+        return _film_recording(examiner, model, steps, generator, chance, out)
     world.reset(1, generator)
     chosen = parse_actions(actions, world.action_names, examiner.world.action_keys) if actions else None
     walk = walker(world, tau + (len(chosen) if chosen else steps), generator)
@@ -99,15 +103,39 @@ def film_imagination(
     ]
     shoot, fps = FILMS[type(examiner)]
     film, quality = shoot(examiner, model, clip, dream, captions)
-    try:
-        write_video(out, film, fps)
-    except OSError as problem:
-        raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
+    _write(out, film, fps)
     told = f"{future.steps} steps imagined after {tau} memorised; {quality}\n"
     if any(bumped):
         first = tau + 1 + bumped.index(True)
         told += f"bumped at step {first}: no walls are known in rooms, so from there on poses go astray\n"
     return f"{told}video: {out}"
+
+
+def _write(out: Path, film: Film, fps: int) -> None:
+    """Write the video, or say why not."""
+    try:
+        write_video(out, film, fps)
+    except OSError as problem:
+        raise InputError(f"could not write {out}: {problem.strerror or problem}") from problem
+
+
+def _film_recording(
+    examiner: RecordedExaminer, model: WorldModel, steps: int, generator: torch.Generator,
+    chance: torch.Generator | None, out: Path,
+) -> str:  # fmt: skip
+    """A held-out window: its beginning memorised, the rest imagined from the recorded actions."""
+    tau, world = examiner.tau, examiner.world
+    require(world.longest > tau, f"tau is {tau} and held-out episodes have up to {world.longest} steps; lower --tau")
+    clip = examiner.prepared(world.replay(1, min(tau + steps, world.longest), generator))
+    past, future = clip.split(tau)
+    dream = model.imagine(*model.memorise(past.x, past.a), future.a, chance)
+    truth, imagined = future.x.cpu().numpy(), dream.frames.cpu().numpy()
+    seen = examiner.revisited(clip).cpu().numpy() if examiner.knows_places else None
+    _write(out, comparison(truth, imagined, seen, tau, max(1, VIEW // truth.shape[-1])), 12)
+    guesses = (dream.frames, past.x.mean(1, keepdim=True).expand_as(future.x))
+    psnr, mean = (metrics.psnr_pooled(metrics.frame_mse(future.x, guess)) for guess in guesses)
+    quality = f"PSNR {psnr:.1f} dB (the mean of the memorised frames: {mean:.1f})"
+    return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
 
 
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from gtmsm.config import changed
-from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment
+from gtmsm.experiments import ImageWalkExperiment, OwnExperiment, RoomsExperiment
 
 HORIZON_IN = {"rooms": 300}
 """Steps to predict in places of another kind, where the paper says how many (App. C)."""
 
-PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment]] = {}
+PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment | OwnExperiment]] = {}
 """Name: what it is, and its numbers."""
 
 
@@ -154,4 +154,7 @@ _preset("walk-free", "walk",
     "training.prospect": {"candidates": 2_048, "rounds": 60, "clips": 64, "tau": 64, "horizon": 32, "neighbours": 4},
     "training.prospect.yardstick": "spread",
     "evaluation": {"metric_poses": False},
+})  # fmt: skip
+_preset("own", OwnExperiment,
+    "your own recordings: --data PATH; looks at them and proposes every other number", {
 })  # fmt: skip

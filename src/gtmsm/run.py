@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import count
@@ -13,24 +15,33 @@ import yaml
 from lightning_fabric import Fabric
 from rich.console import Console
 
-from gtmsm.config import as_plain, flat, read_config, require
+from gtmsm.config import Device, as_plain, changed, flat, read_config, require
 from gtmsm.errors import InputError, did_you_mean, shown
 from gtmsm.evaluation.columns import NUMBERS
 from gtmsm.evaluation.progress import Tell
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
-from gtmsm.experiments import ImageWalkExperiment, Places, RoomsExperiment, Setting, in_other_places, set_up
+from gtmsm.experiments import (
+    ImageWalkExperiment,
+    OwnExperiment,
+    Places,
+    RoomsExperiment,
+    Setting,
+    in_other_places,
+    proposed,
+    set_up,
+)
 from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
-from gtmsm.training.engine import is_first_process
+from gtmsm.training.engine import build_fabric, is_first_process
 from gtmsm.training.log import METRICS
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.images import BUILTIN
 
-AnyExperiment: TypeAlias = ImageWalkExperiment | RoomsExperiment
+AnyExperiment: TypeAlias = ImageWalkExperiment | RoomsExperiment | OwnExperiment
 CONFIG = "config.yaml"
 SCORES = "scores.json"
 REPORT = "report.html"
@@ -101,17 +112,19 @@ class Run:
         out: Path | None = None,
         plan: Plan | None = None,
         tell: Tell | None = None,
+        data: str | None = None,
     ) -> dict[str, Any]:
         """Score the weights on held-out places; writes scores.json and report.html, and returns the scores.
 
-        `images` and `plan` are places of another kind than it was trained on; `tell` is told how far it is.
+        `images`, `plan` and `data` are other places than it was trained on; `tell` is told how far it is.
         """
         from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
 
         folder = out or self.scores_folder
         require_folder(folder)
-        setting = self.set_up(device, images, plan)
+        setting = self.set_up(device, images, plan, data=data)
         model = self.load_model(device)
+        _require_fit(model, setting, self.folder)
         # Displacements were learned from or not: scores say so, and compare poses accordingly.
         settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
         result = evaluate(model, setting.test_world, setting.walker, settings, device, tell)
@@ -141,29 +154,49 @@ class Run:
     def load_model(self, device: torch.device) -> WorldModel:
         """The weights of this run, unless they are those of another model than its config describes."""
         model = WorldModel.load(self.folder, device)
-        side = self.experiment.world.pixels
+        frame = model.frame_shape
+        if not isinstance(self.experiment, OwnExperiment):  # recordings are compared when they are opened
+            frame = (frame[0], self.experiment.world.pixels, self.experiment.world.pixels)
         theirs = {**flat(as_plain(model.settings)), "frame": model.frame_shape}
-        mine = {**flat(as_plain(self.experiment.model)), "frame": (model.frame_shape[0], side, side)}
+        mine = {**flat(as_plain(self.experiment.model)), "frame": frame}
         for name, value in mine.items():
             differ = f"{name} is {theirs.get(name)} there and {value} in {CONFIG}"
             require(theirs.get(name) == value, f"{self.folder / WEIGHTS} holds weights of another model: {differ}")
         return model
 
     def set_up(
-        self, device: torch.device, images: str | None = None, plan: Plan | None = None, picture: Path | None = None
+        self,
+        device: torch.device,
+        images: str | None = None,
+        plan: Plan | None = None,
+        picture: Path | None = None,
+        data: str | None = None,
     ) -> Setting:
         """The worlds of this run, by default of the kind it was trained on; see `experiments.set_up`."""
         experiment = in_other_places(self.experiment, plan) if plan else self.experiment
-        source = vars(experiment).get("images", BUILTIN)
+        own = isinstance(experiment, OwnExperiment)
+        source = vars(experiment).get("data" if own else "images", BUILTIN)
         try:
-            return set_up(experiment, device, images, picture)
+            return set_up(experiment, device, images, picture, data)
         except InputError as problem:
-            if images is not None or picture is not None or source == BUILTIN or Path(source).exists():
+            if (images or picture or data) is not None or source == BUILTIN or Path(source).exists():
                 raise
+            if own:
+                raise InputError(f'this run learned from "{source}", which is not there; give it with --data') from None
             raise InputError(
                 f"this run was trained on {self.places.name} (sha256 {self.places.sha256[:12]}...), which is "
                 f'not at "{source}"; give it, or other images, with --images: "builtin" will do'
             ) from problem
+
+
+def _require_fit(model: WorldModel, setting: Setting, folder: Path) -> None:
+    """Refuse recordings of another kind than those that a model was trained on."""
+    world = setting.test_world
+    for what, found, known in (
+        ("frames of (channels, height, width)", world.frame_shape, model.frame_shape),
+        ("action vectors of size", len(world.action_names), model.action_size),
+    ):
+        require(found == known, f"{setting.places.name} has {what} {found}, and {folder} was trained on {known}")
 
 
 def begin(
@@ -190,6 +223,38 @@ def begin(
         return run, run.train(model, setting, fabric, resume=False, console=console)
 
 
+def train_own(
+    data: str, run: Path | None, device: Device, evaluate: bool, quiet: bool, changes: Mapping[str, Any]
+) -> Run:
+    """Train on recorded episodes as proposed, but for the changes; see `gtmsm.train`."""
+    console, fabric = Console(quiet=quiet, markup=False, emoji=False, highlight=False), build_fabric(device, 1, 1)
+    experiment, reasons = proposed(data, fabric.device.type == "cuda")
+    console.print(*reasons, sep="\n", soft_wrap=True)
+    made, outcome = begin("own", changed_by_flags(experiment, changes), run, fabric, console)
+    if evaluate and outcome.finished:
+        made.evaluate(made.experiment.evaluation, fabric.device)
+    return made
+
+
+def changed_by_flags(experiment: OwnExperiment, changes: Mapping[str, Any]) -> OwnExperiment:
+    """An experiment with other settings, named as flags are, with _ for - and __ for a dot, or in full.
+
+    >>> changed_by_flags(OwnExperiment(), {"updates": 7}).training.updates
+    7
+    """
+    full: dict[str, str] = {}
+    for path in flat(as_plain(experiment)):
+        training = path.removeprefix("training.")
+        short = re.sub(r"^(optimiser|curriculum|objective)\.", "", training) if training != path else path
+        full |= {path: path, short: path}
+    named = {}
+    for name, value in changes.items():
+        path = name.replace("__", ".")
+        require(path in full, f'unknown setting "{name}"; {did_you_mean(path, full)}')
+        named[full[path]] = value
+    return changed(experiment, named)
+
+
 def _note_on_schedule(experiment: AnyExperiment) -> str:
     """What a user should know of a training that ends before its curriculum does; empty where all is well."""
     settings = experiment.training
@@ -204,10 +269,10 @@ def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console
     """A run, continued; only its number of updates may change, and where its images are."""
     training = experiment.training
     same = replace(run.experiment, training=replace(run.experiment.training, updates=training.updates))
-    may_change = {"images": None}
+    may_change = {"images": None, "data": None}
     require(
         as_plain(same) | may_change == as_plain(experiment) | may_change,
-        "a resumed run keeps its settings: only --updates may be given anew, and --images where it has any",
+        "a resumed run keeps its settings: only --updates may be given anew, and --images or --data where it has any",
     )
     with locked(run.folder) if is_first_process() else nullcontext():
         begun = (run.folder / CHECKPOINT).exists()

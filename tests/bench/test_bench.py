@@ -122,7 +122,7 @@ def test_updates_in_rooms_are_measured_too():
 
 
 def test_the_update_of_every_preset_can_be_timed_and_three_are_by_default():
-    assert set(PRESETS) <= set(ENTRIES)
+    assert set(PRESETS) - {"own"} <= set(ENTRIES)  # which needs recordings
     assert [name for name in BY_DEFAULT if name in PRESETS] == ["image-walk", "walk", "walk-strong"]
     assert UPDATE_GOALS == {"image-walk": 0.45, "walk": 3.0, "walk-strong": 14.0}
 

@@ -41,7 +41,7 @@ def revisited(true_pose: torch.Tensor, tau: int) -> torch.Tensor:
 def controls_of(model: WorldModel, clip: Clip, memory: Memory, dream: Dream) -> dict[str, Guess]:
     """In a world of cells, cells are places as good as any."""
     places = clip.true_pose, clip.true_pose
-    return controls(model, *clip.split(TAU), memory, dream, *places, torch.Generator().manual_seed(0))
+    return controls(model, *clip.split(TAU), memory, dream, places, torch.Generator().manual_seed(0))
 
 
 @pytest.fixture(scope="module")

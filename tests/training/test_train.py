@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from lightning_fabric import Fabric
 
 from gtmsm import cli
-from gtmsm.data.clip import Clip
+from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, evaluate, glance
@@ -33,7 +33,7 @@ from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
 from gtmsm.training.log import MetricsLog
 from gtmsm.training.loss import ObjectiveConfig
-from gtmsm.training.prospect import ProspectConfig, Source
+from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
 from gtmsm.worlds.image_walk import ImageWalkConfig

@@ -228,7 +228,7 @@ OTHERS: dict[str, Entry] = {
     "long-memory": long_memories,
     "raycast": raycasting,
 }
-ENTRIES: dict[str, Entry] = {preset: partial(update, preset) for preset in PRESETS} | OTHERS
+ENTRIES: dict[str, Entry] = {preset: partial(update, preset) for preset in PRESETS if preset != "own"} | OTHERS
 """By the names that `gtmsm bench` takes: presets, whose updates are timed, and others."""
 BY_DEFAULT = (*UPDATE_GOALS, *OTHERS)
 """What is timed where nothing is named."""

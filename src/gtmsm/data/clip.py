@@ -1,6 +1,8 @@
 """A clip: what an agent did and saw, and where it really was."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -45,3 +47,7 @@ class Clip:
     def __getitem__(self, index: object) -> "Clip":
         """The same index into every field."""
         return Clip(*(getattr(self, field.name)[index] for field in fields(self)))
+
+
+Source: TypeAlias = Callable[[int, int, torch.Generator], Clip]
+"""Fresh clips: (how many, how many steps each, randomness)."""

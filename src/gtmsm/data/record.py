@@ -1,6 +1,7 @@
 """A world and a walker become a clip."""
 
 from functools import cache
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int64
@@ -14,16 +15,27 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 
+@runtime_checkable
+class Replayed(Protocol):
+    """A world that was recorded: nobody walks in it, its clips are played again."""
+
+    def replay(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """Clips of what was recorded."""
+
+
 def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True) -> Clip:
     """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip.
 
-    Without `truth`, true poses and steps have zero dimensions, which saves their computation.
+    Of a world that was recorded, clips are drawn instead. Without `truth`, true poses and steps have zero dimensions,
+    which saves their computation.
     """
     require(hasattr(world, "walk"), f"world is {shown(world)}; give one that can be walked, such as ImageWalk")
     require(callable(walker), f"walker is {shown(walker)}; give one that chooses actions, such as PoissonWalker()")
     drawn_by = isinstance(generator, torch.Generator)
     require(drawn_by, f"generator is {shown(generator)}; give torch.Generator().manual_seed(0)")
     require_whole("steps", steps)
+    if isinstance(world, Replayed):
+        return world.replay(n, steps, generator)
     world.reset(n, generator)
     return as_clip(world, walker(world, steps, generator), truth)
 

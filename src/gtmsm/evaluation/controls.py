@@ -23,27 +23,37 @@ class Guess:
 
 def controls(
     model: WorldModel, past: Clip, future: Clip, memory: Memory, dream: Dream,
-    true_places: Float[Tensor, "batch time P"], known_places: Float[Tensor, "batch time P"], generator: torch.Generator,
+    places: tuple[Float[Tensor, "batch time _"], Float[Tensor, "batch time _"]] | None, generator: torch.Generator,
 ) -> dict[str, Guess]:  # fmt: skip
     """Every control, by the name it has in scores.json.
 
-    `true_places` are where the agent was, in the world's own units; `known_places` the same in the model's.
+    `places` are where the agent was, in the world's own units, and the same in the model's; where they are unknown,
+    controls that are told them are left out.
     """
     tau = past.steps
-    reading = replace(model.settings.recall, distance="euclidean")
-    keys, queries = Belief(known_places[:, :tau]), Belief(known_places[:, tau:])
-    knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
-    closest = nearest(Belief(true_places[:, :tau]), Belief(true_places[:, tau:]), 1).index[..., 0]
     believed = nearest(Belief(memory.place.mean), Belief(model.motion.place(dream.poses)), 1).index[..., 0]
-    guessed = torch.randint(tau, closest.shape, device=generator.device, generator=generator).to(closest.device)
+    guessed = torch.randint(tau, believed.shape, device=generator.device, generator=generator).to(believed.device)
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),
-        # Told the true pose, they retrieve the right place by construction: that is no score of theirs.
-        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), None),
-        "copy_nearest_true_pose": Guess(gather(past.x, closest), None),
+        **({} if places is None else _told_places(model, past, memory, *places)),
         "copy_nearest_predicted_pose": Guess(gather(past.x, believed), believed),
         "last_frame": Guess(still, None),
         "mean_frame": Guess(blend, None),
         "random_retrieval": Guess(model.vae.decode(gather(memory.code.mean, guessed)), guessed),
+    }
+
+
+def _told_places(
+    model: WorldModel, past: Clip, memory: Memory, true: Float[Tensor, "batch time _"],
+    known: Float[Tensor, "batch time _"],
+) -> dict[str, Guess]:  # fmt: skip
+    """Told the true pose, they retrieve the right place by construction: that is no score of theirs."""
+    tau, reading = past.steps, replace(model.settings.recall, distance="euclidean")
+    keys, queries = Belief(known[:, :tau]), Belief(known[:, tau:])
+    knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
+    closest = nearest(Belief(true[:, :tau]), Belief(true[:, tau:]), 1).index[..., 0]
+    return {
+        "true_pose_memory": Guess(model.vae.decode(knowing.peak()), None),
+        "copy_nearest_true_pose": Guess(gather(past.x, closest), None),
     }

@@ -18,14 +18,14 @@ class Gallery:
     true_pose: Float[np.ndarray, "clips T D"]
     """Over all T = tau + future steps, as is `inferred_pose`."""
     inferred_pose: Float[np.ndarray, "clips T D"]
-    seen: Bool[np.ndarray, "clips future"]
-    """Which predicted steps are at a memorised place."""
+    seen: Bool[np.ndarray, "clips future"] | None
+    """Which predicted steps are at a memorised place; None where nobody can tell."""
     tau: int
     strips: tuple[tuple[int, int], ...]
     """Runs of time steps to show frame by frame: first and last, counted from 1 as the paper does."""
-    displacement: Float[np.ndarray, "A D"]
+    displacement: Float[np.ndarray, "A M"]
     """What the model believes each action does to an agent at rest."""
-    true_displacement: Float[np.ndarray, "A D"]
+    true_displacement: Float[np.ndarray, "A M"]
     """What each action does, in the same coordinates."""
     action_names: tuple[str, ...]
 
@@ -76,3 +76,15 @@ class RoomsGallery(Gallery):
 
     maps: tuple[FloorMap, ...]
     """The place of each clip from above, without the agent."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordedGallery(Gallery):
+    """Windows of recorded episodes. Poses and displacements are in units of the recordings, after the fit where they
+    are not metric; where poses are unknown, true ones are NaN and inferred ones the model's own."""
+
+    environment: str
+    """What was recorded, in the recorder's words."""
+    has_poses: bool
+    continuous: bool
+    """Whether actions are vectors: those of a gallery are then one along each axis."""

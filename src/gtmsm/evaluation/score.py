@@ -79,14 +79,16 @@ def _errors(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
     return {name: error.cpu() for name, error in errors.items()}
 
 
-def _summary(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"], masks: Masks) -> dict[str, Any]:
-    """The scores of one way to predict, from its errors over all clips."""
+def _summary(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"] | None, masks: Masks) -> dict[str, Any]:
+    """The scores of one way to predict, from its errors over all clips; `seen` is None where nobody can tell."""
     mse, ssim, hit = errors.pop("mse"), errors.pop("ssim"), errors.pop("hit", None)
+    unseen = torch.zeros_like(mse, dtype=torch.bool) if seen is None else ~seen
+    seen = torch.zeros_like(unseen) if seen is None else seen
     scores = {
         "psnr_pooled": metrics.psnr_pooled(mse),
         "psnr_frames": metrics.psnr_frames(mse),
         "psnr_revisited": metrics.psnr_pooled(mse, seen),
-        "psnr_unseen": metrics.psnr_pooled(mse, ~seen),
+        "psnr_unseen": metrics.psnr_pooled(mse, unseen),
         "ssim": ssim.double().mean().item(),
         "retrieval_revisited": None if hit is None else metrics.mean_where(hit, seen),
         "retrieval_revisited_last16": None if hit is None else metrics.mean_where(hit[:, -16:], seen[:, -16:]),
@@ -124,7 +126,7 @@ def evaluate(
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, list[dict[str, Tensor]]] = {}
     masks: list[Masks] = []
-    for clip in _batches(world, walker, settings, walks):
+    for clip in map(examiner.prepared, _batches(world, walker, settings, walks)):
         steps = len(clip.x) * clip.steps
         meter.add("clips", steps * RECORD)
         guesses = _guesses(model, examiner, clip, chance, guessing)
@@ -134,8 +136,8 @@ def evaluate(
             meter.add("clips", steps * SCORE)
         masks.append({"revisited": examiner.revisited(clip)} | examiner.masks(clip))
     every = {name: mask.cpu() for name, mask in joined(masks).items()}
-    seen = every.pop("revisited")
-    revisited = {"revisited_fraction": seen.double().mean().item()}
+    seen = every.pop("revisited") if examiner.knows_places else None
+    revisited = {"revisited_fraction": None if seen is None else seen.double().mean().item()}
     summaries = {name: _summary(joined(parts), seen, every) | revisited for name, parts in rows.items()}
     scores = {
         **summaries.pop("imagined"),
@@ -176,7 +178,7 @@ def _guesses(
     return {
         "imagined": Guess(dream.frames, dream.retrieved),
         "sampled": Guess(sampled.frames, sampled.retrieved),
-        **controls(model, past, future, memory, dream, *places, guessing),
+        **controls(model, past, future, memory, dream, places, guessing),
     }
 
 
@@ -194,7 +196,7 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
     """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     generator = torch.Generator().manual_seed(settings.seed)
-    clip = record(world, walker, settings.clips, settings.tau + settings.horizon, generator)
+    clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
     past, future = clip.split(settings.tau)
     dream = model.imagine(*model.memorise(past.x, past.a), future.a)
     values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}

@@ -58,6 +58,9 @@ def headline(scores: Mapping[str, Any]) -> str:
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}{_cells_found(scores)}"
     retrieval, r2 = scores["retrieval_revisited"], scores["pose_r2"]
+    if r2 is None and "pose_r2" in scores:  # recordings without poses
+        again = "" if retrieval is None else f"; right view retrieved at {100 * retrieval:.1f}% of those that came back"
+        return f"{_quality(scores)}{again}"
     found = "–" if retrieval is None else f"{100 * retrieval:.2f}%"
     return (
         f"right place retrieved at {found} of revisited steps, R² of position {'–' if r2 is None else f'{r2:.4f}'}, "
@@ -178,9 +181,11 @@ def _quality(scores: Mapping[str, Any]) -> str:
     """PSNR, and how far it is from what would bound it."""
     psnr = scores["psnr_pooled"]
     parts = ["– dB" if psnr is None else f"{psnr:.1f} dB"]
-    to_memory = gap(scores, "true_pose_memory")
+    to_memory, to_mean = gap(scores, "true_pose_memory"), gap(scores, "mean_frame")
     if to_memory is not None:
         parts.append(f"{_above_or_below(to_memory)} the memory at true poses")
+    elif to_mean is not None:
+        parts.append(f"{_above_or_below(to_mean)} the mean frame")
     # An agent that only turns sees the very same frames again: copying can only be beaten at frames never seen.
     key, where = ("psnr_unseen", " at unseen headings") if _only_turns(scores) else ("psnr_pooled", "")
     if gap(scores, COPY, key) is None:

@@ -77,18 +77,24 @@ def side_by_side(
 
 
 def comparison(
-    truth: Clips, imagined: Clips, seen: Bool[np.ndarray, "clips time"], tau: int, scale: int, maps: Sequence[Film] = ()
+    truth: Clips,
+    imagined: Clips,
+    seen: Bool[np.ndarray, "clips time"] | None,
+    tau: int,
+    scale: int,
+    maps: Sequence[Film] = (),
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Truth | imagined | error of each clip, with the step and whether its place was seen; two clips in a row.
+    """Truth | imagined | error of each clip, with the step and, if known, whether its place was seen; two in a row.
 
     With a map before each, a clip has a row to itself.
     """
     across = 1 if maps else min(2, len(truth))
     steps, clips = tau + truth.shape[1], []
-    for i, (x, y, known) in enumerate(zip(truth, imagined, seen, strict=True)):
+    for i, (x, y) in enumerate(zip(truth, imagined, strict=True)):
         error = np.abs(x - y).mean(1, keepdims=True) / 0.5  # drawn as white: a scale of 1 would show little
-        words = ["seen before" if k else "never seen" for k in known]
-        captions = [f"step {tau + 1 + t} of {steps}: {word}" for t, word in enumerate(words)]
+        known = [] if seen is None else seen[i].tolist()
+        words = [": seen before" if k else ": never seen" for k in known] or [""] * len(x)
+        captions = [f"step {tau + 1 + t} of {steps}{word}" for t, word in enumerate(words)]
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.data.store import SUFFIX, Recording, read_clip, require_size
+from gtmsm.experiments import OwnExperiment
 from gtmsm.files import require_writable
 from gtmsm.find.figure import draw_answer
 from gtmsm.find.ground import ground_for, require_same_world
@@ -30,6 +31,7 @@ def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torc
     where = model.localise(memory, x, a)
     inferred = model.motion.pose_at(memory.place.mean)[0].double().cpu().numpy()
     metric = run.experiment.training.objective.displacement > 0
+    assert not isinstance(run.experiment, OwnExperiment), "its models have no landmarks to localise by"
     ground = ground_for(model, run.experiment.world, recording, inferred, metric)
     out.parent.mkdir(parents=True, exist_ok=True)
     asked = picture.name if a is None else f"{picture.name}, the last of {x.shape[1]} frames"

@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -16,14 +16,11 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from gtmsm.config import config, require
-from gtmsm.data.clip import Clip
+from gtmsm.data.clip import Source
 from gtmsm.kernels.search.nearest import nearest_k
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import measure
 from gtmsm.tensors import Gaussian
-
-Source: TypeAlias = Callable[[int, int, torch.Generator], Clip]
-"""Fresh clips: (how many, how many steps each, randomness)."""
 
 
 @config

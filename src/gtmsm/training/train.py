@@ -16,6 +16,7 @@ from lightning_fabric import Fabric
 from rich.console import Console
 
 from gtmsm.config import config, require
+from gtmsm.data.clip import Source
 from gtmsm.errors import InputError
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
@@ -23,7 +24,7 @@ from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
 from gtmsm.training.engine import tuned
 from gtmsm.training.log import Display, MetricsLog, NoLog
 from gtmsm.training.loss import ObjectiveConfig
-from gtmsm.training.prospect import ProspectConfig, Source, prospect
+from gtmsm.training.prospect import ProspectConfig, prospect
 from gtmsm.training.update import OptimiserConfig, Updater
 
 

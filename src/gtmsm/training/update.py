@@ -8,12 +8,12 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.data.clip import Source
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.training.capacity import Capacity
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.optimiser import Optimiser, Schedule
-from gtmsm.training.prospect import Source
 
 
 @config

@@ -192,7 +192,7 @@ def test_scores_may_be_few(walking: RoomsGallery, tmp_path: Path):
 def test_inferred_headings_are_compared_within_the_same_full_turn():
     true = np.linspace(0, 9, 50)
     wrapped = (true + 0.1 + np.pi) % (2 * np.pi) - np.pi - 4 * np.pi
-    unwrapped_true, inferred = rooms_plots._unwrapped(true, wrapped)
+    unwrapped_true, inferred = rooms_plots.unwrapped(true, wrapped)
     np.testing.assert_allclose(unwrapped_true, true)
     np.testing.assert_allclose(inferred, true + 0.1)
 

@@ -1,17 +1,21 @@
 """What is particular to scoring each kind of world: one examiner for each."""
 
+from gtmsm.episodes.recorded import RecordedWorld
 from gtmsm.errors import InputError
 from gtmsm.evaluation.examine.examiner import Examiner
 from gtmsm.evaluation.examine.image_walk import ImageWalkExaminer
+from gtmsm.evaluation.examine.recorded import RecordedExaminer
 from gtmsm.evaluation.examine.rooms import RoomsExaminer
 from gtmsm.worlds.image_walk import ImageWalk
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.slip import unwrapped
 from gtmsm.worlds.world import World
 
-__all__ = ["Examiner", "ImageWalkExaminer", "RoomsExaminer", "examiner_for"]
+__all__ = ["Examiner", "ImageWalkExaminer", "RecordedExaminer", "RoomsExaminer", "examiner_for"]
 
-EXAMINERS: dict[type, type[Examiner]] = {ImageWalk: ImageWalkExaminer, Rooms: RoomsExaminer}
+EXAMINERS: dict[type, type[Examiner]] = {
+    ImageWalk: ImageWalkExaminer, Rooms: RoomsExaminer, RecordedWorld: RecordedExaminer,
+}  # fmt: skip
 
 
 def examiner_for(world: World, tau: int, metric: bool = False) -> Examiner:

@@ -38,7 +38,7 @@ class Examiner(ABC):
     """Of errors in position."""
     right: ClassVar[str]
     """What counts as knowing where one is."""
-    exact: ClassVar[bool]
+    exact: bool
     """Whether places are exactly the same or not: only then can a retrieval be right."""
     privileges: str
     """What a model was given beyond frames and actions."""
@@ -54,6 +54,15 @@ class Examiner(ABC):
         self._examples: dict[str, Any] = {}
 
     # ---- places
+
+    @property
+    def knows_places(self) -> bool:
+        """Whether it can be told which steps are at memorised places."""
+        return True
+
+    def prepared(self, clip: Clip) -> Clip:
+        """A recorded clip, as the model is to get it."""
+        return clip
 
     @property
     @abstractmethod
@@ -78,8 +87,11 @@ class Examiner(ABC):
         return same.gather(2, retrieved.long()[..., None])[..., 0]
 
     @abstractmethod
-    def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
-        """Where the agent was, in coordinates in which near is similar: the world's, and those of a model's `walk`."""
+    def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed] | None:
+        """Where the agent was, in coordinates in which near is similar: the world's, and those of a model's `walk`.
+
+        None where that is unknown.
+        """
 
     def move_in(self, generator: torch.Generator) -> None:
         """Put new agents anywhere into the places where agents are now."""

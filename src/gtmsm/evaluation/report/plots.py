@@ -48,12 +48,13 @@ def strips(gallery: Gallery, clip: int) -> Figure:
     for row, steps in enumerate(lines):
         which = np.array(steps) - gallery.tau - 1
         axes = figure.add_subplot(grid[row, : len(steps)])
-        picture, centres = _tiles(np.stack([gallery.truth[clip, which], gallery.imagined[clip, which]]))
+        picture, middles, centres = _tiles(np.stack([gallery.truth[clip, which], gallery.imagined[clip, which]]))
         axes.imshow(picture)
         axes.xaxis.tick_top()
-        axes.set_yticks(centres[:2], ["true", "imagined"])
-        axes.set_xticks(centres[: len(steps)], [str(step) for step in steps])
-        for label, known in zip(axes.get_xticklabels(), gallery.seen[clip, which], strict=True):
+        axes.set_yticks(middles, ["true", "imagined"])
+        axes.set_xticks(centres, [str(step) for step in steps])
+        seen = np.ones(len(steps), bool) if gallery.seen is None else gallery.seen[clip, which]
+        for label, known in zip(axes.get_xticklabels(), seen, strict=True):
             label.set(color=INK if known else RED, weight="normal" if known else "bold")
         axes.tick_params(length=0)
         axes.spines[:].set_visible(False)
@@ -122,8 +123,10 @@ def _curves(
     axes.grid(axis="y")
 
 
-def _tiles(frames: Float[np.ndarray, "down across C h w"]) -> tuple[Float[np.ndarray, "H W 4"], list[float]]:
-    """Frames as one picture with transparent joints, and the middle of each row and column."""
+def _tiles(
+    frames: Float[np.ndarray, "down across C h w"],
+) -> tuple[Float[np.ndarray, "H W 4"], list[float], list[float]]:
+    """Frames as one picture with transparent joints, the middles of rows, and those of columns."""
     down, across, _, h, w = frames.shape
     joint = max(1, h // 8)
     sheet = np.zeros((down, h + joint, across, w + joint, 4))
@@ -131,7 +134,8 @@ def _tiles(frames: Float[np.ndarray, "down across C h w"]) -> tuple[Float[np.nda
         sheet[i, :h, j, :w, :3] = pixels(frames[i, j])
         sheet[i, :h, j, :w, 3] = 1
     sheet = sheet.reshape(down * (h + joint), across * (w + joint), 4)[:-joint, :-joint]
-    return sheet, [(h - 1) / 2 + i * (h + joint) for i in range(max(down, across))]
+    rows, columns = ([(side - 1) / 2 + i * (side + joint) for i in range(n)] for side, n in ((h, down), (w, across)))
+    return sheet, rows, columns
 
 
 def _range(curves: Sequence[Float[np.ndarray, "time"]]) -> tuple[float, float]:

@@ -76,12 +76,12 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
         yield Card("Position off", "–", "", "the agent stands still")
     else:
         yield card("position_error_relative", "Position off", "%", 1, f"of the room's width; {last}")
-    yield _gap_card(scores, "true_pose_memory", "Against true poses", "to the same memory told the true poses")
+    yield gap_card(scores, "true_pose_memory", "Against true poses", "to the same memory told the true poses")
     if still:
         # An agent that turns on the spot sees the same pixels again, and copying them is exact: only new views tell.
-        yield _gap_card(scores, COPY, "Against copying", "the nearest frame, at new poses", "psnr_unseen")
+        yield gap_card(scores, COPY, "Against copying", "the nearest frame, at new poses", "psnr_unseen")
     else:
-        yield _gap_card(scores, COPY, "Against copying", "to the frame memorised nearest to the true pose")
+        yield gap_card(scores, COPY, "Against copying", "to the frame memorised nearest to the true pose")
     yield card("psnr_revisited", "PSNR at known poses", "dB", 2, "near a memorised one")
     yield card("ssim", "SSIM", "", 3, "mean over frames, 7×7 windows")
     for column, note in IN_SEVERAL_ROOMS:
@@ -89,7 +89,7 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
             yield page.score_card(scores, column, note)
 
 
-def _gap_card(scores: Mapping[str, Any], control: str, name: str, note: str, key: str = "psnr_pooled") -> Card:
+def gap_card(scores: Mapping[str, Any], control: str, name: str, note: str, key: str = "psnr_pooled") -> Card:
     """How far the model is from a control, with its sign."""
     distance = gap(scores, control, key)
     if distance is None:

@@ -76,7 +76,7 @@ def walking(gallery: RoomsGallery, clip: int) -> Figure:
 def over_time(gallery: RoomsGallery, clip: int) -> Figure:
     """Heading and position, as they were and as inferred."""
     true, inferred = gallery.true_pose[clip].copy(), gallery.inferred_pose[clip].copy()
-    true[:, 2], inferred[:, 2] = _unwrapped(true[:, 2], inferred[:, 2])
+    true[:, 2], inferred[:, 2] = unwrapped(true[:, 2], inferred[:, 2])
     rows = [(2, "heading (degrees)")] if stands_still(gallery) else [(0, "x"), (1, "y"), (2, "heading (degrees)")]
     figure = new_figure(0.6 + 1.7 * len(rows))
     axes = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0])
@@ -176,7 +176,7 @@ def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: 
         bare(axes, f"{name} view, step {step}")
 
 
-def _unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
+def unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
     """Headings that go on beyond a full circle, the inferred one by as many circles as the true one at the start."""
     true, inferred = np.unwrap(true), np.unwrap(inferred)
     return true, inferred + 2 * math.pi * np.round((true[0] - inferred[0]) / (2 * math.pi))

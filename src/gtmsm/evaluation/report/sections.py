@@ -18,10 +18,12 @@ def film(
     """Truth, imagination and error, moving, views about `side` pixels wide; after a map of each clip where given."""
     some = slice(clips)
     scale = max(1, side // gallery.truth.shape[-1])
-    frames = comparison(gallery.truth[some], gallery.imagined[some], gallery.seen[some], gallery.tau, scale, maps)
+    seen = None if gallery.seen is None else gallery.seen[some]
+    frames = comparison(gallery.truth[some], gallery.imagined[some], seen, gallery.tau, scale, maps)
+    below = "" if seen is None else " Below each clip: whether the place of the step was memorised."
     caption = (
         f"The model sees no frame here, only the actions. {about}The error is the mean absolute difference over "
-        "colours: black is none, white is a half or more. Below each clip: whether the place of the step was memorised."
+        f"colours: black is none, white is a half or more.{below}"
     )
     return page.section("Truth and imagination", page.film(frames, fps), caption)
 
@@ -32,7 +34,8 @@ def frames(gallery: Gallery, unseen: str) -> str:
         return ""
     clips = range(min(3, len(gallery.truth)))
     figures = (svg(plots.strips(gallery, clip), f"strips {clip + 1}") for clip in clips)
-    caption = f'Steps of the clip are above the frames; <b class="unseen">red</b> steps are {unseen}.'
+    red = "" if gallery.seen is None else f'; <b class="unseen">red</b> steps are {unseen}'
+    caption = f"Steps of the clip are above the frames{red}."
     return page.section("Frame by frame", page.halves(*figures), caption)
 
 

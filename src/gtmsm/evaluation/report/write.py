@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from gtmsm.evaluation.columns import columns_of, rows, shown
-from gtmsm.evaluation.gallery import Gallery, ImageGallery, RoomsGallery
-from gtmsm.evaluation.report import image_walk, page, rooms
+from gtmsm.evaluation.gallery import Gallery, ImageGallery, RecordedGallery, RoomsGallery
+from gtmsm.evaluation.report import image_walk, page, recorded, rooms
 from gtmsm.evaluation.report.sections import landmarks
 from gtmsm.files import write_atomically
 
-PAGES: dict[type[Gallery], Any] = {ImageGallery: image_walk, RoomsGallery: rooms}
+PAGES: dict[type[Gallery], Any] = {ImageGallery: image_walk, RoomsGallery: rooms, RecordedGallery: recorded}
 """The module that knows what to say of each kind of world: its `page_sections` and its `reading`."""
 
 READING = (

@@ -1,0 +1,185 @@
+"""What is in a store, in words and pictures, for people."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float32, UInt8
+from PIL import Image, ImageDraw, ImageFont
+
+from gtmsm.config import require_whole
+from gtmsm.episodes.episode import Episode
+from gtmsm.episodes.store import Store, writers_of
+from gtmsm.episodes.store_manifest import VERSION
+from gtmsm.episodes.store_part import read_rows, rows_of
+from gtmsm.errors import InputError, shortened
+from gtmsm.files import replacing, require_writable
+
+AXES = ("x", "y", "heading")
+INK, PALE, FIRST, LAST = (40, 44, 52), (205, 209, 216), (47, 134, 209), (217, 138, 0)
+GAP, LABEL, SIDE = 6, 16, 72
+"""Pixels between frames, of a line of text, and of a small frame on a sheet."""
+OTHERS = 16
+"""Walks of the same place that a map shows in the background."""
+
+
+def describe(store: Store) -> str:
+    """Counts, actions, places and sizes, a line each; reads all actions and poses."""
+    lengths, kind = store.lengths, store.kind
+    lines = {"store": f"{store.path}, version {VERSION}", "environment": kind.environment or "not said"}
+    each = Counter(Path(folder).name for folder, part in store.parts for _ in part.steps)
+    lines["episodes"] = f"{len(store):,} in {len(store.parts):,} parts"
+    writers = [f"{name} ({each[name]:,} episodes)" for name in writers_of(store.path)]
+    lines["writers"] = _some(writers)
+    tall, wide, channels = kind.frame_shape
+    lines["frames"] = f"{wide}x{tall} pixels, {'RGB' if channels == 3 else 'grey'}"
+    if len(store):
+        middle = int(np.median(lengths))
+        lines["steps"] = f"{lengths.sum():,}: {lengths.min()} to {lengths.max()} an episode, {middle} in the middle"
+        lines["actions"] = _actions(store)
+        if kind.pose_size:
+            lines["poses"] = ", ".join(_ranges("poses", store, AXES))
+        counts = Counter(store.places)
+        lines["places"] = f"{len(counts):,}: " + _some([f"{name or 'unnamed'} ({n:,})" for name, n in counts.items()])
+        size = sum(size for _, part in store.parts for size, _ in part.files.values())
+        lines["on disk"] = f"{_bytes(size)}, of {_bytes(int(lengths.sum()) * tall * wide * channels)} of frames"
+    if not kind.pose_size:
+        lines["poses"] = "unknown"
+    return "\n".join(f"{name:<12}{line}" for name, line in lines.items())
+
+
+def _actions(store: Store) -> str:
+    """How often each was used; or the range of each number."""
+    kind = store.kind
+    if not kind.discrete:
+        return f"vectors of {kind.action_size}: " + _some(_ranges("actions", store, ()))
+    used = np.zeros(kind.action_size + 1, np.int64)
+    for folder, part in store.parts:
+        rows = read_rows(folder, part, "actions", store.arrays["actions"], 0, rows_of("actions", part))
+        used += np.bincount(rows + 1, minlength=len(used))[: len(used)]
+    names = ["none", *(kind.action_names or ())]
+    order = [*range(1, len(used)), *([0] if used[0] else [])]
+    return f"{kind.action_size}: " + _some([f"{names[i]} {100 * used[i] / used.sum():.1f}%" for i in order])
+
+
+def _ranges(name: str, store: Store, names: tuple[str, ...]) -> list[str]:
+    """From where to where each number of an array goes."""
+    size = store.arrays[name].row[0]
+    low, high = np.full(size, np.inf), np.full(size, -np.inf)
+    for folder, part in store.parts:
+        rows = read_rows(folder, part, name, store.arrays[name], 0, rows_of(name, part))
+        low, high = np.minimum(low, rows.min(0)), np.maximum(high, rows.max(0))
+    labels = names or tuple(str(i) for i in range(size))
+    return [f"{label} {a:.3g} to {b:.3g}" for label, a, b in zip(labels, low, high, strict=False)]
+
+
+def _some(names: list[str], most: int = 12) -> str:
+    return ", ".join(shortened(name) for name in names[:most]) + (f", … {len(names):,} in all" * (len(names) > most))
+
+
+def _bytes(count: int) -> str:
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.3g} {unit}"
+        count /= 1000  # type: ignore[assignment]
+    return f"{count:.3g} TB"
+
+
+def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, seed: int = 0) -> str:
+    """A contact sheet: some episodes, some steps of each, and where they went; says what it shows."""
+    require_whole("episodes", episodes, 1, 100)
+    require_whole("steps", steps, 1, 100)
+    require_writable(out)
+    if not len(store):
+        raise InputError(f"{store.path} has no episodes yet; record or import some")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(store))[:episodes])
+    rows = [_row(store, int(i), steps) for i in chosen]
+    sheet = Image.new("RGB", (max(row.width for row in rows) + 2 * GAP, sum(row.height for row in rows) + GAP), "white")
+    top = GAP
+    for row in rows:
+        sheet.paste(row, (GAP, top))
+        top += row.height
+    try:
+        with replacing(out) as draft:
+            sheet.save(draft, format="PNG")
+    except OSError as problem:
+        raise InputError(f"could not write {out}: {problem.strerror or problem}") from None
+    ways = ", and where each went (blue: first steps, orange: last)" if store.kind.pose_size else ""
+    return f"{out}: {steps} steps of {len(chosen)} of {len(store):,} episodes{ways}"
+
+
+def _row(store: Store, i: int, steps: int) -> Image.Image:
+    """An episode: its name, frames with step and action, and a map."""
+    kind, episode = store.kind, store.episode(i)
+    shown = np.unique(np.linspace(0, episode.steps - 1, min(steps, episode.steps)).round().astype(int))
+    scale = max(1, round(SIDE / max(kind.frame_shape[:2])))
+    tall, wide = (scale * side for side in kind.frame_shape[:2])
+    cell = max(wide, SIDE) + GAP
+    side = max(tall, SIDE) if kind.pose_size else 0
+    row = Image.new("RGB", (steps * cell + (side + 2 * GAP if side else 0), max(tall, side) + 3 * LABEL + GAP), "white")
+    pen = ImageDraw.Draw(row)
+    title = (
+        f"episode {i}  {episode.steps} steps  {shortened(episode.place or 'place not said', 40)}  seed {episode.seed}"
+    )
+    _write(pen, (0, 0), title, INK)
+    for column, step in enumerate(shown):
+        frame = Image.fromarray(_rgb(episode.frames[step])).resize((wide, tall), Image.Resampling.NEAREST)
+        row.paste(frame, (column * cell, LABEL))
+        _write(pen, (column * cell, LABEL + tall), f"{step + 1}", INK)
+        _write(pen, (column * cell, 2 * LABEL + tall), _action(store, episode, int(step)), (110, 116, 126))
+    if side:
+        row.paste(_map(store, i, episode, side), (steps * cell + GAP, LABEL))
+        across, along = np.ptp(_way(episode), axis=0)
+        _write(pen, (steps * cell + GAP, LABEL + side), f"{across:.3g} x {along:.3g}", INK)
+    return row
+
+
+def _rgb(frame: UInt8[np.ndarray, "height width channel"]) -> UInt8[np.ndarray, "height width 3"]:
+    return np.ascontiguousarray(np.broadcast_to(frame, (*frame.shape[:2], 3)))
+
+
+def _action(store: Store, episode: Episode, step: int) -> str:
+    """What was done, in a few letters."""
+    done, names = episode.actions[step], store.kind.action_names
+    if names is None:
+        return shortened(" ".join(f"{number:.2g}" for number in done), 11)
+    return shortened(names[done] if done >= 0 else "none", 11)
+
+
+def _map(store: Store, i: int, episode: Episode, side: int) -> Image.Image:
+    """The way of an episode from above, y upwards, before some others through the same place."""
+    fine = 4  # drawn large and made smaller, for smooth lines
+    picture = Image.new("RGB", (fine * side, fine * side), (247, 248, 250))
+    pen = ImageDraw.Draw(picture)
+    same = [other for other, place in enumerate(store.places) if place == episode.place and other != i]
+    others = [_way(store.episode(other)) for other in same[:OTHERS]] if episode.place else []
+    way = _way(episode)
+    every = np.concatenate([way, *others])
+    low, span = every.min(0), max(float(np.ptp(every, axis=0).max()), 1e-6)
+    margin = 0.06 * fine * side
+
+    def pixel(points: Float32[np.ndarray, "n 2"]) -> list[tuple[float, float]]:
+        unit = (points - (low + every.max(0)) / 2) / span
+        inside = fine * side / 2 + unit * (fine * side - 2 * margin) * (1, -1)
+        return [(float(x), float(y)) for x, y in inside]
+
+    for other in others:
+        pen.line(pixel(other), fill=PALE, width=fine)
+    points = pixel(way)
+    for t, ends in enumerate(zip(points, points[1:], strict=False)):
+        share = t / max(1, len(points) - 2)
+        colour = tuple(round(a + share * (b - a)) for a, b in zip(FIRST, LAST, strict=True))
+        pen.line(ends, fill=colour, width=2 * fine)
+    (x, y), r = points[0], 3 * fine
+    pen.ellipse((x - r, y - r, x + r, y + r), fill=FIRST)
+    return picture.resize((side, side), Image.Resampling.LANCZOS)
+
+
+def _way(episode: Episode) -> Float32[np.ndarray, "n 2"]:
+    """Where it began and where each step led."""
+    assert episode.start is not None and episode.poses is not None
+    return np.concatenate([episode.start[None], episode.poses])[:, :2]
+
+
+def _write(pen: ImageDraw.ImageDraw, at: tuple[int, int], text: str, colour: tuple[int, int, int]) -> None:
+    pen.text(at, text, fill=colour, font=ImageFont.load_default(11))

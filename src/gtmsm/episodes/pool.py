@@ -1,0 +1,156 @@
+"""Episodes cut into windows for every update: kept in memory, on the device that trains, or read from the store."""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64, UInt8
+from torch import Tensor
+
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import one_hot, steps_of
+from gtmsm.episodes.episode import Episode, Kind
+from gtmsm.errors import InputError
+
+
+class Episodes(Protocol):
+    """What training needs of a `Store`."""
+
+    @property
+    def kind(self) -> Kind:
+        """What they share."""
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "_"]:
+        """Steps of each."""
+
+    @property
+    def places(self) -> Sequence[str]:
+        """Where each was."""
+
+    @property
+    def seeds(self) -> Iterable[int]:
+        """What each was made from."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+    def episode(self, i: int) -> Episode:
+        """One of them."""
+
+    def window(self, i: int, first: int, steps: int) -> Episode:
+        """A part of one, its start the pose before it."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All steps of some episodes, one episode after the other. Drawing from it can be captured in a CUDA graph."""
+
+    frames: UInt8[Tensor, "steps channel height width"]
+    a: Float[Tensor, "steps A"]
+    pose: Float[Tensor, "steps D"]
+    step: Float[Tensor, "steps D"]
+    first: Int64[Tensor, "episodes"]
+    """The row of each episode's first step; the longest episode comes first."""
+    length: Int64[Tensor, "episodes"]
+    lengths: tuple[int, ...]
+    """The same, known to the host."""
+    from_start: bool
+    """Whether windows begin where episodes do, or anywhere in them."""
+
+    @classmethod
+    def of(
+        cls,
+        store: Episodes,
+        which: Int64[np.ndarray, "_"],
+        device: torch.device,
+        unit: float = 1.0,
+        from_start: bool = False,
+    ) -> "Pool":
+        """Load the episodes `which`; `unit` is the length, in the units of their poses, that counts as 1."""
+        kind, order = store.kind, which[np.argsort(-store.lengths[which], kind="stable")]
+        height, width, channels = kind.frame_shape
+        length = torch.from_numpy(store.lengths[order])
+        first, total = length.cumsum(0) - length, int(length.sum())
+        frames = torch.empty(total, channels, height, width, dtype=torch.uint8, device=device)
+        sizes = kind.action_size, kind.pose_size, kind.pose_size
+        a, pose, step = moves = [torch.empty(total, size, device=device) for size in sizes]
+        for i, begin in zip(order.tolist(), first.tolist(), strict=True):
+            episode = store.episode(i)
+            here = slice(begin, begin + episode.steps)
+            frames[here] = torch.from_numpy(episode.frames).to(device).permute(0, 3, 1, 2)
+            for all_steps, some in zip(moves, moves_of(episode, kind, unit), strict=True):
+                all_steps[here] = some.to(device)
+        rows = first.to(device), length.to(device)
+        return cls(frames, a, pose, step, *rows, lengths=tuple(length.tolist()), from_start=from_start)
+
+    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
+        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
+        row = ((self.first[which] + begin)[:, None] + torch.arange(steps, device=which.device)).flatten()
+
+        def cut(part: Tensor) -> Tensor:
+            return part.index_select(0, row).unflatten(0, (n, steps))
+
+        return Clip(cut(self.frames) / 255, cut(self.a), cut(self.pose), cut(self.step))
+
+
+class Streamed:
+    """The same windows, read when they are asked for: for more episodes than there is memory; on a CPU."""
+
+    def __init__(
+        self, store: Episodes, which: Int64[np.ndarray, "_"], unit: float = 1.0, from_start: bool = False
+    ) -> None:
+        """See `Pool.of`."""
+        self.store, self.unit, self.from_start = store, unit, from_start
+        self.order = which[np.argsort(-store.lengths[which], kind="stable")]
+        self.length = torch.from_numpy(store.lengths[self.order])
+        self.lengths = tuple(self.length.tolist())
+        self._readers = ThreadPoolExecutor(2, thread_name_prefix="episodes")
+
+    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+        """`n` windows of `steps` consecutive steps."""
+        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
+
+        def read(i: int, first: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            window = self.store.window(int(self.order[i]), first, steps)
+            return torch.from_numpy(window.frames).permute(0, 3, 1, 2), *moves_of(window, self.store.kind, self.unit)
+
+        windows = self._readers.map(read, which.tolist(), begin.tolist())
+        frames, a, pose, step = (torch.stack(part) for part in zip(*windows, strict=True))
+        return Clip(frames.contiguous() / 255, a, pose, step)
+
+
+def _drawn(
+    length: Int64[Tensor, "episodes"], lengths: tuple[int, ...], n: int, steps: int, from_start: bool,
+    generator: torch.Generator,
+) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"]]:  # fmt: skip
+    """Numbers of episodes, the longest of which come first, and where windows of theirs begin."""
+    fitting = bisect_right(lengths, -steps, key=lambda length: -length)
+    if not fitting:
+        raise InputError(
+            f"asked for windows of {steps} steps but the longest of these episodes has {lengths[0]}; lower tau or "
+            "horizon, or record longer episodes"
+        )
+    drawn = torch.rand(-(-n // fitting), fitting, device=generator.device, generator=generator)
+    which = drawn.argsort(1).flatten()[:n].to(length.device)
+    later = torch.rand(n, device=generator.device, generator=generator).to(length.device)
+    return which, (later * (length[which] - steps + 1)).long() * (not from_start)
+
+
+def moves_of(episode: Episode, kind: Kind, unit: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
+    """Actions as vectors; poses and displacements, of zero size where they are unknown."""
+    actions = torch.from_numpy(episode.actions)
+    a = one_hot(actions, kind.action_size) if kind.discrete else actions.float()
+    if episode.poses is None or episode.start is None:
+        return a, a[:, :0], a[:, :0]
+    poses = np.concatenate([episode.start[None], episode.poses]).astype(np.float64)
+    poses[:, :2] /= unit
+    if kind.pose_size == 3:
+        poses[:, 2] = np.unwrap(poses[:, 2])  # else a turn across the seam would be one of nearly a full circle
+    path = torch.from_numpy(poses)
+    return a, path[1:].float(), steps_of(path[None, 0], path[None, 1:])[0].float()

@@ -1,0 +1,236 @@
+"""How to learn from recorded episodes: proposed from what they are like, with the reasons in words.
+
+A proposal is settings by name, as of presets; each of them is a flag that can say otherwise.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gtmsm.config import flat
+from gtmsm.episodes.survey import Survey
+
+TURNS = re.compile(r"turn|rotat|yaw|spin", re.I)
+AHEAD = re.compile(r"forward|ahead|straight", re.I)
+SIDES = re.compile(r"\b(left|right)\b", re.I)
+
+REPEATING = 0.2
+"""Of the frames, from which on memory is read as exact views rather than blended by a network."""
+FAILING = 0.005
+"""Of the steps, from which on failed ones matter."""
+CARRIED = 0.3
+"""`Survey.momentum` from which on speed counts as carried over."""
+ROOMY = 1.0
+"""Steps between starts up to which episodes begin at one spot."""
+LONGEST_FLAT, LONGEST_HEADING = 256, 150
+"""Steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
+HORIZON = 32
+STEP_WITH_HEADING = 0.2
+"""What the median step is scaled to where poses are learned from: the length of a step in the rooms of the presets."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Settings by dotted name, and why, in three lines."""
+
+    changes: Mapping[str, Any]
+    reasons: tuple[str, str, str]
+
+
+@dataclass(frozen=True)
+class _Motion:
+    """What moves, and what it is learned from."""
+
+    kind: Literal["free", "walled", "turning", "gliding"]
+    metric: bool
+    """Whether displacements are learned from."""
+    why: str
+    cost: str
+    """What the model can promise, and what it cannot."""
+    from_start: bool = False
+    notice_failed: bool = False
+
+    @property
+    def heading(self) -> bool:
+        return self.kind in ("turning", "gliding")
+
+
+def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
+    """What to train on clips of at most so many steps, and why."""
+    motion = _motion(facts)
+    tau, horizon = _lengths(facts, most, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
+    size, blended = _Size.of(facts, gpu), facts.repeats < REPEATING
+    neighbours = min(4 if blended else 5, tau)
+    unit = 1.0
+    if motion.metric and facts.step:
+        unit = facts.step / (STEP_WITH_HEADING if motion.heading else 1.0)
+    schedule = _metric_schedule if motion.metric else _free_schedule
+    changes: dict[str, Any] = {
+        "unit": float(f"{unit:.4g}"),
+        "from_start": motion.from_start,
+        "notice_failed": motion.notice_failed,
+        "model.vae": {"coder": size.coder, "width": size.width, "code_size": size.code_size},
+        "model.motion": {"kind": motion.kind},
+        "model.recall": {"neighbours": neighbours, "prior": "query" if blended else "mixture"},
+        "model.recall.width": 512 if gpu else 256,
+        "training": {"watch_every": 1_000 if gpu else 250, "save_every": 1_000 if gpu else 500},
+        "training.optimiser.precision": "bfloat16" if gpu else "float32",
+        "training.curriculum": {"tau": tau, "horizon": min(HORIZON, horizon)},
+        "evaluation": {"tau": tau, "horizon": horizon, "clips": 200 if gpu else 50, "metric_poses": motion.metric},
+        **schedule(motion, tau, horizon, neighbours, gpu),
+    }
+    views = (
+        f"only {100 * facts.repeats:.0f}% of views come back exactly: a network blends the {neighbours} nearest"
+        if blended
+        else f"{100 * facts.repeats:.0f}% of views come back exactly: memory is read as a mixture of {neighbours}"
+    )
+    height, width, _ = facts.kind.frame_shape
+    shortest, longest = int(facts.lengths.min()), int(facts.lengths.max())
+    spread = str(longest) if shortest == longest else f"{shortest} to {longest}"
+    return Proposal(
+        flat(changes),
+        (
+            f"motion {motion.kind}: {motion.why}",
+            motion.cost,
+            f"tau {tau}, horizon {horizon}, coder {size.coder}: episodes have {spread} steps of {width}x{height} "
+            f"pixels; {views}",
+        ),
+    )
+
+
+def _motion(facts: Survey) -> _Motion:
+    """From poses where they are known, else from the names of actions and from what changes frames."""
+    names, size = facts.names, facts.kind.pose_size
+    failing = facts.failing >= FAILING
+    bumps = f"{100 * facts.failing:.0f}% of steps change nothing (bumps)"
+    noticed = f"; {bumps}: while learning and memorising they count as no action" if failing else ""
+    if size == 3:
+        glides = facts.momentum >= CARRIED
+        why = "poses have a heading" + (
+            f", and speed carries over (it explains {100 * facts.momentum:.0f}% of what actions leave open)"
+            if glides
+            else ", and an action alone tells how far a step goes" + noticed
+        )
+        cost = "true displacements are targets while training, so poses are in your units and are scored as they are"
+        return _Motion("gliding" if glides else "turning", True, why, cost, notice_failed=failing and not glides)
+    unknown = (
+        "poses are unknown, so the motion is searched for in frames and actions; frames and returning views can be "
+        "scored, poses and distances cannot"
+    )
+    found = (
+        "the motion is searched for in frames and actions; your poses only score it, after the linear map that fits "
+        "best"
+    )
+    if _has_turns(names):
+        only_turns = not any(AHEAD.search(name) or "back" in name.lower() for name in names)
+        why = f"actions such as {_example(names)} turn an agent with a heading" + noticed
+        lost = "; without displacements an agent that walks and turns is often not found: record poses if you can"
+        kind: Literal["turning", "gliding"] = "turning" if only_turns else "gliding"
+        return _Motion(kind, False, why, (found if size else unknown) + lost * (not only_turns), notice_failed=failing)
+    turn = "" if size else ", and no action says that it turns (else: --model.motion.kind gliding)"
+    if not failing:
+        return _flat("free", facts, f"no step fails{turn}", found, unknown)
+    if _one_start(facts):
+        why = f"{bumps}{turn}; episodes seem to begin at one spot, from where walls are learned"
+        return _Motion("walled", False, why, found if size else unknown, from_start=True)
+    return _flat("free", facts, f"starts differ, so walls cannot be learned{turn}{noticed}", found, unknown, True)
+
+
+def _flat(kind: Literal["free"], facts: Survey, why: str, found: str, unknown: str, noticed: bool = False) -> _Motion:
+    """Positions without a heading, by displacements where they are known."""
+    if not facts.kind.pose_size:
+        return _Motion(kind, False, why, unknown, notice_failed=noticed)
+    cost = "true displacements are targets while training, so positions are in your units and are scored as they are"
+    return _Motion(kind, True, why, cost, notice_failed=noticed)
+
+
+def _has_turns(names: tuple[str, ...]) -> bool:
+    """Whether actions turn an agent: they say so, or go ahead and to the left."""
+    ahead, sides = (any(pattern.search(name) for name in names) for pattern in (AHEAD, SIDES))
+    return any(TURNS.search(name) for name in names) or (ahead and sides)
+
+
+def _example(names: tuple[str, ...]) -> str:
+    """Names that tell of turns."""
+    telling = [name for name in names if TURNS.search(name)] or [name for name in names if SIDES.search(name)]
+    return " and ".join(f'"{name}"' for name in telling[:2])
+
+
+def _one_start(facts: Survey) -> bool:
+    """Whether episodes begin at one spot: by poses, or because nobody reaches a wall in the first steps."""
+    if not math.isnan(facts.starts):
+        return facts.starts <= ROOMY
+    return facts.failing_early < 0.3 * facts.failing
+
+
+def _lengths(facts: Survey, most: int, longest: int) -> tuple[int, int]:
+    """Steps to memorise and to predict, such that nine of ten episodes are long enough."""
+    steps = min(most, int(np.quantile(facts.lengths, 0.1, method="lower")))
+    tau = max(1, min(longest, steps // 2))
+    return tau, max(1, min(longest, steps - tau))
+
+
+@dataclass(frozen=True)
+class _Size:
+    """How frames are coded."""
+
+    coder: Literal["dense", "conv"]
+    width: int
+    code_size: int
+
+    @classmethod
+    def of(cls, facts: Survey, gpu: bool) -> "_Size":
+        """Dense layers for small frames (a CPU is good at them), convolutions for others that can be halved twice."""
+        height, width, _ = facts.kind.frame_shape
+        small = max(height, width) <= (16 if gpu else 32)
+        coder: Literal["dense", "conv"] = "dense" if small or height % 4 or width % 4 else "conv"
+        return cls(coder, 256 if gpu or coder == "dense" else 64, 16 if max(height, width) <= 16 else 64)
+
+
+def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu: bool) -> dict[str, Any]:
+    """As preset `walk`: displacements teach the motion from the first update on."""
+    updates = 5_000 if gpu else 1_500
+    # A window's first step is left out: what was seen before it is not known, nor whether it failed, nor the velocity.
+    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else int(motion.notice_failed)
+    return {
+        "training.updates": updates,
+        "training.optimiser": {"batch": 32 if gpu else 16, "anneal_updates": updates},
+        "training.curriculum.warm_up": 0,
+        "training.curriculum.grow": (),
+        "training.curriculum.read_all_stages": 0,
+        "training.curriculum.prospect": False,
+        "training.curriculum.motion_rate": 3.0 if motion.kind == "gliding" else 10.0,
+        "training.objective": {"displacement": 1e5 if motion.heading else 1e3, "displacement_after": after},
+        "training.objective.poses_from_bound": False,
+    }
+
+
+def _free_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu: bool) -> dict[str, Any]:
+    """As presets `image-walk`, `rotate` and `walk-free`: codes first, then the search, then growing clips."""
+    stages = 0 if motion.heading else max(0, min(3, int(math.log2(tau / 32)))) if tau >= 32 else 0
+    updates = 10_000 if gpu else 1_500
+    searched = min(64 if motion.kind == "gliding" else 32, tau)
+    changes: dict[str, Any] = {
+        "training.updates": updates,
+        "training.optimiser": {"batch": 64 if gpu else 32, "anneal_updates": updates},
+        "training.optimiser.learning_rate": 1e-3 if gpu else 3e-3,
+        "training.curriculum.warm_up": 1_000 if gpu else 400,
+        "training.curriculum.warm_up_tau": min(tau, 16),
+        "training.curriculum.grow": ((2_000, 1_500, 1_500) if gpu else (400, 300, 200))[3 - stages :],
+        "training.prospect": {"tau": searched, "horizon": min(horizon, searched // 2 or 1)},
+        "training.prospect.neighbours": min(neighbours, searched),
+    }
+    if motion.heading:
+        return changes | {
+            "training.curriculum.read_all_stages": 0,
+            "training.curriculum.motion_rate": 0.0 if motion.kind == "turning" else 3.0,
+            "training.prospect.yardstick": "spread",
+            "training.prospect.clips": 64 if gpu else 16,
+        }
+    if not gpu:
+        changes |= {"training.prospect.candidates": 256, "training.prospect.restarts": 2}
+    return changes

@@ -1,0 +1,60 @@
+"""Which episodes are learned from, watched while learning, and kept for the test: whole places, or whole episodes."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from jaxtyping import Int64
+
+from gtmsm.config import require
+
+HoldOut: TypeAlias = Literal["places", "episodes"]
+Numbers: TypeAlias = Int64[np.ndarray, "_"]
+FEW = 10
+"""Of fewer different places, none is held out: episodes are."""
+WATCHED, TESTED = 0.8, 0.9
+"""Of the unit interval, into which names are hashed: from where on they are watched, and tested."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Numbers of episodes, and how many different places or episodes each part has."""
+
+    train: Numbers
+    watch: Numbers
+    test: Numbers
+    counts: tuple[int, int, int]
+
+
+def hold_out_by(places: Sequence[str]) -> HoldOut:
+    """Whole places where there are enough of them."""
+    return "places" if len(set(places)) >= FEW else "episodes"
+
+
+def split(places: Sequence[str], seeds: Iterable[int], by: HoldOut) -> Split:
+    """About 80, 10 and 10%, by a hash of each name.
+
+    What was learned from never becomes what is tested on when a store grows: names have fixed hashes, those from 0.8 on
+    are never learned from, and where there are none of these, the two highest are held out.
+    """
+    names = list(places) if by == "places" else [f"{place}/{seed}" for place, seed in zip(places, seeds, strict=True)]
+    if by == "episodes" and len(set(names)) < len(names):  # no seeds were recorded
+        names = [f"{name}/{i}" for i, name in enumerate(names)]
+    hashes = {name: _hash(name) for name in names}
+    ranked = sorted(hashes, key=lambda name: hashes[name])
+    require(len(ranked) >= 3, f"there are {len(ranked)} {by}; to train, watch and test takes at least 3")
+    tested = {name for name in ranked if hashes[name] >= TESTED} or {ranked[-1]}
+    rest = [name for name in ranked if name not in tested]
+    watched = {name for name in rest if hashes[name] >= WATCHED} or {rest[-1]}
+    trained = set(rest) - watched
+    require(bool(trained), f"all {len(ranked)} {by} would be held out; record more of them")
+    parts = trained, watched, tested
+    train, watch, test = (np.array([i for i, name in enumerate(names) if name in part], np.int64) for part in parts)
+    return Split(train, watch, test, (len(trained), len(watched), len(tested)))
+
+
+def _hash(name: str) -> float:
+    """From 0 to 1, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2**56

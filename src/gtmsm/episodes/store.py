@@ -1,0 +1,321 @@
+"""Episodes on disk: grows while it is read, is written by several at once, and loses nothing that was appended.
+
+    PATH/zarr.json               version and kind; the whole is a hierarchy of zarr 3
+    PATH/WRITER/manifest.jsonl   what the writer has appended: the truth (`store_manifest`)
+    PATH/WRITER/000012/          a part: the episodes of one call of `append` (`store_part`)
+
+A part is written under a temporary name, flushed to disk and renamed; then its line is added to the manifest. Writers
+share nothing but PATH/zarr.json, so folders of writers on other machines can be copied into one store.
+"""
+
+import hashlib
+import json
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import asdict
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64
+
+from gtmsm.config import require, require_whole
+from gtmsm.episodes.episode import Episode, Kind
+from gtmsm.episodes.store_array import Layout
+from gtmsm.episodes.store_manifest import MANIFEST, REPAIR, VERSION, Manifest, Part, require_version
+from gtmsm.episodes.store_part import (
+    MOST_CHUNK,
+    as_json,
+    chunk_of,
+    find_part,
+    group,
+    layouts,
+    read_episode,
+    write_part,
+)  # fmt: skip
+from gtmsm.errors import InputError, shown
+from gtmsm.files import LOCK, OURS, as_path, locked, read_json, require_folder, sync_folder, write_atomically
+
+ROOT = "zarr.json"
+WRITER = re.compile(r"[A-Za-z0-9_-]{1,64}")
+BUSY = "{folder} is being written by process {by}; wait until it has ended, or be another writer"
+
+
+class Store:
+    """See the module; `create` to write, `open` to read. Closed at the end of a `with` block, or by `close`."""
+
+    def __init__(self, path: Path, kind: Kind, chunk: int) -> None:
+        self.path, self.kind, self.chunk = path, kind, chunk
+        self.arrays = layouts(kind, chunk)
+        self.manifests: dict[str, Manifest] = {}
+        self._writer, self._closing = "", ExitStack()
+
+    @classmethod
+    def open(cls, path: Path) -> "Store":
+        """A store to read, also while others write to it; only its manifests are read."""
+        store = cls(as_path(path), *read_root(as_path(path)))
+        store.refresh()
+        return store
+
+    @classmethod
+    def create(cls, path: Path, kind: Kind, writer: str = "0") -> "Store":
+        """A store to append to: a new one, or one more writer of one that is there, or a writer that goes on."""
+        path = as_path(path)
+        named = isinstance(writer, str) and WRITER.fullmatch(writer) is not None
+        require(named, f"writer is {shown(writer)}; give a name of letters, digits, - and _")
+        _make_root(path, kind)
+        there, chunk = read_root(path)
+        _require_same(path, there, kind)
+        store = cls(path, kind, chunk)
+        store._write_as(writer)
+        store.refresh()
+        return store
+
+    def _write_as(self, writer: str) -> None:
+        """Become a writer: nobody else is it until this is closed, or its process ends."""
+        folder = self.path / writer
+        folder.mkdir(exist_ok=True)
+        self._closing.enter_context(locked(folder, BUSY))
+        self._writer = writer
+        if not (folder / ROOT).exists():
+            write_atomically(folder / ROOT, as_json(group({})))
+        if not (folder / MANIFEST).exists():
+            if any(name.isdigit() for name in os.listdir(folder)):
+                raise InputError(f"{folder / MANIFEST} is missing; restore it, or list what is there with: {REPAIR}")
+            Manifest.write(folder / MANIFEST, self.kind)
+        manifest = self.manifests[writer] = Manifest.read(folder / MANIFEST, self.kind)
+        require_whole_manifest(manifest)
+        for part in settle(folder, manifest.parts, self.arrays):
+            manifest.append(part)
+
+    def close(self) -> None:
+        """Let others be this writer."""
+        self._closing.close()
+        self._writer = ""
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def append(self, *episodes: Episode) -> None:
+        """Add episodes, all of them or none: on disk, and seen by those who open or refresh, once this returns.
+
+        Each call makes a part, which costs some ten files and milliseconds; so give several episodes at once.
+        """
+        require(self._writer != "", "this store is open to read; Store.create opens it to append")
+        for episode in episodes:
+            episode.require(self.kind)
+        if not episodes:
+            return
+        manifest, folder = self.manifests[self._writer], self.path / self._writer
+        number = 1 + max((part.number for part in manifest.parts), default=-1)
+        try:
+            part = add_part(folder, number, episodes, self.arrays, number)
+            try:
+                manifest.append(part)
+            except OSError:
+                shutil.rmtree(folder / part.folder, ignore_errors=True)
+                raise
+        except OSError as problem:
+            raise InputError(
+                f"could not append to {folder}: {problem.strerror or problem}; nothing was added"
+            ) from None
+        self.__dict__.pop("_table", None)
+
+    def refresh(self) -> None:
+        """See what was written since. Numbers of episodes change where a writer before others has written."""
+        for writer in writers_of(self.path):
+            if writer not in self.manifests:
+                self.manifests[writer] = Manifest.read(self.path / writer / MANIFEST, self.kind)
+            elif writer != self._writer:
+                self.manifests[writer].read_on()
+            require_whole_manifest(self.manifests[writer])
+        self.__dict__.pop("_table", None)
+
+    def episode(self, i: int) -> Episode:
+        """All of an episode."""
+        return self.window(i, 0, int(self.lengths[self._number(i)]))
+
+    def window(self, i: int, first: int, steps: int) -> Episode:
+        """`steps` steps of an episode, from step `first` (counted from 0); it starts where the step before led."""
+        length = int(self.lengths[self._number(i)])
+        require_whole("first", first, 0, length - 1)
+        require_whole("steps", steps, 1, length - first)
+        table = self._table
+        folder, part = table.parts[table.part[i]]
+        return read_episode(folder, part, self.arrays, int(table.nth[i]), int(table.row[i]), first, steps)
+
+    def verify(self, repair: bool = False) -> list[str]:
+        """Read everything; a line for each damage. `repair` drops damaged episodes, and only those."""
+        from gtmsm.episodes.store_verify import verify
+
+        lines = verify(self.path, repair, self._writer)
+        if self._writer:
+            self.manifests[self._writer].read_on()
+        self.refresh()
+        return lines
+
+    def _number(self, i: int) -> int:
+        if not -1 < i < len(self):
+            raise IndexError(f"episode {i} of {len(self)}")
+        return i
+
+    def snapshot(self) -> "Store":
+        """The store as it is now, to read: what is written later does not change the numbers of its episodes."""
+        frozen = Store(self.path, self.kind, self.chunk)
+        frozen._table = self._table
+        return frozen
+
+    @cached_property
+    def _table(self) -> "_Table":
+        """All episodes; made when it is asked for."""
+        order = sorted(self.manifests, key=in_order)
+        return _Table([(f"{self.path}/{name}", part) for name in order for part in self.manifests[name].parts])
+
+    @property
+    def lengths(self) -> Int64[np.ndarray, "episodes"]:
+        """Steps of each episode: writer after writer, each in the order in which it appended."""
+        return self._table.lengths
+
+    @property
+    def places(self) -> list[str]:
+        """The place of each episode."""
+        return self._table.places
+
+    @property
+    def seeds(self) -> Int64[np.ndarray, "episodes"]:
+        """The seed of each episode."""
+        return self._table.seeds
+
+    @property
+    def fingerprint(self) -> str:
+        """A SHA-256 of kind, lengths, places, seeds and checksums of all episodes, in their order."""
+        held = [[part.steps, part.places, part.seeds, part.files] for _, part in self.parts]
+        return hashlib.sha256(json.dumps([asdict(self.kind), held], sort_keys=True).encode()).hexdigest()
+
+    @property
+    def parts(self) -> list[tuple[str, Part]]:
+        """All parts, and the folders of their writers, in the order of their episodes."""
+        return self._table.parts
+
+
+class _Table:
+    """Where each episode is."""
+
+    def __init__(self, parts: list[tuple[str, Part]]) -> None:
+        self.parts = [(folder, part) for folder, part in parts if part.steps]
+        self.lengths = np.array([steps for _, part in self.parts for steps in part.steps], np.int64)
+        self.places = [place for _, part in self.parts for place in part.places]
+        self.seeds = np.array([seed for _, part in self.parts for seed in part.seeds], np.int64)
+        counts = np.array([len(part.steps) for _, part in self.parts], np.int64)
+        every = np.arange(len(self.lengths))
+        self.part = np.repeat(np.arange(len(counts)), counts)
+        self.nth = every - np.repeat(np.cumsum(counts) - counts, counts)
+        begins = np.cumsum(self.lengths) - self.lengths
+        self.row = begins - begins[every - self.nth]
+
+
+def in_order(writer: str) -> tuple[int, str]:
+    """Numbers by their size: "2" before "10"."""
+    return len(writer), writer
+
+
+def writers_of(path: Path) -> list[str]:
+    """Whoever has written to a store."""
+    names = (entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
+    return sorted((n for n in names if WRITER.fullmatch(n) and (path / n / MANIFEST).exists()), key=in_order)
+
+
+def read_root(path: Path) -> tuple[Kind, int]:
+    """Of which kind a store is, and how many frames its chunks have."""
+    root = path / ROOT
+    if not root.is_file():
+        what = "no such folder" if not path.exists() else f"not a store of episodes: there is no {ROOT} in it"
+        raise InputError(f"{path}: {what if path.is_dir() or not path.exists() else 'not a store, but a file'}")
+    said = read_json(root, "restore it from a copy")
+    about = said.get("attributes", {}).get("gtmsm", {}) if isinstance(said.get("attributes"), dict) else {}
+    if not isinstance(about, dict) or "store" not in about:
+        raise InputError(f"{path} is not a store of episodes: {root} does not say so")
+    require_version(about["store"], str(root))
+    chunk: Any = about.get("chunk")
+    require_whole(f"{root}: chunk", chunk, 1, MOST_CHUNK)
+    try:
+        kind = Kind(**about["kind"])
+        require(chunk <= max(1, 2 * chunk_of(kind)), f"chunk is {chunk}, too many for frames of {kind.frame_shape}")
+        return kind, int(chunk)
+    except (TypeError, LookupError):
+        raise InputError(f"{root} does not describe the kind of episodes; restore it from a copy") from None
+    except InputError as problem:
+        raise InputError(f"{root}: {problem}") from None
+
+
+def _make_root(path: Path, kind: Kind) -> None:
+    """Make an empty store, unless there is one; writers that make it at the same moment write the same."""
+    require_folder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    if (path / ROOT).exists():
+        return
+    foreign = [name for name in os.listdir(path) if not name.startswith(".gtmsm-")]
+    if foreign and not (path / ROOT).exists():
+        raise InputError(f"{path} is no store, and holds {shown(foreign[0])}; give a new or empty folder")
+    about = {"store": VERSION, "chunk": chunk_of(kind), "kind": asdict(kind)}
+    write_atomically(path / ROOT, as_json(group(about)))
+    sync_folder(path)
+
+
+def _require_same(path: Path, there: Kind, kind: Kind) -> None:
+    """Refuse another kind of episodes than a store holds."""
+    for name, value in asdict(there).items():
+        given = f"{name} is {shown(value)} there, {shown(getattr(kind, name))} here"
+        require(value == getattr(kind, name), f"{path} holds episodes of another kind ({given}); give another path")
+
+
+def require_whole_manifest(manifest: Manifest) -> None:
+    """Refuse a damaged manifest: what it does not list would seem not to be there."""
+    if manifest.damaged:
+        raise InputError(f"{manifest.damaged[0]}; see {REPAIR.removesuffix(' --repair')}")
+
+
+def add_part(
+    folder: Path, number: int, episodes: tuple[Episode, ...] | list[Episode], arrays: dict[str, Layout], origin: int
+) -> Part:
+    """A new part in the folder of its writer, whole or not at all; the manifest does not list it yet."""
+    draft = folder / f".gtmsm-{secrets.token_hex(4)}"
+    try:
+        part = write_part(draft, number, episodes, arrays, origin)
+        draft.rename(folder / part.folder)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+    sync_folder(folder)
+    return part
+
+
+def whole_parts(folder: Path, parts: list[Part], arrays: dict[str, Layout]) -> Iterator[Part]:
+    """Parts that are all there but that no manifest lists yet: of an append that was killed at its last write."""
+    numbers, origins = {part.number for part in parts}, {part.origin for part in parts if part.steps}
+    for name in sorted(os.listdir(folder)):
+        part = find_part(folder / name, arrays) if name.isdigit() else None
+        if part and part.number not in numbers and part.origin not in origins:
+            yield part
+
+
+def settle(folder: Path, parts: list[Part], arrays: dict[str, Layout]) -> list[Part]:
+    """After a crash: the `whole_parts`, to be listed; whatever else was left there is removed."""
+    found = list(whole_parts(folder, parts, arrays))
+    keep = {part.folder for part in (*parts, *found) if part.steps}
+    for name in os.listdir(folder):
+        left = name.isdigit() and name not in keep
+        if (left or OURS.fullmatch(name) and name != LOCK) and (folder / name).is_dir():
+            shutil.rmtree(folder / name, ignore_errors=True)
+    return found

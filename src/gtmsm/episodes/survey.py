@@ -1,0 +1,121 @@
+"""What recorded episodes are like: looked up in a sample of them, to propose how to learn from them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int64
+
+from gtmsm.episodes.episode import Kind
+from gtmsm.episodes.pool import Episodes, moves_of
+
+SAMPLE, STEPS = 48, 512
+"""Episodes looked at, and steps of each."""
+EARLY = 3
+"""Steps after a start within which an agent that starts far from walls hardly reaches one."""
+MOVES = 0.05
+"""An action that changes less than this fraction of frames does nothing."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Facts about the episodes of a store."""
+
+    kind: Kind
+    lengths: Int64[np.ndarray, "_"]
+    repeats: float
+    """Fraction of the frames in an episode's second half that were seen exactly so in its first."""
+    still: Float[np.ndarray, "A"]
+    """Per action, the fraction of its steps that show the very frame of the step before; NaN where it is never used.
+    Of continuous actions all are alike."""
+    failing: float
+    """Fraction of all steps that failed: no change, by an action that otherwise makes one."""
+    failing_early: float
+    """The same within the first steps of episodes."""
+    step: float
+    """Median length of a step that moves, in units of poses; 0 where poses are unknown, or nobody moves."""
+    turns: bool
+    """Whether headings are known and change."""
+    momentum: float
+    """How much of what an action leaves open about a displacement the one before it tells, 0 to 1."""
+    starts: float
+    """How far apart the starts of episodes are, in steps; NaN where poses are unknown."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the actions that are used."""
+        unused = np.isnan(self.still)
+        return tuple(name for name, never in zip(self.kind.action_names or (), unused, strict=False) if not never)
+
+    @property
+    def can_fail(self) -> Bool[np.ndarray, "A"]:
+        """Actions that may fail: those that usually change what is seen."""
+        return np.nan_to_num(self.still, nan=1.0) < 1 - MOVES
+
+
+def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
+    """Look at some of the episodes `which`, evenly spread."""
+    kind = store.kind
+    sample = which[np.unique(np.linspace(0, len(which) - 1, min(SAMPLE, len(which))).astype(int))]
+    repeats, unchanged, acted, when, displacements, starts = [], [], [], [], [], []
+    for i in sample.tolist():
+        episode = store.episode(i)
+        a, _, d = (part.numpy() for part in moves_of(episode, kind))
+        numbers = _numbers_of(episode.frames[:STEPS])
+        half = len(numbers) // 2
+        repeats.append(np.isin(numbers[half:], numbers[:half]))
+        unchanged.append(numbers[1:] == numbers[:-1])
+        acted.append(a[1 : len(numbers)])
+        when.append(np.arange(1, len(numbers)))
+        displacements.append((a[:STEPS], d[:STEPS]))
+        starts += [] if episode.start is None else [episode.start[:2]]
+    same, a, t = np.concatenate(unchanged), np.concatenate(acted), np.concatenate(when)
+    used = (a != 0) if kind.discrete else np.broadcast_to((a != 0).any(1, keepdims=True), a.shape)
+    with np.errstate(invalid="ignore"):
+        still = (used & same[:, None]).sum(0) / used.sum(0)
+    failed = same & (used & (np.nan_to_num(still, nan=1.0) < 1 - MOVES)).any(1)
+    lengths = np.concatenate([np.linalg.norm(d[:, :2], axis=1) for _, d in displacements])
+    moving = lengths[lengths > 1e-6]
+    step = float(np.median(moving)) if len(moving) else 0.0
+    return Survey(
+        kind=kind,
+        lengths=store.lengths[which],
+        repeats=float(np.concatenate(repeats).mean()),
+        still=still,
+        failing=float(failed.mean()) if len(failed) else 0.0,
+        failing_early=float(failed[t < EARLY].mean()) if (t < EARLY).any() else 0.0,
+        step=step,
+        turns=kind.pose_size == 3 and any(np.abs(d[:, 2]).max() > 1e-4 for _, d in displacements),
+        momentum=_momentum(displacements, step) if step else 0.0,
+        starts=float(np.ptp(starts, axis=0).max() / (step or 1.0)) if starts else float("nan"),
+    )
+
+
+def _numbers_of(frames: np.ndarray) -> Int64[np.ndarray, "time"]:
+    """A number for each frame: equal frames have equal ones."""
+    known: dict[bytes, int] = {}
+    return np.array([known.setdefault(frame.tobytes(), len(known)) for frame in frames], dtype=np.int64)
+
+
+def _momentum(parts: list[tuple[np.ndarray, np.ndarray]], step: float) -> float:
+    """Share of the variance of moves, given their actions, that the moves before them explain.
+
+    Steps that led nowhere are left out, be they failed or idle: after a bump, the next step bumps as well.
+    """
+    rows = []
+    for a, d in parts:
+        moved = np.linalg.norm(d[:, :2], axis=1) > 1e-3 * step
+        both = moved[1:] & moved[:-1]
+        rows.append((a[1:][both], d[:-1][both], d[1:][both, :2]))
+    acted, before, now = (torch.from_numpy(np.concatenate(part)).double() for part in zip(*rows, strict=True))
+    if len(now) < 20:
+        return 0.0
+
+    def left_over(inputs: torch.Tensor) -> float:
+        inputs = torch.cat([inputs, torch.ones_like(inputs[:, :1])], dim=1)
+        return float((now - inputs @ torch.linalg.lstsq(inputs, now, driver="gelsd").solution).square().mean())
+
+    by_action, total = left_over(acted), float(now.square().mean())
+    if by_action < 1e-3 * total:  # actions tell all
+        return 0.0
+    return 1 - left_over(torch.cat([acted, before], dim=1)) / by_action

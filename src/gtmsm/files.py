@@ -172,7 +172,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 
 @contextmanager
-def _refusing(complaint: str, fix: str) -> Iterator[None]:
+def refusing(complaint: str, fix: str) -> Iterator[None]:
     """Around other people's decoders: whatever they raise becomes one line, since they promise no kind of error."""
     try:
         yield
@@ -215,7 +215,7 @@ def _read_bytes(path: Path, most: int) -> bytes:
 
 def parse_json(text: str | bytes, source: str, fix: str = "is it whole?") -> dict[str, Any]:
     """What a text says by name; `source` is where it was found."""
-    with _refusing(f"{source} is not valid JSON", fix):
+    with refusing(f"{source} is not valid JSON", fix):
         # NaN, which older files may hold, is nothing; and so is 1e400.
         found = json.loads(text, parse_constant=lambda _: None, parse_float=_finite)
     return _by_name(found, source)
@@ -272,7 +272,7 @@ class _Loader(yaml.SafeLoader):
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """What a file of YAML says by name."""
-    with _refusing(f"{path} is not valid YAML", "mend it, or restore the file"):
+    with refusing(f"{path} is not valid YAML", "mend it, or restore the file"):
         try:
             found = yaml.load(_read_bytes(path, MOST_YAML).decode(), _Loader)
         except yaml.MarkedYAMLError as problem:
@@ -287,7 +287,7 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
     with (
         opened(path) as file,
         warnings.catch_warnings(),
-        _refusing(f"{path}: cannot be read as a PNG or JPEG picture", "repair it or leave it out"),
+        refusing(f"{path}: cannot be read as a PNG or JPEG picture", "repair it or leave it out"),
     ):
         warnings.simplefilter("ignore")  # a damaged picture is refused or read: Pillow's doubts help nobody
         with Image.open(file, formats=PICTURES) as image:
@@ -299,7 +299,7 @@ def open_picture(path: Path) -> Iterator[Image.Image]:
 
 def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """The description and the tensors that `write_tensors` wrote."""
-    with opened(path) as file, _refusing(f"{path} cannot be read as a safetensors file", "is it whole?"):
+    with opened(path) as file, refusing(f"{path} cannot be read as a safetensors file", "is it whole?"):
         if int.from_bytes(file.read(8), "little") > MOST_HEADER:
             raise ValueError(f"its header has more than {MOST_HEADER:,} bytes")
         with safe_open(path, framework="pt") as content:
@@ -313,14 +313,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def read_arrays(path: Path, names: Iterable[str], fix: str) -> tuple[dict[str, np.ndarray], str]:
     """The arrays called `names` of an .npz, where they are there, and all names that it holds; others stay packed."""
     arrays: dict[str, np.ndarray] = {}
-    refusing = partial(_refusing, fix=fix)
+    unreadable = partial(refusing, fix=fix)
     with opened(path) as file:
-        with refusing(f"{path}: not a readable .npz of plain arrays"):
+        with unreadable(f"{path}: not a readable .npz of plain arrays"):
             archive = zipfile.ZipFile(file)
         left = max(ANYHOW, INFLATED * os.fstat(file.fileno()).st_size)
         members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
         for name in (name for name in names if name in members):
-            with refusing(f"{path}: not a readable .npz of plain arrays: {name}"):
+            with unreadable(f"{path}: not a readable .npz of plain arrays: {name}"):
                 arrays[name] = _read_array(archive, members[name], left)
                 left -= arrays[name].nbytes
     return arrays, shortened(", ".join(members)) or "nothing by name"

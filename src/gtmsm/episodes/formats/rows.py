@@ -1,0 +1,174 @@
+"""What the readers share: rows become steps, frames become those of a kind, and nothing large is allocated unseen.
+
+Others write rows: row t is what was seen, then what was done. In an `Episode` frame t is what action t led to, so row
+t's action goes with row t + 1's frame. The first frame and the last action have no partner and are left out.
+"""
+
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float32, Int64, UInt8
+from PIL import Image
+
+from gtmsm.config import require, require_whole
+from gtmsm.episodes.episode import LONGEST_SIDE, MOST_NUMBERS, Episode, Kind
+from gtmsm.errors import InputError, shown
+from gtmsm.files import require_folder
+
+MOST_BYTES = 2**31
+"""Of the frames of an episode, which is held in memory while it is converted."""
+MOST_ROWS = 2**28
+"""Rows of a recording: a hundred days at 30 frames a second."""
+INFLATED = 1_100
+"""How many times larger than the file its arrays may be: no more than deflate can pack."""
+BLOCK = 2**24
+"""Bytes of frames that are read at a time."""
+
+
+def library(name: str, extra: str = "own") -> Any:
+    """An optional package, or how to get it."""
+    try:
+        return import_module(name)
+    except ImportError:
+        raise InputError(f"this format needs {name.partition('.')[0]}; pip install 'gtmsm[{extra}]'") from None
+
+
+@contextmanager
+def about(source: object) -> Iterator[None]:
+    """Errors inside name the file and the place in it."""
+    try:
+        yield
+    except InputError as problem:
+        raise InputError(f"{source}: {problem}") from None
+
+
+def frame_shape(stored: tuple[int, ...], size: int | None) -> tuple[int, int, int]:
+    """Height, width and channels of frames that are stored like this, after they are scaled to `size`."""
+    shape = (*stored, 1) if len(stored) == 2 else tuple(stored)
+    fits = len(shape) == 3 and shape[2] in (1, 3, 4) and all(1 <= side <= LONGEST_SIDE for side in shape)
+    expected = f"height, width (up to {LONGEST_SIDE} pixels), 1 or 3 colours"
+    require(fits, f"frames of shape {shown(stored)}; expected {expected}")
+    if size is not None:
+        require_whole("size", size, 1, LONGEST_SIDE)
+    return size or shape[0], size or shape[1], min(shape[2], 3)
+
+
+def is_picture(shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether these are frames: uint8 (time, height, width) or (time, height, width, colours)."""
+    return dtype == np.uint8 and len(shape) in (3, 4) and (len(shape) == 3 or shape[3] in (1, 3, 4))
+
+
+def gather(blocks: Iterable[np.ndarray], most: int, kind: Kind) -> UInt8[np.ndarray, "time height width channel"]:
+    """Up to `most` frames, out of blocks of them, scaled by area to those of `kind`."""
+    held = most * int(np.prod(kind.frame_shape))
+    limit = f"at most {MOST_BYTES / 1e9:.1f} GB fit: cut the episode, or give a smaller --size"
+    require(held <= MOST_BYTES, f"{most:,} frames of an episode take {held / 1e9:.1f} GB; {limit}")
+    frames = np.empty((most, *kind.frame_shape), np.uint8)
+    filled = 0
+    for block in blocks:
+        require(filled + len(block) <= most, f"more than {most} frames; expected one for each row")
+        frames[filled : filled + len(block)] = _fitted(block, kind.frame_shape)
+        filled += len(block)
+    return frames[:filled]
+
+
+def _fitted(block: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
+    """Frames of this shape; a pixel is the mean of the area it covers."""
+    block = block[..., None] if block.ndim == 3 else block
+    if block.shape[-1] == 4:
+        block = block[..., :3]  # without how transparent they are
+    require(block.shape[-1] == shape[2], f"frames have {block.shape[-1]} colours; those before had {shape[2]}")
+    if block.shape[1:3] == shape[:2]:
+        return block
+    size, grey = (shape[1], shape[0]), shape[2] == 1
+    pictures = (Image.fromarray(frame[..., 0] if grey else frame) for frame in block)
+    scaled = np.stack([np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in pictures])
+    return scaled[..., None] if grey else scaled
+
+
+def blocks_of(stored: Any, first: int, last: int) -> Iterator[np.ndarray]:
+    """Rows of something that can be sliced, some at a time."""
+    each = max(1, BLOCK // max(1, int(np.prod(stored.shape[1:]))))
+    for start in range(first, last, each):
+        yield stored[start : min(last, start + each)]
+
+
+def episode_of_rows(
+    kind: Kind,
+    blocks: Iterable[np.ndarray],
+    actions: np.ndarray,
+    poses: np.ndarray | None = None,
+    place: str = "",
+    seed: int = 0,
+) -> Episode:
+    """The steps between rows, each of them what was seen (and where), then what was done: `actions`, but for the last.
+
+    There is a frame for each action, and one more.
+    """
+    frames = gather(blocks, len(actions) + 1, kind)
+    expected = f"{len(actions) + 1}, one before each action and one after the last"
+    require(len(frames) == len(actions) + 1, f"{len(frames)} frames and {len(actions)} actions; expected {expected}")
+    if poses is None or not kind.pose_size:
+        episode = Episode(frames[1:], actions, place=place, seed=seed)
+    else:
+        require(len(poses) == len(frames), f"{len(poses)} poses for {len(frames)} frames; expected one for each")
+        poses = poses.astype(np.float32)
+        episode = Episode(frames[1:], actions, poses[1:], poses[0], place, seed)
+    episode.require(kind)
+    return episode
+
+
+def rows_of(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Frames, actions and poses as rows; one action fewer than frames, since the frame before the first is not kept."""
+    return episode.frames, episode.actions[1:], episode.poses
+
+
+def numbered(count: int) -> tuple[str, ...]:
+    """Names of actions of which only numbers are known."""
+    require(1 <= count <= MOST_NUMBERS, f"{count:,} different actions; expected 1 to {MOST_NUMBERS}")
+    return tuple(map(str, range(count)))
+
+
+def whole(values: np.ndarray) -> bool:
+    """Whether these are numbers of discrete actions, NaN aside; -1 is none."""
+    known = values[np.isfinite(values)]
+    return bool((known == np.floor(known)).all() and (known >= -1).all() and (known < MOST_NUMBERS).all())
+
+
+def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Float32[np.ndarray, "time A"]:
+    """Actions of a kind, from numbers in whatever shape and type they were stored in."""
+    if not kind.discrete:
+        return values.reshape(len(values), -1).astype(np.float32)
+    flat = values.reshape(len(values))
+    missing = np.flatnonzero(~np.isfinite(flat.astype(float)))
+    for row in missing[:1]:
+        raise InputError(f"the action of row {row + 1} is {flat[row]}; expected a whole number")
+    return flat.astype(np.int64)
+
+
+def require_absent(path: Path) -> None:
+    """Refuse to write over something, or where nothing can be written."""
+    require(not path.exists(), f"{path} exists; remove it, or choose another name")
+    require_folder(path.parent)
+
+
+@contextmanager
+def appearing(path: Path) -> Iterator[Path]:
+    """A path beside `path` to write a folder or a file to, which becomes `path` if the block succeeds."""
+    require_absent(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    made = path.with_name(f".gtmsm-{secrets.token_hex(4)}{path.suffix}")
+    try:
+        yield made
+        made.rename(path)
+    except OSError as problem:
+        raise InputError(f"could not write {path}: {problem.strerror or problem}") from problem
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+        made.unlink(missing_ok=True)

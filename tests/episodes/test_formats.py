@@ -1,0 +1,546 @@
+"""Recordings of others: each format is read with every action at the frame that it led to."""
+
+import json
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from gtmsm.episodes.alignment import check_alignment
+from gtmsm.episodes.episode import Episode, Kind
+from gtmsm.episodes.formats import FORMATS, open_any
+from gtmsm.errors import InputError
+
+h5py = pytest.importorskip("h5py")
+
+NAMES = ("stay", "left", "right", "up", "down")
+MOVES = np.array([(0, 0), (0, -2), (0, 2), (-2, 0), (2, 0)])
+
+
+def walk(seed: int, steps: int = 60, size: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A walk over a picture as others record it: steps + 1 frames, `steps` actions, steps + 1 poses."""
+    r = np.random.default_rng(seed)
+    coarse = Image.fromarray(r.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    ground = np.asarray(coarse.resize((128, 128), Image.Resampling.BICUBIC))
+    actions = r.integers(0, 5, steps)
+    poses = np.clip(56 + np.concatenate([[(0, 0)], MOVES[actions].cumsum(0)]), 0, 128 - size)
+    frames = np.stack([ground[y : y + size, x : x + size] for y, x in poses])
+    return frames, actions, poses.astype(np.float32)
+
+
+def ours(seed: int, steps: int = 60, size: int = 16) -> Episode:
+    """The same walk in our pairing."""
+    frames, actions, poses = walk(seed, steps, size)
+    return Episode(frames[1:], actions, poses[1:], poses[0], f"ground {seed}", seed)
+
+
+KIND = Kind((16, 16, 3), NAMES, 5, 2, "toy")
+
+
+def same(found: Episode, expected: Episode) -> bool:
+    return all(
+        np.array_equal(getattr(found, name), getattr(expected, name))
+        for name in ("frames", "actions", "poses", "start")
+    )
+
+
+def without_first(episode: Episode) -> Episode:
+    """What is left where the frame before the first action is needed, and was not kept."""
+    assert episode.poses is not None
+    return Episode(episode.frames[1:], episode.actions[1:], episode.poses[1:], episode.poses[0])
+
+
+def require_aligned(path: Path, **how: object) -> None:
+    """Each action explains the change into its frame, and would not if it were one step off."""
+    kind, episodes = open_any(path, **how)  # type: ignore[arg-type]
+    found = check_alignment(episodes, kind)
+    assert found.best == 0, found.line
+
+
+# ---- npz
+
+
+def test_a_folder_of_clips_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    episodes = [ours(seed, 5) for seed in range(3)]
+    FORMATS["npz"].write(tmp_path / "clips", KIND, episodes)
+    kind, found = open_any(tmp_path / "clips")
+    assert kind == KIND
+    for a, b in zip(found, episodes, strict=True):
+        assert same(a, b) and (a.place, a.seed) == (b.place, b.seed)
+
+
+def test_a_clip_of_numpy_needs_nothing_but_frames_and_actions(tmp_path: Path) -> None:
+    episode = ours(0, 7)
+    np.savez(tmp_path / "a.npz", frames=episode.frames, actions=episode.actions)
+    np.savez(tmp_path / "b.npz", frames=episode.frames, actions=np.full(7, 8))
+    kind, found = open_any(tmp_path)
+    assert kind.action_size == 9 and [e.actions[0] for e in found] == [episode.actions[0], 8]
+
+
+def test_poses_without_a_start_cost_the_first_step(tmp_path: Path) -> None:
+    episode = ours(0, 7)
+    np.savez(tmp_path / "a.npz", frames=episode.frames, actions=episode.actions, poses=episode.poses)
+    _, found = open_any(tmp_path / "a.npz")
+    assert same(next(found), without_first(episode))
+
+
+# ---- stable-worldmodel
+
+
+@pytest.fixture
+def worldmodel(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """Its own HDF5 reader and writer; the package itself imports much that is not needed for it."""
+    spec = find_spec("stable_worldmodel")
+    if spec is None or spec.submodule_search_locations is None:
+        pytest.skip("stable-worldmodel is not installed")
+    root = Path(spec.submodule_search_locations[0])
+    for name in ("", ".data", ".data.formats"):
+        module = ModuleType(f"stable_worldmodel{name}")
+        module.__path__ = [str(root.joinpath(*name.split(".")[1:]))]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    if find_spec("hdf5plugin") is None:
+        monkeypatch.setitem(sys.modules, "hdf5plugin", ModuleType("hdf5plugin"))
+    yield import_module("stable_worldmodel.data.formats.hdf5")
+    for name in [name for name in sys.modules if name.startswith("stable_worldmodel.")]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+def rows_of_worldmodel(seed: int, discrete: bool = True) -> dict[str, list[np.ndarray]]:
+    """An episode as its World records it: what was seen, then what was done; nothing at the end."""
+    frames, actions, poses = walk(seed)
+    done = actions[:, None] if discrete else MOVES[actions] / 2
+    rows = np.concatenate([done, np.full((1, done.shape[1]), np.nan)]).astype(np.float32)
+    return {"pixels": list(frames), "action": list(rows), "pose": list(poses), "reward": list(np.zeros(len(frames)))}
+
+
+def plain_worldmodel(path: Path, episodes: int = 8, discrete: bool = True, **changed: object) -> Path:
+    """The same file, by h5py alone."""
+    rows = [rows_of_worldmodel(seed, discrete) for seed in range(episodes)]
+    with h5py.File(path, "w") as file:
+        for name in rows[0]:
+            file[name] = np.concatenate([np.stack(row[name]) for row in rows])
+        lengths = [len(row["pixels"]) for row in rows]
+        file["ep_len"], file["ep_offset"] = np.int32(lengths), np.int64(np.cumsum([0, *lengths[:-1]]))
+        for name, value in changed.items():
+            del file[name]
+            if value is not None:
+                file[name] = value
+    return path
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_a_file_of_stable_worldmodel_is_shifted_to_our_pairing(
+    tmp_path: Path, worldmodel: ModuleType, discrete: bool
+) -> None:
+    with worldmodel.HDF5Writer(tmp_path / "a.h5") as writer:
+        writer.write_episodes(rows_of_worldmodel(seed, discrete) for seed in range(8))
+    kind, found = open_any(tmp_path / "a.h5")
+    assert (kind.discrete, kind.action_size, kind.pose_size) == (discrete, 5 if discrete else 2, 2)
+    episode, expected = next(found), ours(0)
+    assert np.array_equal(episode.frames, expected.frames)
+    done = expected.actions if discrete else (MOVES[expected.actions] / 2).astype(np.float32)
+    assert np.array_equal(episode.actions, done) and np.array_equal(episode.poses, expected.poses)
+    require_aligned(tmp_path / "a.h5")
+
+
+def test_stable_worldmodel_reads_what_we_write(tmp_path: Path, worldmodel: ModuleType) -> None:
+    episodes = [ours(seed, 9) for seed in range(3)]
+    FORMATS["stable-worldmodel"].write(tmp_path / "a.h5", KIND, episodes)
+    data = worldmodel.HDF5Dataset(path=tmp_path / "a.h5", num_steps=4)
+    assert data.lengths.tolist() == [9, 9, 9]
+    row = data.load_episode(1)
+    assert np.array_equal(row["pixels"].permute(0, 2, 3, 1).numpy(), episodes[1].frames)
+    # the action of row t led to row t + 1; of the last one nothing is known
+    assert np.array_equal(row["action"][:-1, 0].numpy(), episodes[1].actions[1:]) and row["action"][-1].isnan().all()
+    assert row["place"] == "ground 1" and tuple(data[0]["pixels"].shape) == (4, 3, 16, 16)
+
+
+def test_what_we_write_for_stable_worldmodel_comes_back_without_its_first_step(tmp_path: Path) -> None:
+    episodes = [ours(seed, 9) for seed in range(3)]
+    FORMATS["stable-worldmodel"].write(tmp_path / "a.h5", KIND, episodes)
+    kind, found = open_any(tmp_path / "a.h5")
+    assert kind == KIND
+    for a, b in zip(found, episodes, strict=True):
+        assert same(a, without_first(b)) and (a.place, a.seed) == (b.place, b.seed)
+
+
+def test_frames_are_scaled_by_area(tmp_path: Path) -> None:
+    kind, found = open_any(plain_worldmodel(tmp_path / "a.h5", 1), size=8)
+    frames = ours(0).frames.astype(float).reshape(-1, 8, 2, 8, 2, 3).mean((2, 4))
+    assert kind.frame_shape == (8, 8, 3) and np.abs(next(found).frames - frames).max() <= 1
+
+
+def test_grey_frames_have_one_channel(tmp_path: Path) -> None:
+    grey = np.concatenate([walk(0)[0][..., 0]])
+    kind, found = open_any(plain_worldmodel(tmp_path / "a.h5", 1, pixels=grey), size=8)
+    assert kind.frame_shape == (8, 8, 1) and next(found).frames.shape == (60, 8, 8, 1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"pixels": None}, "but no"),
+        ({"pixels": np.zeros((488, 16, 16, 3), np.float32)}, "expected uint8"),
+        ({"pixels": np.zeros((488, 16, 16, 2), np.uint8)}, "expected uint8"),
+        ({"action": np.zeros((5, 2))}, "expected (488, A)"),
+        ({"ep_len": np.int32([10**6] * 8)}, "do not fit"),
+        ({"ep_offset": np.int64([-5] * 8)}, "do not fit"),
+        ({"ep_offset": np.int64([2**62] * 8)}, "do not fit"),
+        ({"ep_len": np.float32([61] * 8)}, "a number an episode"),
+        ({"ep_len": np.int32([1] * 8)}, "no episode has two rows"),
+        ({"pixels": h5py.ExternalLink("/etc/passwd", "/x")}, "link to elsewhere"),
+        ({"pixels": h5py.SoftLink("/action")}, "link to elsewhere"),
+    ],
+)
+def test_a_wrong_file_of_stable_worldmodel_is_told_in_one_line(
+    tmp_path: Path, changed: dict[str, object], told: str
+) -> None:
+    with pytest.raises(InputError) as refused:
+        open_any(plain_worldmodel(tmp_path / "a.h5", **changed))
+    assert told in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_arrays_that_are_declared_but_not_there_are_refused(tmp_path: Path) -> None:
+    path = plain_worldmodel(tmp_path / "a.h5", 1)
+    rows = 10**8
+    with h5py.File(path, "a") as file:
+        for name, shape, dtype in (("pixels", (rows, 64, 64, 3), "u1"), ("action", (rows, 1), "f4")):
+            del file[name]
+            file.create_dataset(name, shape, dtype, chunks=(1, *shape[1:]))
+        file["ep_len"][:] = rows
+    with pytest.raises(InputError, match="stores 0 bytes"):
+        open_any(path)
+
+
+def test_data_in_other_files_are_not_read(tmp_path: Path) -> None:
+    path, secret = plain_worldmodel(tmp_path / "a.h5", 1), tmp_path / "secret"
+    secret.write_bytes(bytes(61 * 16 * 16 * 3))
+    with h5py.File(path, "a") as file:
+        del file["pixels"]
+        shape = (61, 16, 16, 3)
+        file.create_dataset("pixels", shape, "u1", external=[(str(secret), 0, h5py.h5f.UNLIMITED)])
+    with pytest.raises(InputError, match="lies in other files"):
+        open_any(path)
+    with h5py.File(path, "a") as file:
+        del file["pixels"]
+        layout = h5py.VirtualLayout(shape, "u1")
+        layout[:] = h5py.VirtualSource(str(secret), "x", shape)
+        file.create_virtual_dataset("pixels", layout)
+    with pytest.raises(InputError, match="lies in other files"):
+        open_any(path)
+
+
+# ---- Minari
+
+
+def written_by_minari(
+    root: Path, monkeypatch: pytest.MonkeyPatch, jpeg: bool, size: int = 32, inside: bool = False
+) -> Path:
+    minari = pytest.importorskip("minari")
+    buffers = import_module("minari.data_collector")
+    spaces = import_module("gymnasium.spaces")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(root))
+    made = []
+    for seed in range(8):
+        frames, actions, poses = walk(seed, size=size)
+        ends = np.arange(len(actions)) == len(actions) - 1
+        seen = {"pixels": frames, "direction": poses} if inside else frames
+        buffer = buffers.EpisodeBuffer(
+            seed=seed, observations=seen, actions=actions, rewards=list(np.zeros(len(actions))),
+            terminations=list(ends & False), truncations=list(ends), infos={"pose": poses},
+        )  # fmt: skip
+        made.append(buffer)
+    picture = spaces.Box(0, 255, (size, size, 3), np.uint8)
+    seen_in = spaces.Dict({"pixels": picture, "direction": spaces.Box(-np.inf, np.inf, (2,))}) if inside else picture
+    with pytest.warns(UserWarning):  # that nobody is named as its author
+        minari.create_dataset_from_buffers(
+            "toy/walk-v0", made, observation_space=seen_in, action_space=spaces.Discrete(5), jpeg_encoding=jpeg
+        )
+    return root / "toy" / "walk-v0"
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_a_data_set_of_minari_is_shifted_to_our_pairing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: bool
+) -> None:
+    path = written_by_minari(tmp_path, monkeypatch, jpeg=False, inside=inside)
+    kind, found = open_any(path)
+    assert (kind.frame_shape, kind.action_size, kind.pose_size) == ((32, 32, 3), 5, 2)
+    first = next(found)
+    assert same(first, ours(0, size=32)) and first.seed == 0
+    require_aligned(path)
+
+
+def test_jpegs_of_minari_are_read_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written_by_minari(tmp_path, monkeypatch, jpeg=True)
+    kind, found = open_any(path)
+    assert np.abs(next(found).frames.astype(float) - ours(0, size=32).frames).mean() < 8
+    require_aligned(path)
+
+
+@pytest.mark.parametrize("discrete", [True, False])
+def test_minari_reads_what_we_write(tmp_path: Path, discrete: bool) -> None:
+    minari = pytest.importorskip("minari")
+    episodes = [ours(seed, 9) for seed in range(3)]
+    kind = KIND
+    if not discrete:
+        kind = Kind((16, 16, 3), None, 2, 2, "toy")
+        episodes = [
+            Episode(e.frames, MOVES[e.actions].astype(np.float32), e.poses, e.start, e.place, e.seed) for e in episodes
+        ]
+    FORMATS["minari"].write(tmp_path / "walk-v0", kind, episodes)
+    data = minari.MinariDataset(tmp_path / "walk-v0" / "data")
+    assert data.total_episodes == 3 and data.total_steps == 24
+    for found, episode in zip(data.iterate_episodes(), episodes, strict=True):
+        # observation t was seen before action t
+        assert np.array_equal(found.observations, episode.frames)
+        assert np.array_equal(found.actions, episode.actions[1:])
+        assert data.action_space.contains(found.actions[0])
+        assert data.observation_space.contains(found.observations[0])
+    again, back = open_any(tmp_path / "walk-v0")
+    assert again.action_names == kind.action_names
+    for a, b in zip(back, episodes, strict=True):
+        assert same(a, without_first(b)) and (a.place, a.seed) == (b.place, b.seed)
+
+
+def test_combined_actions_of_minari_become_one_number(tmp_path: Path) -> None:
+    FORMATS["minari"].write(tmp_path / "a", KIND, [ours(0, 9)])
+    text = tmp_path / "a" / "data" / "metadata.json"
+    space = {"type": "MultiDiscrete", "dtype": "int64", "nvec": [2, 3], "start": [0, 0]}
+    text.write_text(json.dumps(json.loads(text.read_text()) | {"action_space": json.dumps(space)}))
+    with h5py.File(tmp_path / "a" / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_0/actions"]
+        file["episode_0/actions"] = np.array([[0, 0], [0, 2], [1, 0], [1, 1], [1, 2], [0, 1], [0, 0], [0, 0]])
+    kind, found = open_any(tmp_path / "a")
+    assert kind.action_names == ("0,0", "0,1", "0,2", "1,0", "1,1", "1,2")
+    assert next(found).actions.tolist() == [0, 2, 3, 4, 5, 1, 0, 0]
+
+
+# ---- LeRobot: its package needs another Python; this is its layout, written by hand
+
+
+def film(path: Path, frames: np.ndarray, rate: int = 10) -> None:
+    av = pytest.importorskip("av")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=rate, options={"crf": "4", "g": "7"})
+        stream.height, stream.width, stream.pix_fmt = *frames.shape[1:3], "yuv444p"
+        for frame in frames:
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
+        container.mux(stream.encode())
+
+
+def lerobot(root: Path, filmed: bool = True, episodes: int = 8, cameras: int = 1) -> Path:
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    keys = [f"observation.images.cam{i}" for i in range(cameras)]
+    walks = [walk(seed, 30 + seed, 32) for seed in range(episodes)]
+    rows, known, second = [], [], 0.0
+    for number, (frames, actions, _) in enumerate(walks):
+        meta = {"episode_index": number, "length": len(frames), "tasks": ["walk"]}
+        meta |= {"data/chunk_index": 0, "data/file_index": number // 4}
+        for key in keys if filmed else []:
+            meta |= {f"videos/{key}/chunk_index": 0, f"videos/{key}/file_index": 0}
+            meta |= {f"videos/{key}/from_timestamp": second, f"videos/{key}/to_timestamp": second + len(frames) / 10}
+        known.append(meta)
+        second += len(frames) / 10
+        done = np.concatenate([MOVES[actions] / 2, [(0, 0)]]).astype(np.float32)
+        for t, frame in enumerate(frames):
+            row = {"episode_index": number, "frame_index": t, "timestamp": t / 10, "action": done[t].tolist()}
+            if not filmed:
+                row[keys[0]] = {"bytes": png(frame), "path": None}
+            rows.append(row)
+    for file in sorted({number // 4 for number in range(episodes)}):
+        path = root / f"data/chunk-000/file-{file:03d}.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(arrow.Table.from_pylist([r for r in rows if r["episode_index"] // 4 == file]), path)
+    (root / "meta/episodes/chunk-000").mkdir(parents=True)
+    parquet.write_table(arrow.Table.from_pylist(known), root / "meta/episodes/chunk-000/file-000.parquet")
+    camera = {"dtype": "video" if filmed else "image", "shape": [32, 32, 3], "names": ["height", "width", "channels"]}
+    features = {"action": {"dtype": "float32", "shape": [2], "names": ["right", "down"]}} | dict.fromkeys(keys, camera)
+    info = {"codebase_version": "v3.0", "robot_type": "toy", "fps": 10, "features": features}
+    info |= {"data_path": "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"}
+    info |= {"video_path": "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"}
+    (root / "meta/info.json").write_text(json.dumps(info))
+    for key in keys if filmed else []:
+        film(root / f"videos/{key}/chunk-000/file-000.mp4", np.concatenate([frames for frames, *_ in walks]))
+    return root
+
+
+def png(frame: np.ndarray) -> bytes:
+    import io
+
+    content = io.BytesIO()
+    Image.fromarray(frame).save(content, "PNG")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("filmed", [True, False])
+def test_a_lerobot_folder_is_shifted_to_our_pairing(tmp_path: Path, filmed: bool) -> None:
+    kind, found = open_any(lerobot(tmp_path / "robot", filmed))
+    assert (kind.frame_shape, kind.discrete, kind.action_size, kind.environment) == ((32, 32, 3), False, 2, "toy")
+    episodes = list(found)
+    assert [episode.steps for episode in episodes] == [30 + seed for seed in range(8)]
+    for seed, episode in enumerate(episodes):
+        expected = ours(seed, 30 + seed, 32)
+        assert np.abs(episode.frames.astype(float) - expected.frames).mean() < (6 if filmed else 1e-9)
+        assert np.array_equal(episode.actions, (MOVES[expected.actions] / 2).astype(np.float32))
+    require_aligned(tmp_path / "robot")
+
+
+def test_one_of_several_cameras_must_be_chosen(tmp_path: Path) -> None:
+    path = lerobot(tmp_path, episodes=1, cameras=2)
+    with pytest.raises(InputError, match="choose one with --camera"):
+        open_any(path)
+    assert next(open_any(path, camera="observation.images.cam1")[1]).steps == 30
+
+
+@pytest.mark.parametrize(
+    "template",
+    ["../../{chunk_index}.parquet", "/etc/passwd", "{chunk_index.__class__}", "{chunk_index:>99999999999d}", "a/{b}"],
+)
+def test_a_path_that_climbs_out_of_the_folder_is_refused(tmp_path: Path, template: str) -> None:
+    path = lerobot(tmp_path, filmed=False, episodes=1)
+    info = json.loads((path / "meta/info.json").read_text())
+    (path / "meta/info.json").write_text(json.dumps(info | {"data_path": template}))
+    with pytest.raises(InputError, match="outside of the folder"):
+        open_any(path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"codebase_version": "v2.1"}, "expected v3.0"),
+        ({"fps": 0}, "frames a second"),
+        ({"features": []}, "by name"),
+        ({"features": {"action": {"dtype": "float32", "shape": [2]}}}, "no pictures"),
+        ({"features": {"observation.images.cam0": {"dtype": "image"}, "action": {"shape": [10**9]}}}, "its shape"),
+    ],
+)
+def test_a_wrong_lerobot_folder_is_told_in_one_line(tmp_path: Path, changed: dict[str, object], told: str) -> None:
+    path = lerobot(tmp_path, filmed=False, episodes=1)
+    info = json.loads((path / "meta/info.json").read_text())
+    (path / "meta/info.json").write_text(json.dumps(info | changed))
+    with pytest.raises(InputError, match=told):
+        list(open_any(path)[1])
+
+
+# ---- folders
+
+
+def table(path: Path, actions: list[object], poses: np.ndarray | None = None) -> None:
+    head = "action,x,y" if poses is not None else "action"
+    lines = [head] + [
+        f"{a},{poses[t][0]},{poses[t][1]}" if poses is not None else str(a) for t, a in enumerate(actions)
+    ]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def test_mp4s_with_words_for_actions_are_shifted_to_our_pairing(tmp_path: Path) -> None:
+    for seed in range(8):
+        frames, actions, poses = walk(seed, size=32)
+        film(tmp_path / f"walk{seed}.mp4", frames)
+        table(tmp_path / f"walk{seed}.csv", [*(NAMES[a] for a in actions), ""], poses)
+    kind, found = open_any(tmp_path)
+    assert kind.action_names == tuple(sorted(NAMES)) and kind.pose_size == 2
+    episode, expected = next(found), ours(0, size=32)
+    assert [kind.action_names[a] for a in episode.actions] == [NAMES[a] for a in expected.actions]
+    assert np.array_equal(episode.poses, expected.poses) and np.array_equal(episode.start, expected.start)
+    require_aligned(tmp_path)
+
+
+def test_folders_of_numbered_pictures_are_shifted_to_our_pairing(tmp_path: Path) -> None:
+    for seed in range(8):
+        frames, actions, _ = walk(seed)
+        (tmp_path / f"{seed}").mkdir()
+        for t, frame in enumerate(frames):
+            Image.fromarray(frame).save(tmp_path / f"{seed}/frame_{t}.png")  # 10 comes after 9
+        table(tmp_path / f"{seed}/done.csv", list(actions))  # without a last one
+    kind, found = open_any(tmp_path)
+    episode, expected = next(found), ours(0)
+    assert kind.action_size == 5 and kind.pose_size == 0
+    assert np.array_equal(episode.frames, expected.frames) and np.array_equal(episode.actions, expected.actions)
+    require_aligned(tmp_path)
+
+
+def pictures(folder: Path, count: int = 4) -> Path:
+    folder.mkdir(exist_ok=True)
+    for t in range(count):
+        Image.fromarray(walk(0)[0][t]).save(folder / f"{t:03d}.png")
+    return folder
+
+
+def test_several_columns_are_a_vector(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    (tmp_path / "a.csv").write_text("time,action_1,action_0\n" + "0,1,2\n" * 4)
+    kind, found = open_any(tmp_path)
+    assert not kind.discrete and next(found).actions.tolist() == [[2, 1]] * 3
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "expected a head line"),
+        ("x,y\n1,2\n", "expected a head line"),
+        ("action_0,action_2\n1,2\n", "expected a head line"),
+        ("action,action\n1,2\n", "2 columns called action"),
+        ("action\n1\n", "1 actions for 4 frames"),
+        ("action\n1,2\n", "line 2 has 2 columns"),
+        ("action_0\n1\n\nleft\n1\n1\n", "no number"),
+        ("action_0\nnan\n1\n1\n1\n", "not finite"),
+        ("action," * 100_000, "more than 131,072 bytes"),
+        ("action\n" + "\xff", "no CSV"),
+    ],
+)
+def test_a_wrong_csv_is_told_in_one_line(tmp_path: Path, text: str, told: str) -> None:
+    pictures(tmp_path)
+    (tmp_path / "a.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(InputError, match=told):
+        list(open_any(tmp_path)[1])
+
+
+def test_a_missing_picture_is_noticed(tmp_path: Path) -> None:
+    pictures(tmp_path)
+    table(tmp_path / "a.csv", [0, 1, 2])
+    (tmp_path / "001.png").unlink()
+    with pytest.raises(InputError, match="picture 1 is missing"):
+        open_any(tmp_path)
+
+
+def test_an_mp4_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("av")
+    (tmp_path / "a.mp4").write_text("#EXTM3U\n#EXTINF:10,\nfile:///etc/passwd\n")
+    table(tmp_path / "a.csv", [0, 1])
+    with pytest.raises(InputError, match="cannot be read as an MP4"):
+        open_any(tmp_path)
+
+
+# ---- what is none of them
+
+
+@pytest.mark.parametrize("name", ["a.pkl", "a.pt", "a.npy"])
+def test_pickles_are_refused(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x80\x04")
+    with pytest.raises(InputError, match="pickle"):
+        open_any(tmp_path / name)
+
+
+def test_arrays_of_objects_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", frames=np.array([{}], object), actions=np.zeros(1, int))
+    with pytest.raises(InputError, match="not a readable .npz"):
+        open_any(tmp_path / "a.npz")
+
+
+def test_what_was_found_is_named_where_nothing_fits(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(InputError, match="a folder of notes.txt"):
+        open_any(tmp_path)
+    with pytest.raises(InputError, match="ends with .txt"):
+        open_any(tmp_path / "notes.txt")
+    with pytest.raises(InputError, match="no such file"):
+        open_any(tmp_path / "nothing")

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from fuzz import material
+from fuzz import material, recordings
 from fuzz.targets import CALLS, FILES
 
 from gtmsm import InputError
@@ -39,7 +39,7 @@ BATCH = 100
 """Cases for which a process lives."""
 OURS = 70
 """Exit code of a process in which the fuzzer itself fails."""
-TABLES: dict[str, list[Any]] = {"file": FILES, "call": CALLS}
+TABLES: dict[str, list[Any]] = {"file": FILES, "call": CALLS, "recording": recordings.RECORDINGS}
 Case = tuple[str, int]
 
 
@@ -264,14 +264,15 @@ def _start(batch: deque[Case], seed: int, good: Path, scratch: Path, kept: Path)
     os._exit(0)
 
 
-def make_material(folder: Path) -> None:
+def make_material(folder: Path, makers: tuple[Callable[[], None], ...] = (material.make, recordings.make)) -> None:
     """What cases begin with, made by a process of its own: threads that training starts must not be forked."""
     folder.mkdir(parents=True)
     if (process := os.fork()) == 0:
         try:
             os.chdir(folder)
             with contextlib.redirect_stdout(io.StringIO()):
-                material.make()
+                for make in makers:
+                    make()
         except BaseException:
             traceback.print_exc()
             os._exit(1)

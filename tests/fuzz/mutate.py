@@ -178,9 +178,9 @@ def zeros(gigabytes: int) -> bytes:
     return block * (16 * gigabytes) + squeeze.flush()
 
 
-def _odd_array(rng: Random, array: np.ndarray) -> np.ndarray:
+def odd_array(rng: Random, array: np.ndarray) -> np.ndarray:
     kinds = ("uint8", "int8", "int64", "uint64", "float32", "float64", "float16", "complex64", "bool", "U4", "S3", "O")
-    some = array if array.ndim and array.dtype.kind != "U" else np.zeros((2, 2))
+    some = array if array.ndim and array.dtype.kind not in "US" else np.zeros((2, 2))
     with np.errstate(all="ignore"):
         return rng.choice([
             *[some.astype(rng.choice(kinds)) for _ in range(2)], some.reshape(-1), some[None], some.T, some[:0],
@@ -201,7 +201,7 @@ def archive(rng: Random, good: bytes) -> bytes:
         return damaged(rng, good)
     if way == "array":
         odd = io.BytesIO()
-        np.save(odd, _odd_array(rng, np.load(io.BytesIO(members[name]))))
+        np.save(odd, odd_array(rng, np.load(io.BytesIO(members[name]))))
         members[name] = odd.getvalue()
     elif way in ("rename", "lose"):
         lost = members.pop(name)

@@ -21,7 +21,7 @@ from gtmsm.errors import shown
 SHIFTS = (-1, 0, 1)
 SIDE = 32
 """Pixels of a side of the grey pictures that are compared."""
-REACHES = (1, 2, 4)
+REACHES = (1, 2, 3, 5)
 """Pixels by which parts of a picture are moved to see whether the next one is explained by it."""
 MOST_STEPS = 20_000
 """Of a recording that are looked at: the first ones."""

@@ -18,7 +18,7 @@ import numpy as np
 from gtmsm.config import require
 from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
 from gtmsm.episodes.formats import pictures, video
-from gtmsm.episodes.formats.rows import MOST_ROWS, about, episode_of_rows, frame_shape, numbered
+from gtmsm.episodes.formats.rows import MOST_ROWS, about, as_actions, episode_of_rows, frame_shape, numbered
 from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import opened
 
@@ -210,13 +210,13 @@ def _done(path: Path, kind: Kind, columns: tuple[str, ...]) -> tuple[np.ndarray,
     for number, row in _rows(path, columns):
         values = [row[i] for i in where]
         if kind.discrete:
-            real = _number(values[0])
-            actions.append([words.get(values[0], -1 if real is None else int(real)) if values[0] else -1])
+            known = words.get(values[0])  # words; numbers may be written otherwise, such as 1.0
+            actions.append([float(values[0] or -1) if known is None else known])
         else:
             actions.append([_real(value, path, number) for value in values])
         poses.append([_real(row[i], path, number) for i in posed])
-    done = np.asarray(actions, np.int64 if kind.discrete else np.float32).reshape(len(actions), -1)
-    return done[:, 0] if kind.discrete else done, np.asarray(poses, np.float32) if posed else None
+    done = np.asarray(actions, np.float64).reshape(len(actions), len(where))
+    return as_actions(done, kind), np.asarray(poses, np.float64) if posed else None
 
 
 def _real(text: str, path: Path, line: int) -> float:

@@ -32,6 +32,7 @@ from gtmsm.episodes.formats.rows import (
     frame_shape,
     library,
     numbered,
+    whole,
 )
 from gtmsm.errors import did_you_mean, shortened, shown
 from gtmsm.files import ANYHOW, opened, read_json, refusing
@@ -78,7 +79,9 @@ def read(path: Path, size: int | None = None, camera: str | None = None) -> tupl
     episodes = list(_episodes(recorded))
     require(bool(episodes), f"{path}: no episodes in it")
     if discrete:
-        count = 1 + max(int(done.max(initial=0)) for *_, done, _ in _rows(recorded, episodes, with_pictures=False))
+        for _, done, _ in _rows(recorded, episodes, with_pictures=False):
+            require(whole(done), f"{path}: an action that is no whole number from 0 to {MOST_NUMBERS - 1}")
+            count = max(count, int(np.nanmax(done, initial=0)) + 1)
     if recorded.filmed:
         shape = video.shape_of(_video(recorded, episodes[0]))
     else:

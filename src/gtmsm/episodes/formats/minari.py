@@ -119,13 +119,19 @@ def _names(space: dict[str, Any], count: int) -> tuple[str, ...] | None:
 
 def _numbers(stored: np.ndarray, space: dict[str, Any]) -> np.ndarray:
     """Discrete actions from 0; a combination of several becomes one number."""
+    if space["type"] in ("Discrete", "MultiDiscrete"):
+        require(stored.dtype.kind in "iu", f"actions are {stored.dtype}; expected integers")
     if space["type"] == "Discrete":
         start = space.get("start", 0)
         return stored.astype(np.int64) - (int(start) if is_whole(start) else 0)
     if space["type"] == "MultiDiscrete":
-        digits = stored.reshape(len(stored), -1).astype(np.int64) - np.asarray(space.get("start", 0), np.int64).ravel()
+        starts = space.get("start") or [0] * len(space["nvec"])
+        fits_in = isinstance(starts, list) and len(starts) == len(space["nvec"]) and all(map(is_whole, starts))
+        require(fits_in, f"MultiDiscrete starts at {shown(starts)}; expected a whole number for each")
+        digits = stored.reshape(len(stored), -1).astype(np.int64)
+        require(digits.shape[1] == len(starts), f"actions of {digits.shape[1]} numbers; expected {len(starts)}")
+        digits = digits - np.asarray(starts)
         each = np.asarray(space["nvec"], np.int64)
-        require(digits.shape[1] == len(each), f"actions of {digits.shape[1]} numbers; expected {len(each)}")
         require(bool(((digits >= 0) & (digits < each)).all()), "an action outside of its space")
         return np.ravel_multi_index(tuple(digits.T), tuple(each))
     return stored

@@ -13,7 +13,16 @@ import numpy as np
 from gtmsm.config import require
 from gtmsm.data.store import EXAMPLE, SUFFIX
 from gtmsm.episodes.episode import Episode, Kind
-from gtmsm.episodes.formats.rows import about, appearing, frame_shape, gather, is_picture, numbered
+from gtmsm.episodes.formats.rows import (
+    about,
+    appearing,
+    as_actions,
+    as_floats,
+    frame_shape,
+    gather,
+    is_picture,
+    numbered,
+)
 from gtmsm.errors import shortened
 from gtmsm.files import read_arrays
 
@@ -88,7 +97,10 @@ def _episodes(clips: list[Path], kind: Kind) -> Iterator[Episode]:
         with about(clip):
             arrays = _arrays(clip)
             frames = gather([arrays["frames"]], len(arrays["frames"]), kind)
-            actions = arrays["actions"].astype(np.int64 if arrays["actions"].ndim == 1 else np.float32)
+            require(
+                arrays["actions"].ndim == 2 - kind.discrete, "its actions are of another kind than the first clip's"
+            )
+            actions = as_actions(arrays["actions"], kind)
             seed = arrays.get("seed", np.array(0))
             number = int(seed) if seed.dtype.kind in "iu" and seed.ndim == 0 else 0
             place = _word(arrays, "place")
@@ -96,12 +108,12 @@ def _episodes(clips: list[Path], kind: Kind) -> Iterator[Episode]:
                 episode = Episode(frames, actions, place=place, seed=number)
             else:
                 require("poses" in arrays, "has no poses; the first clip has them")
-                poses, start = arrays["poses"].astype(np.float32), arrays.get("start")
+                poses, start = as_floats(arrays["poses"]), arrays.get("start")
                 require(
                     poses.ndim == 2 and len(poses) == len(frames), f"{poses.shape} poses; expected one for each frame"
                 )
                 first = 1 if start is None else 0
-                begin = poses[0] if start is None else start.astype(np.float32)
+                begin = poses[0] if start is None else as_floats(start)
                 episode = Episode(frames[first:], actions[first:], poses[first:], begin, place, number)
             episode.require(kind)
         yield episode

@@ -10,7 +10,7 @@ from jaxtyping import UInt8
 from PIL import Image
 
 from gtmsm.config import require
-from gtmsm.files import MOST_PIXELS, PICTURES, open_picture
+from gtmsm.files import MOST_PIXELS, PICTURES, open_picture, refusing
 
 
 def of_file(path: Path) -> UInt8[np.ndarray, "height width channel"]:
@@ -21,7 +21,7 @@ def of_file(path: Path) -> UInt8[np.ndarray, "height width channel"]:
 
 def of_bytes(content: bytes) -> UInt8[np.ndarray, "height width channel"]:
     """A PNG or JPEG that lies inside another file."""
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), refusing("a picture in it cannot be read", "expected PNG or JPEG"):
         warnings.simplefilter("ignore")
         with Image.open(io.BytesIO(content), formats=PICTURES) as image:
             require(math.prod(image.size) <= MOST_PIXELS, f"a picture of {image.size} pixels; make it smaller")

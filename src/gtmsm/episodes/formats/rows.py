@@ -18,7 +18,7 @@ from PIL import Image
 
 from gtmsm.config import require, require_whole
 from gtmsm.episodes.episode import LONGEST_SIDE, MOST_NUMBERS, Episode, Kind
-from gtmsm.errors import InputError, shown
+from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import require_folder
 
 MOST_BYTES = 2**31
@@ -118,7 +118,7 @@ def episode_of_rows(
         episode = Episode(frames[1:], actions, place=place, seed=seed)
     else:
         require(len(poses) == len(frames), f"{len(poses)} poses for {len(frames)} frames; expected one for each")
-        poses = poses.astype(np.float32)
+        poses = as_floats(poses)
         episode = Episode(frames[1:], actions, poses[1:], poses[0], place, seed)
     episode.require(kind)
     return episode
@@ -143,13 +143,21 @@ def whole(values: np.ndarray) -> bool:
 
 def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Float32[np.ndarray, "time A"]:
     """Actions of a kind, from numbers in whatever shape and type they were stored in."""
+    require(values.dtype.kind in "biuf", f"actions are {shortened(str(values.dtype))}; expected numbers")
     if not kind.discrete:
-        return values.reshape(len(values), -1).astype(np.float32)
+        return as_floats(values.reshape(len(values), -1))
+    require(values.size == len(values), f"actions of shape {values.shape}; expected a number each")
     flat = values.reshape(len(values))
-    missing = np.flatnonzero(~np.isfinite(flat.astype(float)))
-    for row in missing[:1]:
-        raise InputError(f"the action of row {row + 1} is {flat[row]}; expected a whole number")
+    known = np.isfinite(flat) & (flat == np.floor(flat)) & (flat >= -1) & (flat < kind.action_size)
+    for row in np.flatnonzero(~known)[:1]:
+        raise InputError(f"action {flat[row]} in row {row + 1}; expected 0 to {kind.action_size - 1}, or -1 for none")
     return flat.astype(np.int64)
+
+
+def as_floats(values: np.ndarray) -> Float32[np.ndarray, "..."]:
+    """Numbers in the precision of an episode, which refuses those that are too large for it."""
+    with np.errstate(all="ignore"):
+        return values.astype(np.float32)
 
 
 def require_absent(path: Path) -> None:

@@ -36,7 +36,7 @@ VERBS = {
     "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
-    "data": "look at recordings and check them: gtmsm data info|verify|sample PATH",
+    "data": "look at recordings and check them: gtmsm data info|verify|sample|convert PATH",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
 }
 
@@ -441,12 +441,35 @@ class SampleFlags:
     """Of the choice."""
 
 
+@dataclass(frozen=True)
+class ConvertFlags:
+    """Turn a recording into another format, and check that each action belongs to its frame.
+
+    Read are a store, .npz, stable-worldmodel's .h5, folders of Minari, of LeRobot v3, and of MP4s or pictures with a
+    CSV. Written is a store, or what the ending of OUT or --format says.
+    """
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")]
+    """What to read; which format it is in is found out."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """What to write; must not exist."""
+    size: int | None = None
+    """Scale frames to so many pixels a side, by area; as they are without it."""
+    shift: int = 0
+    """Pair frame t with what was action t + shift, where the alignment check says that it is off."""
+    format: str | None = None
+    """store, npz, stable-worldmodel or minari."""
+    camera: str | None = None
+    """Which of several cameras of a LeRobot folder."""
+
+
 DATA: dict[str, tuple[type, str]] = {
     "info": (InfoFlags, "what is in it: counts, actions used, places, writers, bytes"),
     "verify": (VerifyFlags, "check every checksum; --repair drops what is damaged"),
     "sample": (SampleFlags, "a contact sheet, and a map of where it went"),
+    "convert": (ConvertFlags, "from or to another format: gtmsm data convert IN OUT"),
 }
-"""What `gtmsm data` can do with a store."""
+"""What `gtmsm data` can do with recordings."""
 
 
 def _data(words: list[str]) -> int:
@@ -458,11 +481,17 @@ def _data(words: list[str]) -> int:
     if what not in DATA:
         raise InputError(f'unknown: gtmsm data "{what}"; {did_you_mean(what, DATA)}')
     flags: Any = parse(DATA[what][0], rest, f"gtmsm data {what}")
+    console, code = plain_console(), 0
+    if what == "convert":
+        from gtmsm.episodes.convert import convert
+
+        for line in convert(flags.source, flags.out, flags.size, flags.shift, flags.format, flags.camera).lines:
+            console.print(line, soft_wrap=True)
+        return code
     from gtmsm.episodes.about import describe, write_sheet
     from gtmsm.episodes.store import Store
     from gtmsm.episodes.store_verify import verify
 
-    console, code = plain_console(), 0
     if what == "info":
         said = [describe(Store.open(flags.path))]
     elif what == "sample":

@@ -7,6 +7,7 @@ import pytest
 import torch
 from recordings import KIND, ours, plain_worldmodel, walk
 
+from gtmsm import cli
 from gtmsm.data.record import record
 from gtmsm.data.store import Recording
 from gtmsm.episodes.alignment import SHIFTS, check_alignment, shifted
@@ -29,7 +30,7 @@ def recorded(world: ImageWalk | Rooms, walker: object, clips: int = 6, steps: in
 
 @pytest.fixture(scope="module")
 def worlds() -> dict[str, tuple[Kind, list[Episode]]]:
-    rooms = draw_rooms(RoomsConfig(), 2, 0)
+    rooms = draw_rooms(RoomsConfig(antialias=1, objects=0, textures="procedural"), 1, 0)
     return {
         "image walk": recorded(ImageWalk(load_images("builtin", 32).train, ImageWalkConfig()), PoissonWalker()),
         "walking": recorded(rooms, PoissonWalker(actions=len(rooms.action_names))),
@@ -134,3 +135,11 @@ def test_a_conversion_that_makes_no_sense_is_refused_before_it_begins(tmp_path: 
             convert(tmp_path / "a.npz", tmp_path / "b", **what)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="exists"):
         convert(tmp_path / "a.npz", tmp_path / "a.npz")
+
+
+def test_the_command_converts_and_tells(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(tmp_path / "a.npz", frames=ours(0).frames, actions=ours(0).actions)
+    with pytest.raises(SystemExit) as end:
+        cli.main(f"data convert {tmp_path / 'a.npz'} {tmp_path / 'b.npz'} --size 8".split())
+    said = capsys.readouterr().out
+    assert end.value.code == 0 and "1 episodes, 60 steps, frames 8x8x3, 5 actions" in said and "alignment: " in said

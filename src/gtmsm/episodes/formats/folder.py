@@ -18,7 +18,15 @@ import numpy as np
 from gtmsm.config import require
 from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
 from gtmsm.episodes.formats import pictures, video
-from gtmsm.episodes.formats.rows import MOST_ROWS, about, as_actions, episode_of_rows, frame_shape, numbered
+from gtmsm.episodes.formats.rows import (
+    MOST_ROWS,
+    about,
+    as_actions,
+    episode_of_rows,
+    frame_shape,
+    numbered,
+    require_fits,
+)
 from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import opened
 
@@ -183,14 +191,15 @@ def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]
 def _episodes(walks: list[_Walk], kind: Kind, columns: tuple[str, ...]) -> Iterator[Episode]:
     for walk in walks:
         with about(walk.name):
-            actions, poses = _done(walk.done, kind, columns)
-            rows = len(actions)
             if isinstance(walk.seen, tuple):
                 blocks: Iterator[np.ndarray] = (pictures.of_file(frame)[None] for frame in walk.seen)
                 count = len(walk.seen)
             else:
                 blocks = video.frames(walk.seen)
                 count = video.count(walk.seen)
+            require_fits(count, kind)
+            actions, poses = _done(walk.done, kind, columns, count)
+            rows = len(actions)
             fix = "expected one for each, or one action fewer"
             require(count in (rows, rows + 1), f"{rows} actions for {count} frames; {fix}")
             if count < 2:
@@ -199,8 +208,8 @@ def _episodes(walks: list[_Walk], kind: Kind, columns: tuple[str, ...]) -> Itera
         yield episode
 
 
-def _done(path: Path, kind: Kind, columns: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray | None]:
-    """Actions and poses, a row each."""
+def _done(path: Path, kind: Kind, columns: tuple[str, ...], most: int) -> tuple[np.ndarray, np.ndarray | None]:
+    """Actions and poses, a row each, of which there may be `most`."""
     where = [i for i, name in enumerate(columns) if name.startswith("action")]
     where.sort(key=lambda i: int(columns[i][7:] or 0))
     posed = [columns.index(name) for name in POSE if name in columns]
@@ -208,6 +217,7 @@ def _done(path: Path, kind: Kind, columns: tuple[str, ...]) -> tuple[np.ndarray,
     actions: list[list[float]] = []
     poses: list[list[float]] = []
     for number, row in _rows(path, columns):
+        require(len(actions) < most, f"{path.name} has more than {most} rows; expected one for each frame")
         values = [row[i] for i in where]
         if kind.discrete:
             known = words.get(values[0])  # words; numbers may be written otherwise, such as 1.0

@@ -25,6 +25,8 @@ from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
 from gtmsm.episodes.formats import pictures, video
 from gtmsm.episodes.formats.rows import (
     INFLATED,
+    MOST_BYTES,
+    MOST_EPISODES,
     MOST_ROWS,
     about,
     as_actions,
@@ -41,7 +43,6 @@ NAME = "lerobot"
 INFO = PurePosixPath("meta/info.json")
 DATA = "data/chunk-{chunk_index:03d}/file-{file_index:03d}.parquet"
 VIDEOS = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
-MOST_EPISODES = 10_000_000
 ROWS = 256
 """Rows that are read at a time."""
 
@@ -207,7 +208,7 @@ def _rows(
 
 def _steps(recorded: _Recorded, episodes: list[dict[str, Any]], kind: Kind) -> Iterator[Episode]:
     known = {episode["episode_index"]: episode for episode in episodes}
-    for number, done, seen in _grouped(_rows(recorded, episodes, not recorded.filmed), known):
+    for number, done, seen in _grouped(_rows(recorded, episodes, not recorded.filmed)):
         episode = known.pop(number, None)
         require(episode is not None, f"{recorded.root}: rows of episode {number}, of which meta/episodes knows nothing")
         assert episode is not None
@@ -224,13 +225,16 @@ def _steps(recorded: _Recorded, episodes: list[dict[str, Any]], kind: Kind) -> I
                 blocks = (pictures.of_bytes(content)[None] for content in seen)
             made = episode_of_rows(kind, blocks, actions)
         yield made
+    require(not known, f"{recorded.root}: no rows of episode {next(iter(known), 0)}, which meta/episodes lists")
 
 
 def _grouped(
-    rows: Iterator[tuple[np.ndarray, np.ndarray, list[bytes]]], known: dict[int, Any]
+    rows: Iterator[tuple[np.ndarray, np.ndarray, list[bytes]]],
 ) -> Iterator[tuple[int, np.ndarray, list[bytes]]]:
     """The rows of each episode together: its number, its actions, its pictures."""
-    current, done, seen = None, [], []  # type: ignore[var-annotated]
+    current, held = None, 0
+    done: list[np.ndarray] = []
+    seen: list[bytes] = []
     for of, actions, bytes_of in rows:
         starts = [0, *(np.flatnonzero(np.diff(of)) + 1).tolist(), len(of)]
         for first, last in zip(starts[:-1], starts[1:], strict=True):
@@ -238,9 +242,11 @@ def _grouped(
                 continue
             if current is not None and of[first] != current:
                 yield current, np.concatenate(done), seen
-                done, seen = [], []
+                done, seen, held = [], [], 0
             current = int(of[first])
             done.append(actions[first:last])
             seen += bytes_of[first:last]
+            held += actions[first:last].nbytes + sum(map(len, bytes_of[first:last]))
+            require(held <= MOST_BYTES, f"episode {current} takes more than {MOST_BYTES / 1e9:.1f} GB; cut it")
     if current is not None:
         yield current, np.concatenate(done), seen

@@ -27,6 +27,7 @@ from gtmsm.episodes.formats.rows import (
     is_picture,
     library,
     numbered,
+    require_fits,
     rows_of,
 )
 from gtmsm.errors import InputError, shortened, shown
@@ -38,8 +39,8 @@ VERSION = "0.5.4"
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 MOST_METADATA = 2**25
 """Bytes: a space lists two bounds for each of its numbers."""
-DEEPEST = 8
-"""Groups inside each other in an observation."""
+DEEPEST, MOST_COLUMNS = 8, 1_000
+"""Groups inside each other in an observation, and parts of it: a group may hold itself."""
 FAVOURED = ("pixels", "image", "rgb", "observation")
 """Which of several pictures in an observation is taken."""
 
@@ -155,8 +156,11 @@ def _pictures(episode: Any, metadata: dict[str, Any], size: int | None) -> tuple
     """Where in an episode its pictures are, and their shape."""
     found: dict[str, tuple[int, int, int]] = {}
     others: list[str] = []
+    budget: list[str] = []
 
     def look(parent: Any, name: str, path: str, depth: int) -> None:
+        budget.append(name)
+        require(len(budget) <= MOST_COLUMNS, f"more than {MOST_COLUMNS} parts of an observation")
         inside = hdf5.member(parent, name)
         if hasattr(inside, "keys") and depth < DEEPEST:
             for key in hdf5.names(inside):
@@ -218,6 +222,9 @@ def _episode(group: Any, kind: Kind, key: str, space: dict[str, Any]) -> Episode
     require(rows == len(done) + 1, f"{rows} observations and {len(done)} actions; expected one more")
     if rows < 2:
         return None
+    require_fits(rows, kind)
+    held = done.shape[1:] == () or math.prod(done.shape[1:]) <= MOST_NUMBERS
+    require(held, f"actions are of shape {done.shape}; expected at most {MOST_NUMBERS} numbers each")
     packed = seen.dtype.kind == "O" or _is_jpeg(seen)
     blocks = (pictures.of_bytes(bytes(seen[t]))[None] for t in range(rows)) if packed else blocks_of(seen, 0, rows)
     fits_in = packed or is_picture(seen.shape, seen.dtype)

@@ -4,6 +4,7 @@ Others write rows: row t is what was seen, then what was done. In an `Episode` f
 t's action goes with row t + 1's frame. The first frame and the last action have no partner and are left out.
 """
 
+import math
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ MOST_BYTES = 2**31
 """Of the frames of an episode, which is held in memory while it is converted."""
 MOST_ROWS = 2**28
 """Rows of a recording: a hundred days at 30 frames a second."""
+MOST_EPISODES = 10_000_000
 INFLATED = 1_100
 """How many times larger than the file its arrays may be: no more than deflate can pack."""
 BLOCK = 2**24
@@ -64,11 +66,16 @@ def is_picture(shape: tuple[int, ...], dtype: np.dtype) -> bool:
     return dtype == np.uint8 and len(shape) in (3, 4) and (len(shape) == 3 or shape[3] in (1, 3, 4))
 
 
+def require_fits(rows: int, kind: Kind) -> None:
+    """Refuse an episode of so many rows that it cannot be held in memory, before any of it is read."""
+    held = rows * (math.prod(kind.frame_shape) + 8 * kind.action_size)
+    limit = f"at most {MOST_BYTES / 1e9:.1f} GB fit: cut the episode, or give a smaller --size"
+    require(held <= MOST_BYTES, f"an episode of {rows:,} rows takes {held / 1e9:.1f} GB; {limit}")
+
+
 def gather(blocks: Iterable[np.ndarray], most: int, kind: Kind) -> UInt8[np.ndarray, "time height width channel"]:
     """Up to `most` frames, out of blocks of them, scaled by area to those of `kind`."""
-    held = most * int(np.prod(kind.frame_shape))
-    limit = f"at most {MOST_BYTES / 1e9:.1f} GB fit: cut the episode, or give a smaller --size"
-    require(held <= MOST_BYTES, f"{most:,} frames of an episode take {held / 1e9:.1f} GB; {limit}")
+    require_fits(most, kind)
     frames = np.empty((most, *kind.frame_shape), np.uint8)
     filled = 0
     for block in blocks:

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from jaxtyping import Int64
 
 from gtmsm.config import require
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.formats import hdf5
 from gtmsm.episodes.formats.rows import (
+    MOST_EPISODES,
     about,
     appearing,
     as_actions,
@@ -30,6 +32,7 @@ from gtmsm.episodes.formats.rows import (
     is_picture,
     library,
     numbered,
+    require_fits,
     rows_of,
     whole,
 )
@@ -69,22 +72,24 @@ def _columns(file: Any) -> dict[str, Any]:
     return found | {name: c for name, c in optional.items() if c is not None and len(c) == len(pixels)}
 
 
-def _bounds(columns: dict[str, Any]) -> list[tuple[int, int]]:
-    """First and last row of each episode."""
-    lengths, firsts, rows = columns["ep_len"][:], columns["ep_offset"][:], len(columns["pixels"])
-    require(len(lengths) == len(firsts), f"ep_len has {len(lengths)} numbers, ep_offset {len(firsts)}")
-    # as Python's integers, which do not overflow
-    bounds = [(int(first), int(first) + int(length)) for first, length in zip(firsts, lengths, strict=True)]
-    inside = all(0 <= first <= last <= rows for first, last in bounds)
-    require(inside and sum(b - a for a, b in bounds) <= rows, f"ep_len and ep_offset do not fit {rows} rows")
-    return bounds
+def _bounds(columns: dict[str, Any]) -> Int64[np.ndarray, "episodes 2"]:
+    """The first row of each episode, and the one after its last."""
+    count, other, rows = len(columns["ep_len"]), len(columns["ep_offset"]), len(columns["pixels"])
+    require(count == other, f"ep_len has {count} numbers, ep_offset {other}")
+    require(count <= MOST_EPISODES, f"{count:,} episodes; expected at most {MOST_EPISODES:,}")
+    lengths, firsts = columns["ep_len"][:], columns["ep_offset"][:]
+    inside = all(bool(((n >= 0) & (n <= rows)).all()) for n in (lengths, firsts))  # so that nothing overflows below
+    lasts = firsts.astype(np.int64) + lengths.astype(np.int64)
+    inside = inside and bool((lasts <= rows).all()) and int(lengths.sum(dtype=np.int64)) <= rows
+    require(inside, f"ep_len and ep_offset do not fit {rows} rows")
+    return np.stack([firsts.astype(np.int64), lasts], 1)
 
 
 def _kind(file: Any, size: int | None) -> Kind:
     """What all episodes share."""
     columns = _columns(file)
     bounds = _bounds(columns)
-    require(any(last - first > 1 for first, last in bounds), "no episode has two rows; nothing can be read")
+    require(bool((bounds[:, 1] - bounds[:, 0] > 1).any()), "no episode has two rows; nothing can be read")
     action, shape = columns["action"], frame_shape(columns["pixels"].shape[1:], size)
     environment = hdf5.attribute(file, "gtmsm_environment")
     pose = columns.get("pose")
@@ -110,6 +115,7 @@ def _episodes(path: Path, kind: Kind) -> Iterator[Episode]:
             if last - first < 2:
                 continue
             with about(f"episode {number}"):
+                require_fits(int(last - first), kind)
                 actions = as_actions(columns["action"][first : last - 1], kind)
                 poses = columns["pose"][first:last] if kind.pose_size else None
                 seed = int(columns["seed"][first]) if "seed" in columns and columns["seed"].dtype.kind in "iu" else 0

@@ -221,7 +221,7 @@ def _done(path: Path, kind: Kind, columns: tuple[str, ...], most: int) -> tuple[
         values = [row[i] for i in where]
         if kind.discrete:
             known = words.get(values[0])  # words; numbers may be written otherwise, such as 1.0
-            actions.append([float(values[0] or -1) if known is None else known])
+            actions.append([_real(values[0] or "-1", path, number) if known is None else known])
         else:
             actions.append([_real(value, path, number) for value in values])
         poses.append([_real(row[i], path, number) for i in posed])

@@ -232,7 +232,8 @@ def _grouped(
     rows: Iterator[tuple[np.ndarray, np.ndarray, list[bytes]]],
 ) -> Iterator[tuple[int, np.ndarray, list[bytes]]]:
     """The rows of each episode together: its number, its actions, its pictures."""
-    current, held = None, 0
+    current: int | None = None
+    held = 0
     done: list[np.ndarray] = []
     seen: list[bytes] = []
     for of, actions, bytes_of in rows:

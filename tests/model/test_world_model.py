@@ -337,7 +337,9 @@ def test_a_model_of_any_kind_is_loaded_to_the_bit(tmp_path, prior, kind, choice)
     model.save(tmp_path / WEIGHTS)
     loaded = WorldModel.load(tmp_path)
     assert loaded.settings == model.settings
-    assert torch.equal(dreamt(model).frames, dreamt(loaded).frames)
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
+    # Products may add up in another order where weights lie at other addresses: on some processors the last bit differs.
+    torch.testing.assert_close(dreamt(loaded).frames, dreamt(model).frames, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("choice", ["nearest", "visible"])

@@ -51,8 +51,9 @@ captures = pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU 
 
 @pytest.fixture(autouse=True)
 def full_float32(monkeypatch):
-    """Twins round to TF32 each in its own way; what is compared here is anything else."""
+    """Twins round to TF32 each in its own way, and convolutions add up in any order; compared here is the rest."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
 
 
 def a_model_and_its_updater(settings, device):

@@ -1,13 +1,9 @@
 """The one loop that trains every experiment."""
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import torch
@@ -18,6 +14,7 @@ from rich.console import Console
 from gtmsm.config import config, require
 from gtmsm.data.clip import Source
 from gtmsm.errors import InputError
+from gtmsm.interruption import Interruption, interruptible
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
@@ -114,7 +111,7 @@ class _Loop:
         """Every stage from update `start` on; returns the signal that ended it, or else 0."""
         settings = self.settings
         update, stop = start, 0
-        with _interruptible() as interrupted:
+        with interruptible() as interrupted:
             for stage in plan_stages(settings.curriculum, self.model.settings.recall, settings.updates):
                 if stage.end <= update:
                     continue
@@ -136,7 +133,7 @@ class _Loop:
             self._save(update)
             return stop or self._anyone(interrupted)
 
-    def _anyone(self, interrupted: "_Interruption") -> int:
+    def _anyone(self, interrupted: Interruption) -> int:
         """The signal that any of the processes was sent, or 0: they must all stop after the same update."""
         fabric = self.updater.fabric
         if fabric.world_size == 1:
@@ -179,38 +176,3 @@ class _Loop:
         write_checkpoint(self.folder / CHECKPOINT, self.model, self.updater, self.prospected)
         if self.updater.fabric.is_global_zero:
             self.model.save(self.folder / WEIGHTS)
-
-
-@dataclass
-class _Interruption:
-    """Whether training was asked to stop."""
-
-    signal: int = 0
-    """The first signal that came; 0: none."""
-
-
-@contextmanager
-def _interruptible() -> Iterator[_Interruption]:
-    """Notes Ctrl-C, SIGTERM and SIGHUP, so that an update is never cut in half; a second Ctrl-C is not caught.
-
-    What the parent process ignores stays ignored: SIGHUP under nohup, Ctrl-C in a script's background job.
-    """
-    asked = _Interruption()
-    if threading.current_thread() is not threading.main_thread():
-        yield asked  # signals can only be handled in the main thread
-        return
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
-    before = {number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)}
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        asked.signal = asked.signal or number
-        if number == signal.SIGINT:  # others may come twice by themselves, as when a terminal is closed
-            signal.signal(number, before[signal.SIGINT])
-
-    for number in before:
-        signal.signal(number, ask)
-    try:
-        yield asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -326,3 +326,35 @@ def test_no_slip_leaves_a_room_as_it_was():
         env.reset(seed=5)
         ways.append(np.stack([env.step(action)[-1]["pose"] for action in (0, 0, 6, 2)]))
     assert np.array_equal(*ways)
+
+
+# ---- what others look for
+
+
+@pytest.mark.parametrize("name", ["gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0"])
+def test_info_says_where_the_agent_is_and_where_it_might_go(name):
+    env = gymnasium.make(name, render_mode="rgb_array", renders="view")
+    seen, info = env.reset(seed=0)
+    goal = info["goal"]
+    assert goal.shape == seen.shape and goal.dtype == np.uint8
+    assert not np.array_equal(goal, seen)
+    for action in range(4):
+        seen, *_, info = env.step(action)
+        assert np.array_equal(info["state"], info["pose"])
+        assert np.array_equal(info["goal"], goal)
+        assert np.array_equal(env.render(), seen)
+    assert info["goal_state"].shape == info["state"].shape
+    assert np.array_equal(env.reset(seed=0)[1]["goal"], goal)
+
+
+def test_the_goal_is_what_is_seen_from_there(pictures):
+    env = ImageWalkEnv(images=pictures, obstacles=8)
+    goals = []
+    for seed in range(5):
+        _, info = env.reset(seed=seed)
+        row, column = info["goal_state"].astype(int)
+        top, left = 3 * row, 3 * column
+        assert np.array_equal(info["goal"], np.load(pictures)["train"][info["image"], top : top + 8, left : left + 8])
+        assert not env.world.solid[0, row, column]
+        goals.append((row, column))
+    assert len(set(goals)) > 1

@@ -5,6 +5,7 @@
 >>> env = gymnasium.make("gtmsm.worlds.gym:gtmsm/Rooms-v0", plan="rooms", pixels=64)
 """
 
+import math
 from abc import abstractmethod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -25,7 +26,7 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
-IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
+IMAGE_WALK, ROOMS, MAZE, DOOM = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0", "gtmsm/Doom-v0"
 
 SPLITS = ("train", "test")
 PICTURE = 512
@@ -37,12 +38,20 @@ Info: TypeAlias = dict[str, Any]
 
 
 class _WorldEnv(gymnasium.Env[np.ndarray, int | np.int64]):
-    """One agent of a world, whose actions may slip; the observation is what it sees, and nothing is rewarded."""
+    """One agent of a world, whose actions may slip; the observation is what it sees, and nothing is rewarded.
 
-    def _inhabit(self, world: ImageWalk | Rooms, slips: SlipConfig, render_mode: str | None) -> None:
+    `info` has what recorders and planners of others look for: `pose` (also as `state`), `place`, and a `goal` to walk
+    to, drawn for each episode: what is seen from there, and its pose as `goal_state`.
+    """
+
+    _goal: Info
+
+    def _inhabit(self, world: ImageWalk | Rooms, slips: SlipConfig, render_mode: str | None, renders: str) -> None:
         if render_mode is not None:
             require_choice("render_mode", render_mode, self.metadata["render_modes"])
-        self._slipping, self.render_mode = Slipping(world, slips), render_mode
+        require_choice("renders", renders, ("map", "view"))
+        self._slipping, self.render_mode, self._renders = Slipping(world, slips), render_mode, renders
+        self.action_names = world.action_names
         self.action_space = gymnasium.spaces.Discrete(len(world.action_names))
         self.observation_space = gymnasium.spaces.Box(0, 255, (*world.frame_shape[1:], 3), np.uint8)
 
@@ -56,11 +65,22 @@ class _WorldEnv(gymnasium.Env[np.ndarray, int | np.int64]):
 
     def _observation(self) -> Picture:
         """What the agent sees, height first and channels last."""
-        return (self._slipping.look()[0] * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
+        return _picture(self._slipping.look()[0])
+
+    def render(self) -> Picture | None:
+        """The place from above with the agent in it, or what the agent sees."""
+        if self.render_mode is None:
+            return None
+        return self._from_above() if self._renders == "map" else self._observation()
+
+    def _info(self) -> Info:
+        """Where the agent really is, and where it might go."""
+        pose = self._slipping.pose[0].numpy().copy()
+        return {"pose": pose, "state": pose.copy()} | {name: value.copy() for name, value in self._goal.items()}
 
     @abstractmethod
-    def _info(self) -> Info:
-        """Where the agent really is, and how its last action went."""
+    def _from_above(self) -> Picture:
+        """The whole place with the agent in it."""
 
 
 class ImageWalkEnv(_WorldEnv):
@@ -80,6 +100,7 @@ class ImageWalkEnv(_WorldEnv):
         obstacles: int = 0,
         obstacle_side: int = 3,
         slip: float = 0.0,
+        renders: str = "map",
     ) -> None:
         """Walk on the training (or test) images of a source that `load_images` reads.
 
@@ -92,7 +113,7 @@ class ImageWalkEnv(_WorldEnv):
         slips = SlipConfig(probability=slip)
         self.images = getattr(load_images(images, size), split)
         self.world = ImageWalk(self.images, self.config)
-        self._inhabit(self.world, slips, render_mode)
+        self._inhabit(self.world, slips, render_mode, renders)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Picture, Info]:
         """Draw an image, a cell where the start is random, and obstacles."""
@@ -103,27 +124,29 @@ class ImageWalkEnv(_WorldEnv):
         if self.config.start == "random":
             cell = self.np_random.integers(cells, size=(1, 2))
         # A generator of its own for obstacles and slips: the same seed gives the same images and cells without them.
-        chance = torch.Generator().manual_seed(int(self.np_random.spawn(1)[0].integers(1 << 62)))
+        other = self.np_random.spawn(1)[0]
+        chance = torch.Generator().manual_seed(int(other.integers(1 << 62)))
         start = torch.from_numpy(cell)
-        self.world.place(torch.from_numpy(image), start, self.world.draw_obstacles(start, chance))
+        solid = self.world.draw_obstacles(start, chance)
+        free = np.argwhere(~self.world.solid[0].numpy() if solid is None else ~solid[0].numpy())
+        goal = torch.from_numpy(other.choice(free)[None])
+        self.world.place(torch.from_numpy(image), goal, solid)
+        self._goal = {"goal": self._observation(), "goal_state": self.world.pose[0].numpy().copy()}
+        self.world.place(torch.from_numpy(image), start, solid)
         self._slipping.slip_by(chance)
         return self._observation(), self._info()
 
-    def render(self) -> Picture | None:
+    def _from_above(self) -> Picture:
         """The whole image with the agent's window as a yellow square (fig. 2a), and solid cells hatched."""
-        if self.render_mode is None:
-            return None
         zoom = max(1, PICTURE // self.config.size)
         framed = draw_windows(self.world.picture()[0], self.world.cell, self.config, zoom, self.world.solid[0])[0]
-        return (framed * 255).round().byte().permute(1, 2, 0).numpy()
+        return _picture(framed)
 
     def _info(self) -> Info:
         """Where the agent really is, and whether an obstacle was in the way of its last action."""
-        return {
-            "cell": self.world.cell[0].numpy().copy(),
-            "image": int(self.world.image[0]),
-            "blocked": bool(self.world.blocked.any()),
-        }
+        image, blocked = int(self.world.image[0]), bool(self.world.blocked.any())
+        cell = self.world.cell[0].numpy().copy()
+        return super()._info() | {"cell": cell, "image": image, "place": image, "blocked": blocked}
 
 
 class RoomsEnv(_WorldEnv):
@@ -142,6 +165,7 @@ class RoomsEnv(_WorldEnv):
         split: str = "train",
         render_mode: str | None = None,
         slip: float = 0.0,
+        renders: str = "map",
     ) -> None:
         """Walk in `places` places, different ones in each split; an action goes wrong with probability `slip`."""
         require_choice("split", split, SPLITS)
@@ -149,7 +173,7 @@ class RoomsEnv(_WorldEnv):
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
         seed = seeds_of(world_seed)[SPLITS.index(split)]
         self.world = draw_rooms(self.config, places, seed)
-        self._inhabit(self.world, slips, render_mode)
+        self._inhabit(self.world, slips, render_mode, renders)
         self.path: list[Float[Tensor, "3"]] = []
         self._map: FloorMap | None = None
 
@@ -158,6 +182,10 @@ class RoomsEnv(_WorldEnv):
         super().reset(seed=seed)
         self._slipping.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
         self.path, self._map = [self.world.pose[0]], None
+        other, place = self.np_random.spawn(1)[0], self.world.where
+        spots = self.world.plans.spots[place[0]]
+        goal = torch.cat([spots[other.integers(len(spots))], torch.tensor([2 * math.pi * other.random()])]).float()
+        self._goal = {"goal": _picture(self.world.see(place, goal[None])[0] / 255), "goal_state": goal.numpy()}
         return self._observation(), self._info()
 
     def step(self, action: int | np.int64) -> tuple[Picture, float, bool, bool, Info]:
@@ -166,24 +194,32 @@ class RoomsEnv(_WorldEnv):
         self.path.append(self.world.pose[0])
         return outcome
 
-    def render(self) -> Picture | None:
+    def _from_above(self) -> Picture:
         """The place from above, the path of this episode and the agent."""
-        if self.render_mode is None:
-            return None
         if self._map is None:
             self._map = self.world.map(int(self.world.where[0]), PICTURE)
         return self._map.path(torch.stack(self.path)).agent(self.path[-1]).pixels()
 
     def _info(self) -> Info:
         """Where the agent really is."""
-        return {"pose": self.world.pose[0].numpy().copy(), "place": int(self.world.where[0])}
+        return super()._info() | {"place": int(self.world.where[0])}
+
+
+def _picture(frame: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
+    """A frame from 0 to 1 as bytes, height first and channels last."""
+    return (frame * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
 
 
 def register_envs() -> None:
     """Make the environments known to `gymnasium.make`; `import gtmsm` does it."""
-    environments = {IMAGE_WALK: ("ImageWalkEnv", {}), ROOMS: ("RoomsEnv", {}), MAZE: ("RoomsEnv", {"plan": "maze"})}
+    environments: dict[str, tuple[str, dict[str, str]]] = {
+        IMAGE_WALK: ("gym:ImageWalkEnv", {}),
+        ROOMS: ("gym:RoomsEnv", {}),
+        MAZE: ("gym:RoomsEnv", {"plan": "maze"}),
+        DOOM: ("doom:DoomEnv", {}),
+    }
     for name, (env, settings) in environments.items():
         if name not in gymnasium.registry:
-            entry = f"gtmsm.worlds.gym:{env}"
+            entry = f"gtmsm.worlds.{env}"
             # T = 512, the steps of a test sequence (section 4.1)
             gymnasium.register(name, entry_point=entry, max_episode_steps=512, kwargs=settings)

@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -33,7 +34,7 @@ VERBS = {
     "train": "train an experiment of the paper, or on your recordings: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
-    "record": "a walk through a held-out place as a clip file, to ask about: gtmsm record RUN OUT.npz",
+    "record": "clips of any Gymnasium environment: gtmsm record ENV_ID --out PATH; or a run's walk: record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "compare": "one table of the scores of several runs, and the fraction that converged",
     "data": "look at recordings and check them: gtmsm data info|verify|sample|convert PATH",
@@ -291,6 +292,63 @@ class RecordFlags:
     """The run's images, where they have moved, or others."""
     pictures: Path | None = None
     """Folder for a few single frames to ask about: of this place, when the walk comes by again, and of another."""
+
+
+@dataclass(frozen=True)
+class RecordEnvironmentFlags:
+    """Record clips of any Gymnasium environment; the same command again goes on where it stopped."""
+
+    env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")]
+    """A Gymnasium id, as MiniGrid-FourRooms-v0; module:ID imports a module that registers it."""
+    out: Path
+    """The store to write, or to go on with."""
+    walker: str = "repeat"
+    """Who chooses actions: random (a new one each step), repeat (each held for a while), or module:function, which is
+    given the observation and a generator."""
+    clips: int = 100
+    """How many; clips that fail are dropped and counted."""
+    steps: int = 300
+    """The most steps of a clip; it ends earlier where the environment does."""
+    size: int = 32
+    """Side of a frame in pixels, to which pictures are averaged by area; 0: as they are."""
+    workers: int = 1
+    """Processes that record side by side; the clips do not depend on it."""
+    shard: str = "0/1"
+    """Which part of the clips, i/n: 0/3, 1/3 and 2/3 for three machines."""
+    env_kwargs: str = "{}"
+    """Arguments of the environment, as JSON."""
+    pixels: str = ""
+    """Which entry of the observation is the picture, or "render" for render(); default: found."""
+    pose: str = ""
+    """module:function that is given the unwrapped environment and returns x, y or x, y, heading in radians; default:
+    info["pose"], or known for MiniGrid, MiniWorld and ViZDoom."""
+    actions: str = ""
+    """Only these of the discrete actions, by name or number: left,right,forward; default: all."""
+    seed: int = 0
+    """Of the clips: another one gives other clips."""
+    limit: float = 60.0
+    """Seconds without any progress after which a clip is given up."""
+
+
+def _record(words: list[str]) -> int:
+    """Of a run, where a run folder is named or an .npz; otherwise of an environment."""
+    asks = not words or words[0] in ("-h", "--help")
+    if asks:
+        with suppress(SystemExit):
+            parse(RecordFlags, ["--help"], "gtmsm record")
+    elif Path(words[0]).is_dir() or any(word.endswith(".npz") for word in words):
+        return _answer("record", words)
+    flags = parse(RecordEnvironmentFlags, ["--help"] if asks else words, "gtmsm record")
+    from gtmsm.episodes.recorder import record_environment
+    from gtmsm.evaluation.progress import ProgressLine
+    from gtmsm.files import parse_json
+
+    given = dict(vars(flags)) | {"env_kwargs": parse_json(flags.env_kwargs, "--env-kwargs", 'give as {"name": value}')}
+    given["actions"] = tuple(word.strip() for word in flags.actions.split(",") if word.strip())
+    with ProgressLine(plain_console(stderr=True), "recording") as tell:
+        recorded = record_environment(**given, tell=tell)
+    plain_console().print(f"{recorded}\n{flags.out}", soft_wrap=True)
+    return recorded.code
 
 
 @dataclass(frozen=True)

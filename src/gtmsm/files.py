@@ -42,7 +42,7 @@ INFLATED, ANYHOW = 50, 2**26
 """How many times larger than an .npz its arrays may be, and how many bytes they may have in any case."""
 
 LOCK = ".gtmsm-lock"
-OURS = re.compile(r"\.gtmsm-(lock|[0-9a-f]{8}(\..*)?)", re.DOTALL)
+OURS = re.compile(r"\.gtmsm-(lock.*|[0-9a-f]{8}(\..*)?)", re.DOTALL)
 """Names of files that are there only while a process of ours works, or since it was killed."""
 TEMPORARY: set[Path] = set()
 """What this process has to remove before it leaves, even where it leaves all of a sudden."""
@@ -89,19 +89,22 @@ TRAINED = "{folder} is being trained by process {by}; wait until it has ended, o
 
 
 @contextmanager
-def locked(folder: Path, busy: str = TRAINED) -> Iterator[None]:
-    """Refuse a folder that another process has locked; the lock ends with the block, or with this process."""
+def locked(folder: Path, busy: str = TRAINED, name: str = LOCK) -> Iterator[int]:
+    """Refuse a folder that another process has locked; the lock ends with the block, or with this process.
+
+    It lasts longer only where another process was given the open file, whose descriptor this is.
+    """
     require_folder(folder)
-    with _held(folder / LOCK, wait=False, busy=busy) as (_, handle):
+    with _held(folder / name, wait=False, busy=busy) as (_, handle):
         with suppress(OSError):  # on a full disk nobody learns who it is
             os.pwrite(handle, str(os.getpid()).encode().ljust(20), 0)
-        yield
+        yield handle
 
 
 def _sweep(folder: Path) -> None:
     """Remove what processes that were killed have left there; a living one holds a lock on its file."""
     names = os.listdir(folder) if os.access(folder, os.R_OK) else []
-    for path in (folder / name for name in names if OURS.fullmatch(name) and name != LOCK):
+    for path in (folder / name for name in names if OURS.fullmatch(name) and not name.startswith(LOCK)):
         with suppress(OSError):  # it is held, or somebody else's, or already gone
             handle = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:

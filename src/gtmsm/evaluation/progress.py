@@ -1,4 +1,4 @@
-"""How far a long evaluation is: counted as work, shown as a line with the time that is left."""
+"""How far long work is: counted as work, shown as a line with the time that is left."""
 
 import time
 from collections.abc import Callable
@@ -32,11 +32,11 @@ class Meter:
 class ProgressLine:
     """A bar with an ETA on a terminal; plain lines every few seconds anywhere else."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
+    def __init__(self, console: Console, verb: str = "scoring") -> None:
+        self.console, self.verb = console, verb
         columns = (BarColumn(bar_width=20), TaskProgressColumn(), TimeElapsedColumn(), TextColumn("eta"))
         self._bar = Progress(
-            TextColumn("scoring {task.description}"), *columns, TimeRemainingColumn(), console=console, transient=True
+            TextColumn(f"{verb} {{task.description}}"), *columns, TimeRemainingColumn(), console=console, transient=True
         )
         self._task = self._bar.add_task("", total=1.0)
 
@@ -56,7 +56,7 @@ class ProgressLine:
             return
         self._last = now
         left = f", about {(now - self._began) * (1 / fraction - 1):.0f} s left" if fraction > 0 else ""
-        self.console.print(f"scoring {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
+        self.console.print(f"{self.verb} {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
         """Take the bar away."""

@@ -1,0 +1,80 @@
+"""Actions of any environment, as they are stored."""
+
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+from jaxtyping import Float32
+
+from gtmsm.config import require
+from gtmsm.episodes.engines import AnyEnv, action_names
+from gtmsm.errors import InputError, did_you_mean, shortened, shown
+
+UNBOUNDED = 1e6
+"""A bound of a continuous action beyond this is none."""
+
+
+class Actions:
+    """Actions as walkers choose them and as they are stored: a number each where discrete, otherwise a vector.
+
+    A vector is what Gymnasium's `flatten` makes: one-hot blocks of several discrete choices, numbers as they are.
+    """
+
+    def __init__(self, env: AnyEnv, chosen: tuple[str, ...] = ()) -> None:
+        space = env.action_space
+        self.space: spaces.Space[Any] = space
+        self.names: tuple[str, ...] | None = None
+        if isinstance(space, spaces.Discrete):
+            names = action_names(env, int(space.n))
+            for name in chosen:
+                known = name in names or name in map(str, range(len(names)))
+                require(known, f'--actions: there is no "{name}"; {did_you_mean(name, names)}')
+            kept = [names.index(name) if name in names else int(name) for name in chosen] or list(range(len(names)))
+            self._kept = [int(space.start) + i for i in kept]
+            self.names, self.size = tuple(names[i] for i in kept), len(kept)
+            return
+        require(not chosen, "--actions chooses from discrete actions; these are not")
+        self.space, self.size = _bounded(space), spaces.flatdim(space)
+
+    def draw(self, rng: np.random.Generator) -> Any:
+        """An action, uniformly."""
+        if self.names is not None:
+            return self._kept[int(rng.integers(self.size))]
+        self.space.seed(int(rng.integers(2**31)))
+        return self.space.sample()
+
+    def taken(self, action: Any) -> Any:
+        """A walker's action as the environment takes it; a continuous one is clipped to its bounds."""
+        space = self.space
+        if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
+            with suppress(TypeError, ValueError, OverflowError):
+                action = np.asarray(action, space.dtype).reshape(space.shape)
+        if isinstance(space, spaces.Box) and isinstance(action, np.ndarray):
+            action = np.clip(action, space.low, space.high)
+        known = space.contains(action) and (self.names is None or int(action) in self._kept)
+        require(bool(known), f"the walker chose {shown(action)}; expected one of {shortened(str(space), 80)}")
+        return action
+
+    def stored(self, action: Any) -> int | Float32[np.ndarray, "A"]:
+        """An action of the environment as it is stored."""
+        if self.names is not None:
+            return self._kept.index(int(action))
+        return np.asarray(spaces.flatten(self.space, action), np.float32)
+
+
+def _bounded(space: spaces.Space[Any]) -> spaces.Space[Any]:
+    """The same space with bounds to draw from: -1 and 1 where there are none."""
+    if isinstance(space, spaces.Dict):
+        return spaces.Dict({key: _bounded(part) for key, part in space.spaces.items()})
+    if isinstance(space, spaces.Tuple):
+        return spaces.Tuple([_bounded(part) for part in space.spaces])
+    if isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
+        return space
+    if not isinstance(space, spaces.Box):
+        kinds = "Discrete, MultiDiscrete, MultiBinary, Box, or a Dict or Tuple of them"
+        raise InputError(f"actions are {shortened(str(space), 80)}; expected {kinds}: wrap the environment")
+    no_low, no_high = ~(np.abs(space.low) <= UNBOUNDED), ~(np.abs(space.high) <= UNBOUNDED)
+    low = np.where(no_low, np.where(no_high, -1, np.minimum(-1, space.high - 1)), space.low)
+    high = np.where(no_high, np.maximum(1, low + 1), space.high)
+    return spaces.Box(low.astype(space.dtype), high.astype(space.dtype), dtype=space.dtype.type)

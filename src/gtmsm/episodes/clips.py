@@ -1,0 +1,136 @@
+"""Clips of one environment, a seed each: walked, checked and stored, or dropped with a reason."""
+
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gtmsm.episodes.engines import said
+from gtmsm.episodes.environment import Environment, Source
+from gtmsm.episodes.episode import Episode
+from gtmsm.episodes.own_loop import FEWEST, Recorder
+from gtmsm.episodes.store import Store
+from gtmsm.episodes.walkers import make_walker
+from gtmsm.errors import InputError
+
+MOST_BYTES = 2**25
+"""Of frames that wait to be stored."""
+SOONEST, LATEST = 0.5, 10.0
+"""Seconds that clips wait to be stored: a twentieth of the time so far, within these bounds."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a process that records has to know."""
+
+    source: Source
+    walker: str
+    out: Path
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a clip."""
+
+    seed: int
+    steps: int = 0
+    reason: str = ""
+    """Why it was dropped; empty where it was stored."""
+
+
+class Clips:
+    """Walks in an environment of its own and writes as one writer of the store.
+
+    Clips are stored several at a time, so that a store of many has few files: at first twice a second, later when there
+    are `MOST_BYTES` or every few seconds. Those in between are lost if the process is killed, and recorded again.
+    """
+
+    def __init__(self, job: Job, writer: str, beat: Callable[[], None] = lambda: None) -> None:
+        """`beat` is called before whatever may take for ever."""
+        self.job, self.writer, self.beat = job, writer, beat
+        self._recorder: Recorder | None = None
+        self._walked: list[Episode] = []
+        self._began = self._stored = time.monotonic()
+        beat()
+        self._environment: Environment | None = Environment(job.source)
+        make_walker(job.walker, self._environment.actions)  # refuse one that cannot be loaded before any clip
+
+    def record(self, seed: int) -> list[Outcome]:
+        """Walk the clip of a seed; returns what is settled by now.
+
+        Whatever an environment or a walker does wrong costs this clip only.
+        """
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # other people's
+                steps = self._walk(seed)
+        except _StoreError as problem:
+            raise InputError(str(problem)) from None
+        except Exception as problem:
+            self.close()  # nobody knows what state it is in
+            return [Outcome(seed, reason=said(problem))]
+        if steps < FEWEST:
+            return [Outcome(seed, reason=f"it ended after {steps} step{'s' * (steps != 1)}")]
+        now, waiting = time.monotonic(), sum(episode.frames.nbytes for episode in self._walked)
+        patience = min(max((now - self._began) / 20, SOONEST), LATEST)
+        return self.store() if waiting > MOST_BYTES or now - self._stored > patience else []
+
+    def store(self) -> list[Outcome]:
+        """Store what was walked; returns which clips these are."""
+        walked, self._walked, self._stored = self._walked, [], time.monotonic()
+        if walked and self._recorder is not None:
+            self.beat()
+            self._recorder.store.append(*walked)
+        return [Outcome(episode.seed, episode.steps) for episode in walked]
+
+    def _walk(self, seed: int) -> int:
+        """Walk until the episode ends or is long enough; returns its steps."""
+        self.beat()
+        environment = self._environment = self._environment or Environment(self.job.source)
+        walker, rng = make_walker(self.job.walker, environment.actions), np.random.default_rng([seed, 1])
+        seen = environment.reset(seed)
+        recorder = self._ready(environment, seen.frame)
+        recorder.reset(seen.frame, seen.pose, place=seen.place, seed=seed)
+        steps = 0
+        while steps < self.job.source.steps and not seen.ended:
+            self.beat()
+            action = environment.actions.taken(walker(seen.observation, seen.frame, rng))
+            seen = environment.step(action)
+            if not seen.blank:
+                recorder.step(environment.actions.stored(action), seen.frame, seen.pose)
+                steps += 1
+        if (episode := recorder.finished()) is not None:
+            episode.require(recorder.kind)
+            self._walked.append(episode)
+        return steps
+
+    def _ready(self, environment: Environment, frame: np.ndarray) -> Recorder:
+        """The recorder, made with the first frame: only now it is known what all clips share."""
+        if self._recorder is None:
+            try:
+                kind = environment.kind(frame)
+                self._recorder = Recorder(kind, Store.create(self.job.out, kind, self.writer))
+            except Exception as problem:
+                raise _StoreError(said(problem)) from problem
+        self._recorder.finished()  # what a clip that failed has left
+        return self._recorder
+
+    def close(self) -> None:
+        """Let the environment go."""
+        if self._environment is not None:
+            self.beat()
+            self._environment.close()
+        self._environment = None
+
+    def end(self) -> None:
+        """Let everything go."""
+        self.close()
+        if self._recorder is not None:
+            self._recorder.store.close()
+
+
+class _StoreError(Exception):
+    """The store cannot be written: no clip's fault, and recording cannot go on."""

@@ -1,0 +1,171 @@
+"""Any Gymnasium environment, opened for recording: its pixels, its actions as they are stored, where its agent is."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from gymnasium import spaces
+from jaxtyping import Float32
+
+from gtmsm.config import require
+from gtmsm.episodes.actions import Actions
+from gtmsm.episodes.engines import POSES, AnyEnv, family, loaded, make
+from gtmsm.episodes.episode import LONGEST_NAME, Kind
+from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
+from gtmsm.errors import InputError, did_you_mean, shortened, shown
+
+RENDER = "render"
+"""Instead of a key: pixels are what `render()` returns."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Which environment, and what of it is recorded."""
+
+    environment: str
+    """Gymnasium id; `module:id` imports a module that registers it."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Of `gymnasium.make`."""
+    size: int = 32
+    """Side of a frame; 0: as the environment gives it."""
+    pixels: str = ""
+    """Key of the observation, or "render"; empty: found."""
+    pose: str = ""
+    """module:function that is given the unwrapped environment; empty: where it is known."""
+    actions: tuple[str, ...] = ()
+    """Names or numbers of the actions that walkers choose from; empty: all."""
+    steps: int = 300
+    """After which an episode ends in any case."""
+
+
+class Seen(NamedTuple):
+    """What came of a step."""
+
+    observation: Any
+    frame: Frame
+    pose: Float32[np.ndarray, "D"] | None
+    place: str
+    ended: bool
+    blank: bool
+    """Whether the frame shows nothing: ViZDoom has no picture once a game is over."""
+
+
+class Environment:
+    """An environment from which frames of one size, stored actions and poses come."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self._pose = loaded(source.pose, "--pose") if source.pose else None
+        self.env = self._made()
+        self.pose_size: int | None = None
+        try:
+            self._find_pixels()
+            self.actions = Actions(self.env, source.actions)
+        except BaseException:
+            self.close()
+            raise
+
+    def _made(self, **more: str) -> AnyEnv:
+        return make(self.source.environment, self.source.steps, {**self.source.arguments, **more})
+
+    def _find_pixels(self) -> None:
+        """Where pictures come from: the agent's view of MiniGrid, the observation or a part of it, or `render`."""
+        wanted, space = self.source.pixels, self.env.observation_space
+        plain: Any = self.env.unwrapped
+        parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
+        pictures = [key for key, part in parts.items() if is_picture(part)]
+        known = [*filter(None, pictures), RENDER]
+        if wanted and wanted not in known:
+            raise InputError(f'--pixels is "{wanted}"; no such picture: {did_you_mean(wanted, known)}')
+        self._scale, self.channels = 1, 3
+        self._shape: tuple[int, ...] | None = None
+        if family(self.env) == "minigrid" and not wanted:  # its observation is an array of codes
+            tile = max(8, math.ceil(self.source.size / plain.agent_view_size))
+            self._look: Callable[[Any], Any] = lambda _: plain.get_pov_render(tile)
+            return
+        if not wanted and len(pictures) > 1:
+            raise InputError(f"several entries of the observation are pictures; give --pixels: {', '.join(known)}")
+        key = wanted or next(iter(pictures), RENDER)
+        if key in pictures:
+            box: Any = parts[key]
+            self._look = (lambda observation: observation[key]) if key else (lambda observation: observation)
+            self._scale, self._shape = 1 if box.dtype == np.uint8 else 255, box.shape
+            self.channels = channels_of(box.shape) or 3
+            return
+        if self.env.render_mode != "rgb_array":
+            can = "rgb_array" in (self.env.metadata.get("render_modes") or ())
+            found = shortened(str(space), 80)
+            require(can, f"no pixels: the observation is {found}, and render() makes none; wrap the environment")
+            self.close()
+            self.env = self._made(render_mode="rgb_array")
+        self._look = lambda _: self.env.render()
+
+    def reset(self, seed: int) -> Seen:
+        """A new episode."""
+        return self._seen(*self.env.reset(seed=seed), seed=seed)
+
+    def step(self, action: Any) -> Seen:
+        """What an action of the environment led to."""
+        observation, _, terminated, truncated, info = self.env.step(action)
+        return self._seen(observation, info, ended=bool(terminated or truncated))
+
+    def _seen(self, observation: Any, info: Any, seed: int = 0, ended: bool = False) -> Seen:
+        info = info if isinstance(info, dict) else {}
+        plain: Any = self.env.unwrapped
+        in_doom = family(self.env) == "vizdoom"
+        named = info.get("place", plain.game.get_doom_map() if in_doom else seed)
+        place = "".join(letter for letter in str(named) if letter.isprintable())[:LONGEST_NAME]
+        blank = ended and in_doom and plain.state is None
+        return Seen(observation, self._frame(observation), self._where(info), place, ended, blank)
+
+    def _frame(self, observation: Any) -> Frame:
+        """The picture of this moment, at the size to be stored."""
+        found = self._look(observation)
+        require(found is not None, "render() gave None")
+        picture, in_bytes = np.asarray(found), self._scale == 1
+        if self._shape is None and channels_of(picture.shape) == self.channels:
+            self._shape = picture.shape  # of what is rendered: the first one settles it
+        fits = picture.shape == self._shape and (picture.dtype == np.uint8 if in_bytes else picture.dtype.kind == "f")
+        if not fits:
+            expected = f"{'uint8' if in_bytes else 'float'} of shape {self._shape or '(height, width, 3)'}"
+            raise InputError(f"a picture of {picture.dtype} and shape {picture.shape}; expected {expected}")
+        if not in_bytes:
+            require(bool(np.isfinite(picture).all()), "a picture with numbers that are not finite")
+            picture = np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
+        if picture.ndim == 2:
+            picture = picture[..., None]
+        elif picture.shape[-1] not in (1, 3):
+            picture = picture.transpose(1, 2, 0)
+        return resized(picture, self.source.size)
+
+    def _where(self, info: dict[str, Any]) -> Float32[np.ndarray, "D"] | None:
+        """Where the agent is; whether that is known is settled by the first episode."""
+        if self.pose_size == 0:
+            return None
+        env, known = self.env.unwrapped, POSES.get(family(self.env))
+        found = self._pose(env) if self._pose else info["pose"] if "pose" in info else known(env) if known else None
+        pose = np.empty(0, np.float32)
+        with suppress(TypeError, ValueError):
+            pose = np.asarray(found, np.float32)
+        size = len(pose) if pose.shape in ((2,), (3,)) else 0
+        if self.pose_size is None:
+            require(bool(size or not self._pose), f"--pose gave {shown(found)}; expected x, y or x, y, heading")
+            self.pose_size = size
+        fits = size == self.pose_size and bool(np.isfinite(pose[:size]).all())
+        require(fits, f"the pose is {shown(found)}; expected {self.pose_size} finite numbers")
+        return pose if size else None
+
+    def kind(self, frame: Frame) -> Kind:
+        """What all episodes share, once one has begun."""
+        more = f" {json.dumps(dict(self.source.arguments), default=str)}" if self.source.arguments else ""
+        names, size = self.actions.names, self.actions.size
+        return Kind(tuple(frame.shape), names, size, self.pose_size or 0, f"{self.source.environment}{more}")
+
+    def close(self) -> None:
+        """Let it go; what goes wrong with that concerns nobody."""
+        with suppress(Exception):
+            self.env.close()

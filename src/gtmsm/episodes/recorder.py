@@ -1,0 +1,178 @@
+"""Records any Gymnasium environment: clips that depend on their seeds only, by several processes, resumable."""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gtmsm.config import require, require_whole
+from gtmsm.episodes.clips import Clips, Job, Outcome
+from gtmsm.episodes.environment import Source
+from gtmsm.episodes.own_loop import Recorder
+from gtmsm.episodes.store import Store
+from gtmsm.episodes.walkers import require_walker
+from gtmsm.episodes.workers import record_side_by_side
+from gtmsm.errors import InputError, shown
+from gtmsm.files import LOCK, as_path, locked, require_folder
+from gtmsm.interruption import interruptible
+
+__all__ = ["Recorded", "Recorder", "record_environment"]
+
+MOST_CLIPS = 10**6
+"""Of one seed: clip n of seed s is that of the environment's seed s * MOST_CLIPS + n."""
+LAST_SEED = 2**31 // MOST_CLIPS - 1
+"""Environments take seeds of 31 bits."""
+BUSY = "{folder} is being recorded by process {by}; wait until it has ended, or choose another --out"
+ORPHANS = 3.0
+"""Seconds in which workers end whose parent was killed."""
+
+
+@dataclass
+class Recorded:
+    """What a recording came to."""
+
+    asked: int
+    """Clips of this shard."""
+    already: int = 0
+    """Clips that were stored before."""
+    stored: int = 0
+    steps: int = 0
+    dropped: list[Outcome] = field(default_factory=list)
+    seconds: float = 0.0
+    signal: int = 0
+    """What interrupted it; 0: nothing."""
+
+    def add(self, outcome: Outcome) -> None:
+        """Count one more."""
+        if outcome.reason:
+            self.dropped.append(outcome)
+        else:
+            self.stored, self.steps = self.stored + 1, self.steps + outcome.steps
+
+    @property
+    def code(self) -> int:
+        """Exit code: 0; 1 where a clip was dropped; 2 where all were; 128 + its number after a signal."""
+        everything = bool(self.dropped) and not self.stored and not self.already
+        return 128 + self.signal if self.signal else 2 if everything else 1 if self.dropped else 0
+
+    def __str__(self) -> str:
+        """A few lines for people."""
+        rate = f", {self.steps / self.seconds:,.0f} steps a second" if self.seconds and self.steps else ""
+        before = f", {self.already} were there already" if self.already else ""
+        lines = [f"{self.stored} of {self.asked} clips recorded{before}: {self.steps:,} steps{rate}"]
+        for reason, count in Counter(outcome.reason for outcome in self.dropped).most_common(5):
+            first = next(outcome.seed for outcome in self.dropped if outcome.reason == reason)
+            lines.append(f"dropped {count}: {reason} (first with seed {first})")
+        if self.signal:
+            lines.append("interrupted; the same command again goes on")
+        return "\n".join(lines)
+
+
+def record_environment(
+    env_id: str,
+    out: Path | str,
+    walker: str = "repeat",
+    clips: int = 100,
+    steps: int = 300,
+    size: int = 32,
+    workers: int = 1,
+    shard: str = "0/1",
+    env_kwargs: Mapping[str, Any] | None = None,
+    pixels: str = "",
+    pose: str = "",
+    actions: tuple[str, ...] = (),
+    seed: int = 0,
+    limit: float = 60.0,
+    tell: Callable[[str, float], None] | None = None,
+) -> Recorded:
+    """Record clips of an environment into the store at `out`; called again, it goes on where it stopped.
+
+    A clip depends on its seed only, not on `workers`, `shard` or the clips before it. A clip in which the environment
+    or the walker fails, or for which nothing happens for `limit` seconds, is dropped and counted, and the next one is
+    recorded. With `workers` of 0 it happens in this process: quick to begin, but nothing can end a hang.
+    """
+    for name, value, least, most in (
+        ("clips", clips, 1, MOST_CLIPS), ("steps", steps, 2, 10**6), ("size", size, 0, 1024),
+        ("workers", workers, 0, 1024), ("seed", seed, 0, LAST_SEED),
+    ):  # fmt: skip
+        require_whole(name, value, least, most)
+    require_walker(walker)
+    require(limit > 0, f"limit is {limit}; give a number of seconds above 0")
+    part, parts = _shard(shard)
+    path = as_path(out)
+    job = Job(Source(env_id, dict(env_kwargs or {}), size, pixels, pose, tuple(actions), steps), walker, path)
+    seeds = [seed * MOST_CLIPS + n for n in range(part, clips, parts)]
+    done, began = Recorded(len(seeds)), time.monotonic()
+    with _alone(path, part, parts) as lock, interruptible() as asked:
+        there = set(map(int, Store.open(path).seeds)) if _is_there(path) else set()
+        missing = [one for one in seeds if one not in there]
+        done.already = len(seeds) - len(missing)
+        writers = [f"{part}-{i}" for i in range(max(workers, 1))]
+        if workers:
+            outcomes = record_side_by_side(job, missing, writers, limit, lock, lambda: asked.signal != 0)
+        else:
+            outcomes = _record_here(job, missing, writers[0], lambda: asked.signal != 0)
+        with closing(outcomes):
+            for count, outcome in enumerate(outcomes, 1):
+                done.add(outcome)
+                if tell is not None:
+                    tell(f"clip {done.already + count} of {done.asked}", count / len(missing))
+        done.signal, done.seconds = asked.signal, time.monotonic() - began
+    return done
+
+
+def _record_here(
+    job: Job, seeds: list[int], writer: str, stopped: Callable[[], bool]
+) -> Generator[Outcome, None, None]:
+    """One clip after another in this process."""
+    clips = Clips(job, writer)
+    try:
+        for seed in seeds:
+            if stopped():
+                break
+            yield from clips.record(seed)
+        yield from clips.store()
+    finally:
+        clips.end()
+
+
+def _shard(text: str) -> tuple[int, int]:
+    """Which part of how many: "0/3" is the first of three."""
+    first, _, second = str(text).partition("/")
+    fits = first.isdecimal() and second.isdecimal() and len(text) < 12 and int(first) < int(second)
+    require(fits, f'shard is {shown(text)}; give i/n, as "0/3" for the first of three')
+    return int(first), int(second)
+
+
+@contextmanager
+def _alone(path: Path, part: int, parts: int) -> Iterator[int]:
+    """Nobody else records this shard; the workers of a process that was killed are given time to end."""
+    require_folder(path)
+    path.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + ORPHANS
+    with ExitStack() as held:
+        held.callback(_remove_empty, path)
+        while True:
+            try:
+                lock = held.enter_context(locked(path, BUSY, f"{LOCK}-recording-{part}-of-{parts}"))
+                break
+            except InputError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+        yield lock
+
+
+def _remove_empty(folder: Path) -> None:
+    """A folder into which nothing was recorded."""
+    with suppress(OSError):
+        folder.rmdir()
+
+
+def _is_there(path: Path) -> bool:
+    """Whether anything has been stored there."""
+    return any(not name.startswith(LOCK) for name in os.listdir(path))

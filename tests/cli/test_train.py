@@ -213,7 +213,10 @@ def test_resuming_from_a_truncated_checkpoint_is_refused(refused, copied: Path):
 def test_a_resumed_run_keeps_its_settings(refused, copied: Path, changed: str):
     before = files_below(copied)
     told = refused(*TRAIN, "--run", copied, "--resume", "--device", "cpu", *changed.split())
-    assert told == "a resumed run keeps its settings: only --updates may be given anew, and --images where it has any"
+    assert (
+        told
+        == "a resumed run keeps its settings: only --updates may be given anew, and --images or --data where it has any"
+    )
     assert files_below(copied) == before
 
 

@@ -57,8 +57,8 @@ def headline(scores: Mapping[str, Any]) -> str:
         return f"{_way_found(scores)}; {_quality(scores)}"
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}{_cells_found(scores)}"
-    retrieval, r2 = scores["retrieval_revisited"], scores["pose_r2"]
-    if r2 is None and "pose_r2" in scores:  # recordings without poses
+    retrieval, r2 = scores["retrieval_revisited"], scores.get("pose_r2")
+    if "pose_r2" not in scores:  # recordings without poses
         again = "" if retrieval is None else f"; right view retrieved at {100 * retrieval:.1f}% of those that came back"
         return f"{_quality(scores)}{again}"
     found = "–" if retrieval is None else f"{100 * retrieval:.2f}%"

@@ -224,7 +224,7 @@ class RecordedExaminer(Examiner):
     def scores(self) -> dict[str, Any]:
         """Errors at the end and at every step, and R² of positions; nothing where poses are unknown."""
         if not self._noted:
-            return {"pose_r2": None}
+            return {}
         curves = joined(self._noted)
         true, believed = curves.pop("true"), curves.pop("believed")
         scores: dict[str, Any] = {"pose_r2": metrics.explained(believed, true)} if self.size == 2 else {}

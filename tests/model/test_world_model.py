@@ -338,7 +338,7 @@ def test_a_model_of_any_kind_is_loaded_to_the_bit(tmp_path, prior, kind, choice)
     loaded = WorldModel.load(tmp_path)
     assert loaded.settings == model.settings
     torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
-    # Products may add up in another order where weights lie at other addresses: on some processors the last bit differs.
+    # Sums may run in another order where weights lie at other addresses: on some processors the last bit differs.
     torch.testing.assert_close(dreamt(loaded).frames, dreamt(model).frames, rtol=1e-5, atol=1e-6)
 
 

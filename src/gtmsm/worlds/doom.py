@@ -44,7 +44,7 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
     """Walk through a maze with rooms, objects and momentum; nothing is rewarded, and an episode never ends by itself.
 
     `info["pose"]` is x, y in cells and the heading in radians, counter-clockwise; `info["place"]` is the maze. The
-    engine rounds turns: 41 of them are 359.5 degrees.
+    engine rounds: 41 turns are 359.5 degrees, and it drives in steps of a twenty-fifth.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 9}
@@ -114,8 +114,8 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
             turned, ahead, left = float(action[0]), float(action[1]), 0.0
         else:
             ahead, left, turned = KEYS[ACTIONS[int(action)]]
-        # Each tic; its turns and strafes are clockwise and to the right.
-        self._game.make_action([PUSH * ahead, -PUSH * left, -360 / TURN_STEPS / TICS * turned], TICS)
+        # Each tic, with pushes in whole numbers; its turns and strafes are clockwise and to the right.
+        self._game.make_action([round(PUSH * ahead), -PUSH * left, -360 / TURN_STEPS / TICS * turned], TICS)
         return self._observation(), 0.0, False, False, self._info()
 
     def explore(self, rng: np.random.Generator) -> Any:

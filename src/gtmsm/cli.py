@@ -302,9 +302,10 @@ class RecordEnvironmentFlags:
     """A Gymnasium id, as MiniGrid-FourRooms-v0; module:ID imports a module that registers it."""
     out: Path
     """The store to write, or to go on with."""
-    walker: str = "repeat"
-    """Who chooses actions: random (a new one each step), repeat (each held for a while), or module:function, which is
-    given the observation and a generator."""
+    walker: str = "explore"
+    """Who chooses actions: explore (as the environment itself knows how to, as gtmsm/Doom-v0 does; otherwise smooth),
+    smooth (continuous actions change little by little; others are repeated), repeat (each held for a while), random (a
+    new one each step), turn (on the spot), or module:function, which is given the observation and a generator."""
     clips: int = 100
     """How many; clips that fail are dropped and counted."""
     steps: int = 300

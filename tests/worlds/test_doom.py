@@ -43,7 +43,7 @@ def test_gymnasium_has_no_complaint(env):
 def test_forty_one_turns_lead_back_to_the_same_view(env):
     frames, poses, _ = walk(env, 0, *["turn left"] * 41)
     heading = np.degrees(np.unwrap(poses[:, 2]))
-    assert abs(heading[41] - heading[0] - 360) < 0.5
+    assert abs(heading[41] - heading[0] - 360) < 0.6
     assert np.ptp(np.diff(heading)) < 0.01
     different = [np.abs(frames[0].astype(int) - frame).mean() for frame in frames]
     assert different[41] < min(different[1:41]) / 2
@@ -83,3 +83,49 @@ def test_what_makes_no_sense_is_refused():
         DoomEnv(cells=10)
     with pytest.raises(InputError, match='split is "tset"; did you mean "test"'):
         DoomEnv(split="tset")
+
+
+def test_without_a_number_of_places_each_seed_is_a_maze_of_its_own():
+    env = DoomEnv()
+    assert [walk(env, seed)[2][0]["place"] for seed in (7, 2_000_000)] == [7, 2_000_000]
+    mazes = [env._draw(place).free for place in range(5)]
+    assert len(set(mazes)) == 5
+    env.close()
+
+
+def test_an_explorer_sees_more_than_walls_and_touches_few_of_them(env):
+    touched, ahead = [], []
+    for seed in range(4):
+        _, info = env.reset(seed=seed)
+        rng, free = np.random.default_rng(seed), env._explorer.maze.free
+        for _ in range(150):
+            *_, info = env.step(env.explore(rng))
+            x, y, heading = info["pose"]
+            beside = [(x + a, y + b) for a, b in ((0.128, 0), (-0.128, 0), (0, 0.128), (0, -0.128))]
+            touched.append(any((math.floor(a), math.floor(b)) not in free for a, b in beside))
+            way = np.arange(0, 1, 0.05)[:, None] * [math.cos(heading), math.sin(heading)] + [x, y]
+            ahead.append(all((math.floor(a), math.floor(b)) in free for a, b in way))
+    assert np.mean(touched) < 0.03
+    assert np.mean(ahead) > 0.8
+
+
+def test_a_continuous_action_turns_and_drives():
+    env = DoomEnv(continuous=True)
+    _, info = env.reset(seed=3)
+    start = info["pose"]
+    for turn in (0.5, -0.25, 0.1):
+        before = info["pose"][2]
+        *_, info = env.step(np.array([turn, 0], np.float32))
+        turned = math.remainder(info["pose"][2] - before, 2 * math.pi)
+        assert abs(turned - turn * 2 * math.pi / 41) < 0.001
+    assert np.array_equal(info["pose"][:2], start[:2])
+    moved = []
+    for drive in (0.4, 0.8):
+        _, info = env.reset(seed=3)
+        *_, info = env.step(np.array([0, drive], np.float32))
+        moved.append(np.hypot(*(info["pose"] - start)[:2]))
+    assert abs(moved[1] - 2 * moved[0]) < 0.002
+    rng = np.random.default_rng(0)
+    actions = np.array([env.explore(rng) for _ in range(3)])
+    assert env.action_space.contains(actions[0])
+    env.close()

@@ -1,5 +1,6 @@
 """Actions of any environment, as they are stored."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -11,6 +12,7 @@ from gtmsm.config import require
 from gtmsm.episodes.engines import AnyEnv, action_names
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
 
+WAYS = ("right", "left")
 UNBOUNDED = 1e6
 """A bound of a continuous action beyond this is none."""
 
@@ -25,22 +27,42 @@ class Actions:
         space = env.action_space
         self.space: spaces.Space[Any] = space
         self.names: tuple[str, ...] | None = None
+        """Of discrete actions."""
+        explore = getattr(env.unwrapped, "explore", None)
+        self.explore: Callable[[np.random.Generator], Any] | None = (
+            explore if callable(explore) and not chosen else None
+        )
+        """How the environment itself explores, if it knows how."""
         if isinstance(space, spaces.Discrete):
             names = action_names(env, int(space.n))
             for name in chosen:
                 known = name in names or name in map(str, range(len(names)))
                 require(known, f'--actions: there is no "{name}"; {did_you_mean(name, names)}')
             kept = [names.index(name) if name in names else int(name) for name in chosen] or list(range(len(names)))
-            self._kept = [int(space.start) + i for i in kept]
+            self.kept = [int(space.start) + i for i in kept]
             self.names, self.size = tuple(names[i] for i in kept), len(kept)
             return
         require(not chosen, "--actions chooses from discrete actions; these are not")
         self.space, self.size = _bounded(space), spaces.flatdim(space)
+        self._numbers = action_names(env, self.size)
+
+    @property
+    def turns(self) -> list[int]:
+        """Which actions turn on the spot: right and left; of a vector the number that does."""
+        if self.names is None:
+            return [i for i, name in enumerate(self._numbers) if name == "turn"]
+        ways = [[i for i, name in enumerate(self.names) if name in (way, f"turn {way}", f"turn_{way}")] for way in WAYS]
+        return [way[0] for way in ways if way]
+
+    @property
+    def told(self) -> str:
+        """The names of all."""
+        return shortened(", ".join(self.names or self._numbers), 80)
 
     def draw(self, rng: np.random.Generator) -> Any:
         """An action, uniformly."""
         if self.names is not None:
-            return self._kept[int(rng.integers(self.size))]
+            return self.kept[int(rng.integers(self.size))]
         self.space.seed(int(rng.integers(2**31)))
         return self.space.sample()
 
@@ -52,14 +74,14 @@ class Actions:
                 action = np.asarray(action, space.dtype).reshape(space.shape)
         if isinstance(space, spaces.Box) and isinstance(action, np.ndarray):
             action = np.clip(action, space.low, space.high)
-        known = space.contains(action) and (self.names is None or int(action) in self._kept)
+        known = space.contains(action) and (self.names is None or int(action) in self.kept)
         require(bool(known), f"the walker chose {shown(action)}; expected one of {shortened(str(space), 80)}")
         return action
 
     def stored(self, action: Any) -> int | Float32[np.ndarray, "A"]:
         """An action of the environment as it is stored."""
         if self.names is not None:
-            return self._kept.index(int(action))
+            return self.kept.index(int(action))
         return np.asarray(spaces.flatten(self.space, action), np.float32)
 
 

@@ -17,7 +17,10 @@ from gtmsm.episodes.engines import POSES, AnyEnv, family, loaded, make
 from gtmsm.episodes.episode import LONGEST_NAME, Kind
 from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
+from gtmsm.worlds.gym import DOOM, MAZE, ROOMS
 
+SIZED = (ROOMS, MAZE, DOOM)
+"""Environments that draw frames of any size themselves."""
 RENDER = "render"
 """Instead of a key: pixels are what `render()` returns."""
 
@@ -70,7 +73,8 @@ class Environment:
             raise
 
     def _made(self, **more: str) -> AnyEnv:
-        return make(self.source.environment, self.source.steps, {**self.source.arguments, **more})
+        drawn = {"pixels": self.source.size} if self.source.environment in SIZED and self.source.size else {}
+        return make(self.source.environment, self.source.steps, {**drawn, **self.source.arguments, **more})
 
     def _find_pixels(self) -> None:
         """Where pictures come from: the agent's view of MiniGrid, the observation or a part of it, or `render`."""

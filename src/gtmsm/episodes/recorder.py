@@ -75,7 +75,7 @@ class Recorded:
 def record_environment(
     env_id: str,
     out: Path | str,
-    walker: str = "repeat",
+    walker: str = "explore",
     clips: int = 100,
     steps: int = 300,
     size: int = 32,

@@ -1,8 +1,10 @@
 """Who chooses the actions while an environment is recorded."""
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
+from gymnasium import spaces
 
 from gtmsm.episodes.actions import Actions
 from gtmsm.episodes.engines import loaded
@@ -57,7 +59,58 @@ class OwnWalker:
         return self.function(observation, rng)
 
 
-WALKERS: dict[str, type[RandomWalker]] = {"random": RandomWalker, "repeat": RepeatWalker}
+class SmoothWalker(RandomWalker):
+    """Continuous actions that change a little at each step, and reach their bounds at times; others are repeated."""
+
+    def __init__(self, actions: Actions) -> None:
+        super().__init__(actions)
+        self._mood, self._otherwise = np.zeros(()), RepeatWalker(actions)
+
+    def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
+        """A step of an Ornstein-Uhlenbeck process with a memory of about ten steps."""
+        space = self.actions.space
+        if not isinstance(space, spaces.Box):
+            return self._otherwise(observation, frame, rng)
+        self._mood = 0.9 * self._mood + 0.44 * rng.normal(size=space.shape)  # of variance 1
+        middle, half = (space.high / 2.0 + space.low / 2.0), (space.high / 2.0 - space.low / 2.0)
+        return middle + half * np.clip(0.7 * self._mood, -1, 1)
+
+
+class TurnWalker(RandomWalker):
+    """Turns on the spot, one way for a whole episode; a continuous turn at a speed that changes smoothly."""
+
+    def __init__(self, actions: Actions) -> None:
+        super().__init__(actions)
+        self._smooth, self._way = SmoothWalker(actions), 0
+
+    def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
+        """To the left or to the right."""
+        self._way = self._way or (1 if rng.integers(2) else -1)
+        if self.actions.names is not None:
+            return self.actions.kept[self.actions.turns[self._way > 0]]
+        drawn = np.asarray(self._smooth(observation, frame, rng))
+        turn = np.zeros_like(drawn)
+        turn[self.actions.turns[0]] = self._way * (0.75 + 0.25 * drawn[self.actions.turns[0]])
+        return turn
+
+
+class ExploreWalker:
+    """As the environment itself explores; where it does not know how, as a repeating or smooth walker."""
+
+    def __init__(self, actions: Actions) -> None:
+        self._actions = actions
+        self._otherwise = SmoothWalker(actions)
+
+    def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
+        """What the environment would do."""
+        explore = self._actions.explore
+        return explore(rng) if explore is not None else self._otherwise(observation, frame, rng)
+
+
+WALKERS: dict[str, Callable[[Actions], Walker]] = {
+    "explore": ExploreWalker, "smooth": SmoothWalker, "repeat": RepeatWalker, "random": RandomWalker,
+    "turn": TurnWalker,
+}  # fmt: skip
 
 
 def require_walker(name: str) -> None:
@@ -68,4 +121,6 @@ def require_walker(name: str) -> None:
 
 def make_walker(name: str, actions: Actions) -> Walker:
     """A walker for one episode."""
+    if name == "turn" and len(actions.turns) != (2 if actions.names else 1):
+        raise InputError(f"--walker turn needs actions named left and right, or turn; found {actions.told}")
     return WALKERS[name](actions) if name in WALKERS else OwnWalker(loaded(name, "--walker"))

@@ -20,7 +20,7 @@ from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
 from gtmsm.episodes.pool import Episodes, Pool, Streamed
 from gtmsm.episodes.propose import propose
-from gtmsm.episodes.recorded import RecordedWorld, nobody
+from gtmsm.episodes.recorded import Failing, RecordedWorld, nobody
 from gtmsm.episodes.split import HoldOut, Numbers, Split, hold_out_by, split
 from gtmsm.episodes.survey import survey
 from gtmsm.errors import InputError
@@ -187,9 +187,6 @@ class OwnExperiment(Experiment):
     """Length, in the units of recorded poses, that counts as 1 while learning; scores are in your units again."""
     from_start: bool = False
     """Whether clips begin where episodes do: walls are learned where they lie from the start."""
-    notice_failed: bool = False
-    """Whether a step that leaves the frame exactly as it was counts as one without an action, while learning and
-    memorising; of steps to predict nobody knows."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -350,9 +347,10 @@ class OwnSetting(Setting):
         self._parts = _require_episodes(experiment, store)
         trained, _, tested = self._parts.counts
         self.places = Places(name_of(store), fingerprint_of(store), trained, tested)
-        self._can_fail: torch.Tensor | None = None
-        if experiment.notice_failed:
-            self._can_fail = torch.from_numpy(survey(store, self._parts.train).can_fail).to(device)
+        self._failing: Failing | None = None
+        if experiment.model.bumps:
+            how = survey(store, self._parts.train).how
+            self._failing = Failing(how.usual.to(device), how.shows.to(device))
 
     @cached_property
     def test_world(self) -> RecordedWorld:  # type: ignore[override]
@@ -384,7 +382,7 @@ class OwnSetting(Setting):
             _require_memory(needed, self.device, "these episodes", "record smaller frames, or train with --device cpu")
             source = Pool.of(store, which, self.device, experiment.unit, experiment.from_start)
         longest = int(store.lengths[which].max())
-        return RecordedWorld(store.kind, source, longest, self.device, experiment.unit, self._can_fail)
+        return RecordedWorld(store.kind, source, longest, self.device, experiment.unit, self._failing)
 
 
 def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:

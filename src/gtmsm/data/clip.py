@@ -26,6 +26,8 @@ class Clip:
     true_step: Poses
     """How it really moved at each step, in its own frame where it has a heading. Training reads it where the objective
     asks for displacements (section 4.2.2), recognition or regret (App. D); it also tells where the walk began."""
+    tried: Actions | None = None
+    """What was tried, where steps that failed are known: they count as steps without an action in `a`."""
 
     @property
     def steps(self) -> int:
@@ -46,7 +48,8 @@ class Clip:
 
     def __getitem__(self, index: object) -> "Clip":
         """The same index into every field."""
-        return Clip(*(getattr(self, field.name)[index] for field in fields(self)))
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Clip(**{name: part[index] for name, part in parts.items() if part is not None})
 
 
 Source: TypeAlias = Callable[[int, int, torch.Generator], Clip]

@@ -29,6 +29,8 @@ ROOMY = 1.0
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
 """Steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
 HORIZON = 32
+BUMPS = 64
+"""Units of the network that tells which steps fail."""
 STEP_WITH_HEADING = 0.2
 """What the median step is scaled to where poses are learned from: the length of a step in the rooms of the presets."""
 
@@ -52,7 +54,7 @@ class _Motion:
     cost: str
     """What the model can promise, and what it cannot."""
     from_start: bool = False
-    notice_failed: bool = False
+    bumps: bool = False
 
     @property
     def heading(self) -> bool:
@@ -72,7 +74,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     changes: dict[str, Any] = {
         "unit": float(f"{unit:.4g}"),
         "from_start": motion.from_start,
-        "notice_failed": motion.notice_failed,
+        "model.bumps": BUMPS if motion.bumps and facts.kind.discrete else 0,
         "model.vae": {"coder": size.coder, "width": size.width, "code_size": size.code_size},
         "model.motion": {"kind": motion.kind},
         "model.recall": {"neighbours": neighbours, "prior": "query" if blended else "mixture"},
@@ -106,8 +108,8 @@ def _motion(facts: Survey) -> _Motion:
     """From poses where they are known, else from the names of actions and from what changes frames."""
     names, size = facts.names, facts.kind.pose_size
     failing = facts.failing >= FAILING
-    bumps = f"{100 * facts.failing:.0f}% of steps change nothing (bumps)"
-    noticed = f"; {bumps}: while learning and memorising they count as no action" if failing else ""
+    bumps = f"{100 * facts.failing:.0f}% of steps fail (bumps)"
+    noticed = f"; {bumps}: a network learns to see it coming" if failing else ""
     if size == 3:
         glides = facts.momentum >= CARRIED
         why = "poses have a heading" + (
@@ -116,7 +118,7 @@ def _motion(facts: Survey) -> _Motion:
             else ", and an action alone tells how far a step goes" + noticed
         )
         cost = "true displacements are targets while training, so poses are in your units and are scored as they are"
-        return _Motion("gliding" if glides else "turning", True, why, cost, notice_failed=failing and not glides)
+        return _Motion("gliding" if glides else "turning", True, why, cost, bumps=failing and not glides)
     unknown = (
         "poses are unknown, so the motion is searched for in frames and actions; frames and returning views can be "
         "scored, poses and distances cannot"
@@ -130,7 +132,7 @@ def _motion(facts: Survey) -> _Motion:
         why = f"actions such as {_example(names)} turn an agent with a heading" + noticed
         lost = "; without displacements an agent that walks and turns is often not found: record poses if you can"
         kind: Literal["turning", "gliding"] = "turning" if only_turns else "gliding"
-        return _Motion(kind, False, why, (found if size else unknown) + lost * (not only_turns), notice_failed=failing)
+        return _Motion(kind, False, why, (found if size else unknown) + lost * (not only_turns), bumps=failing)
     turn = "" if size else ", and no action says that it turns (else: --model.motion.kind gliding)"
     if not failing:
         return _flat("free", facts, f"no step fails{turn}", found, unknown)
@@ -143,9 +145,9 @@ def _motion(facts: Survey) -> _Motion:
 def _flat(kind: Literal["free"], facts: Survey, why: str, found: str, unknown: str, noticed: bool = False) -> _Motion:
     """Positions without a heading, by displacements where they are known."""
     if not facts.kind.pose_size:
-        return _Motion(kind, False, why, unknown, notice_failed=noticed)
+        return _Motion(kind, False, why, unknown, bumps=noticed)
     cost = "true displacements are targets while training, so positions are in your units and are scored as they are"
-    return _Motion(kind, True, why, cost, notice_failed=noticed)
+    return _Motion(kind, True, why, cost, bumps=noticed)
 
 
 def _has_turns(names: tuple[str, ...]) -> bool:
@@ -195,7 +197,7 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
     """As preset `walk`: displacements teach the motion from the first update on."""
     updates = 5_000 if gpu else 1_500
     # A window's first step is left out: what was seen before it is not known, nor whether it failed, nor the velocity.
-    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else int(motion.notice_failed)
+    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else int(motion.bumps)
     return {
         "training.updates": updates,
         "training.optimiser": {"batch": 32 if gpu else 16, "anneal_updates": updates},

@@ -1,15 +1,44 @@
 """Recorded episodes in the place of a world: they are replayed, nobody can walk in them."""
 
+from dataclasses import dataclass
+
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Shaped
 from torch import Tensor
 
 from gtmsm.data.clip import Clip, Source
 from gtmsm.episodes.episode import Kind
 from gtmsm.errors import InputError
+from gtmsm.tensors import Actions, Poses
 from gtmsm.worlds.world import Walk
 
+FAILS = 0.2
+"""Of an action's usual step, below which it has failed."""
+
 CANNOT = "this run is about recorded episodes, and nobody can walk in a recording; `gtmsm evaluate` scores it"
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Which steps fail: those that go much less far than usual or, where poses are unknown, that change nothing."""
+
+    usual: Float[Tensor, "A 2"]
+    """How far a step of each action goes that does not fail, and how far it turns; 0 where it never does or poses are
+    unknown."""
+    shows: Bool[Tensor, "A"]
+    """Actions that usually change what is seen."""
+
+    def __call__(
+        self, x: Shaped[Tensor, "batch time *picture"], a: Actions, step: Poses, unit: float = 1.0
+    ) -> Bool[Tensor, "batch time"]:
+        """`unit` is the length that counts as 1 in `step`."""
+        if step.shape[-1]:
+            usual = a.abs() @ self.usual
+            went = torch.stack([unit * step[..., :2].norm(dim=-1), step[..., 2:].sum(-1).abs()], dim=-1)
+            expected = usual > 0
+            return expected.any(-1) & ~(expected & (went >= FAILS * usual)).any(-1)
+        same = (x[:, 1:] == x[:, :-1]).flatten(2).all(-1)
+        return torch.nn.functional.pad(same, (1, 0)) & ((a != 0) & self.shows).any(-1)
 
 
 class RecordedWorld:
@@ -22,12 +51,12 @@ class RecordedWorld:
         longest: int,
         device: torch.device,
         unit: float = 1.0,
-        can_fail: Bool[Tensor, "A"] | None = None,
+        failing: Failing | None = None,
     ) -> None:
         """`source` draws windows of episodes of up to `longest` steps; `unit` is the length that counts as 1 in their
-        poses, and `can_fail` says which actions' steps fail where nothing changes (None: none do)."""
+        poses, and `failing` tells which steps failed (None: none do)."""
         height, width, channels = kind.frame_shape
-        self.kind, self.source, self.longest, self.unit, self.can_fail = kind, source, longest, unit, can_fail
+        self.kind, self.source, self.longest, self.unit, self.failing = kind, source, longest, unit, failing
         self.frame_shape = (channels, height, width)
         self.action_names = kind.action_names or tuple(f"axis {i + 1}" for i in range(kind.action_size))
         self.device = device
@@ -38,21 +67,17 @@ class RecordedWorld:
         """Windows of held-out episodes."""
         return self.source(n, steps, generator)
 
-    def noticed(self, clip: Clip, until: int | None = None) -> Clip:
-        """The clip with steps that failed as steps without an action, up to step `until`: an agent sees that it did
-        not move."""
-        if self.can_fail is None:
+    def noticed(self, clip: Clip) -> Clip:
+        """The clip with steps that failed as steps without an action, and what was tried."""
+        if self.failing is None:
             return clip
-        failed = self.failed(clip)
-        failed[:, until if until is not None else clip.steps :] = False
-        return Clip(clip.x, clip.a.masked_fill(failed[..., None], 0.0), clip.true_pose, clip.true_step)
+        made = clip.a.masked_fill(self.failed(clip)[..., None], 0.0)
+        return Clip(clip.x, made, clip.true_pose, clip.true_step, clip.a)
 
     def failed(self, clip: Clip) -> Bool[Tensor, "batch time"]:
-        """Steps that show the very frame of the step before, though actions of their kind otherwise change it."""
-        assert self.can_fail is not None
-        same = (clip.x[:, 1:] == clip.x[:, :-1]).flatten(2).all(-1)
-        acted = ((clip.a != 0) & self.can_fail).any(-1)
-        return torch.nn.functional.pad(same, (1, 0)) & acted
+        """Which steps failed."""
+        assert self.failing is not None
+        return self.failing(clip.x, clip.a, clip.true_step, self.unit)
 
     # ---- what only a world can do
 

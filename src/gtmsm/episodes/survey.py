@@ -4,10 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Float, Int64
 
 from gtmsm.episodes.episode import Kind
 from gtmsm.episodes.pool import Episodes, moves_of
+from gtmsm.episodes.recorded import Failing
 
 SAMPLE, STEPS = 48, 512
 """Episodes looked at, and steps of each."""
@@ -28,8 +29,10 @@ class Survey:
     still: Float[np.ndarray, "A"]
     """Per action, the fraction of its steps that show the very frame of the step before; NaN where it is never used.
     Of continuous actions all are alike."""
+    how: Failing
+    """How to tell steps that failed."""
     failing: float
-    """Fraction of all steps that failed: no change, by an action that otherwise makes one."""
+    """Fraction of all steps that failed."""
     failing_early: float
     """The same within the first steps of episodes."""
     step: float
@@ -47,17 +50,12 @@ class Survey:
         unused = np.isnan(self.still)
         return tuple(name for name, never in zip(self.kind.action_names or (), unused, strict=False) if not never)
 
-    @property
-    def can_fail(self) -> Bool[np.ndarray, "A"]:
-        """Actions that may fail: those that usually change what is seen."""
-        return np.nan_to_num(self.still, nan=1.0) < 1 - MOVES
-
 
 def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
     """Look at some of the episodes `which`, evenly spread."""
     kind = store.kind
     sample = which[np.unique(np.linspace(0, len(which) - 1, min(SAMPLE, len(which))).astype(int))]
-    repeats, unchanged, acted, when, displacements, starts = [], [], [], [], [], []
+    repeats, unchanged, acted, looked, displacements, starts = [], [], [], [], [], []
     for i in sample.tolist():
         episode = store.episode(i)
         a, _, d = (part.numpy() for part in moves_of(episode, kind))
@@ -66,14 +64,19 @@ def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
         repeats.append(np.isin(numbers[half:], numbers[:half]))
         unchanged.append(numbers[1:] == numbers[:-1])
         acted.append(a[1 : len(numbers)])
-        when.append(np.arange(1, len(numbers)))
+        looked.append(numbers)
         displacements.append((a[:STEPS], d[:STEPS]))
         starts += [] if episode.start is None else [episode.start[:2]]
-    same, a, t = np.concatenate(unchanged), np.concatenate(acted), np.concatenate(when)
+    same, a = np.concatenate(unchanged), np.concatenate(acted)
     used = (a != 0) if kind.discrete else np.broadcast_to((a != 0).any(1, keepdims=True), a.shape)
     with np.errstate(invalid="ignore"):
         still = (used & same[:, None]).sum(0) / used.sum(0)
-    failed = same & (used & (np.nan_to_num(still, nan=1.0) < 1 - MOVES)).any(1)
+    how = Failing(_usual(displacements, kind), torch.from_numpy(np.nan_to_num(still, nan=1.0) < 1 - MOVES))
+    fails = [
+        how(torch.from_numpy(numbers)[None], torch.from_numpy(a)[None], torch.from_numpy(d)[None])[0].numpy()
+        for numbers, (a, d) in zip(looked, displacements, strict=True)
+    ]
+    failed, early = np.concatenate(fails), np.concatenate([part[:EARLY] for part in fails])
     lengths = np.concatenate([np.linalg.norm(d[:, :2], axis=1) for _, d in displacements])
     moving = lengths[lengths > 1e-6]
     step = float(np.median(moving)) if len(moving) else 0.0
@@ -82,13 +85,28 @@ def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
         lengths=store.lengths[which],
         repeats=float(np.concatenate(repeats).mean()),
         still=still,
-        failing=float(failed.mean()) if len(failed) else 0.0,
-        failing_early=float(failed[t < EARLY].mean()) if (t < EARLY).any() else 0.0,
+        how=how,
+        failing=float(failed.mean()),
+        failing_early=float(early.mean()),
         step=step,
         turns=kind.pose_size == 3 and any(np.abs(d[:, 2]).max() > 1e-4 for _, d in displacements),
         momentum=_momentum(displacements, step) if step else 0.0,
         starts=float(np.ptp(starts, axis=0).max() / (step or 1.0)) if starts else float("nan"),
     )
+
+
+def _usual(parts: list[tuple[np.ndarray, np.ndarray]], kind: Kind) -> torch.Tensor:
+    """How far each action goes and turns, nine times of ten at most; 0 where poses are unknown."""
+    usual = torch.zeros(kind.action_size, 2)
+    if not kind.pose_size or not kind.discrete:
+        return usual
+    a, d = (np.concatenate(part) for part in zip(*parts, strict=True))
+    went = np.stack([np.linalg.norm(d[:, :2], axis=1), np.abs(d[:, 2:].sum(1))], axis=1)
+    for i in range(kind.action_size):
+        if (chosen := a[:, i] != 0).any():
+            usual[i] = torch.from_numpy(np.quantile(went[chosen], 0.9, axis=0))
+    usual[usual < 1e-3 * usual.amax(0)] = 0.0  # rounding
+    return usual
 
 
 def _numbers_of(frames: np.ndarray) -> Int64[np.ndarray, "time"]:

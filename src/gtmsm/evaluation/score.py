@@ -185,7 +185,7 @@ def _guesses(
 def _note(model: WorldModel, examiner: Examiner, clip: Clip, dream: Dream) -> Float[Tensor, "batch time S"]:
     """Where the model believes to be at every step; the examiner notes it, beside where actions alone would lead."""
     walk = reckoned = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
-    if model.landmarks is not None:
+    if model.landmarks is not None or model.bumps is not None:
         walk = torch.cat([model.follow(clip.x[:, : examiner.tau], clip.a[:, : examiner.tau]).mean, dream.poses], 1)
     examiner.note(clip, walk, dream.frames, None if model.landmarks is None else reckoned)
     return walk

@@ -55,7 +55,7 @@ def _seen_again(
 ) -> list[str]:
     """Pictures taken later on, where the agent comes by again; of the clip itself if it never does."""
     later = as_clip(world, walker(world, max(100, clip.steps), generator))
-    whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)))
+    whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)[:4]))
     again = (clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]).tolist()
     came_back = len(again) > 0
     source = "when it came by again" if came_back else "in the clip itself, since the walk never came by again"

@@ -14,6 +14,7 @@ from gtmsm.files import as_path, read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
 from gtmsm.model.budget import Budget
+from gtmsm.model.bumps import Bumps
 from gtmsm.model.checks import (
     given,
     require_actions,
@@ -50,6 +51,8 @@ class WorldModelConfig:
     motion: MotionConfig = MotionConfig()
     recall: RecallConfig = RecallConfig()
     landmark: LandmarkConfig = LandmarkConfig()
+    bumps: int = 0
+    """Units of the network that tells from a view which steps from it fail (not in the paper); 0: none does."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -68,6 +71,7 @@ class WorldModelConfig:
             f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
             f"{self.motion.kind} motion has none; use turning, drifting or gliding",
         )
+        require(self.bumps >= 0, f"bumps is {self.bumps}; give a number of units, or 0")
         require(
             self.landmark.form == "off" or self.motion.noise > 0,
             "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
@@ -125,6 +129,7 @@ class WorldModel(nn.Module):
         self.landmarks: Landmarks | None = None
         if settings.landmark.form != "off":
             self.landmarks = Landmarks(settings.landmark, settings.vae.code_size, self.motion)
+        self.bumps = Bumps(settings.vae.code_size, action_size, settings.bumps) if settings.bumps else None
 
     def _build_prior(self, places: int) -> Prior:
         """The prior that the settings name."""
@@ -150,7 +155,7 @@ class WorldModel(nn.Module):
         """
         require_clips(self, frames, actions, "memorise", memory, here)
         code = self.vae.encode(frames)
-        walk, variance = self._follow(actions, code, memory, here, closure)
+        walk, variance = self._follow(self._made(actions, code, memory), code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
@@ -170,7 +175,8 @@ class WorldModel(nn.Module):
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
         require_clips(self, frames, actions, "follow", memory, here)
-        walk = self._follow(actions, self.vae.encode(frames), memory, here, closure)[0]
+        code = self.vae.encode(frames)
+        walk = self._follow(self._made(actions, code, memory), code, memory, here, closure)[0]
         require_finite(self, "follow", {}, walk.mean, walk.covariance)
         return walk
 
@@ -212,6 +218,13 @@ class WorldModel(nn.Module):
         found = merge_matches(landmarks.compare, score, pose, variance, entry, sure)
         require_finite(self, "localise", {}, found.weight, found.pose, found.variance, found.unknown)
         return found
+
+    def _made(self, actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:
+        """The actions without those that the views before them say have failed."""
+        if self.bumps is None:
+            return actions
+        before = None if memory is None or not len(memory) else memory.snapshot().code.mean[:, -1]
+        return self.bumps.noticed(code.mean, actions, before)
 
     def _follow(
         self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
@@ -260,10 +273,12 @@ class WorldModel(nn.Module):
         here = start_of_plans(self, memory, here, len(actions))
         require_finite(self, "imagine", given(actions, here))
         memory = memory.snapshot()  # what is written before frames are asked for changes nothing
-        if generator is None:
-            poses = self.motion.unroll(here.mean, actions)
-        else:
-            poses = self.motion.unroll(_draw(here, generator), actions, self.motion.draw_noise(actions, generator))
+        start, noise = here.mean, None
+        if generator is not None:
+            start, noise = _draw(here, generator), self.motion.draw_noise(actions, generator)
+        if self.bumps is not None:
+            actions = self.bumps.foreseen(self, memory, start, actions)
+        poses = self.motion.unroll(start, actions, noise)
         query = Belief(self.motion.place(poses))
         if self.settings.recall.distance == "kl":
             query = self.motion.believe(here, actions)

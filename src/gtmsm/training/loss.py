@@ -67,6 +67,7 @@ class Loss(nn.Module):
             "pose_kl": with_landmarks,
             "regret": with_landmarks,
             "recognition": with_landmarks and objective.recognition > 0,
+            "bumps": self.model.bumps is not None,
             "left_out": True,
         }
         return ["elbo", "log_likelihood", "kl", *(name for name, there in extra.items() if there)]
@@ -80,11 +81,12 @@ class Loss(nn.Module):
         reading: RecallConfig,
         generator: torch.Generator,
         capacity: int | None = None,
+        tried: Actions | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
         """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
 
         `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
-        their share is logged. None: as many as are retrieved.
+        their share is logged. None: as many as are retrieved. `tried`: see `Clip`.
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:
@@ -113,10 +115,30 @@ class Loss(nn.Module):
             error2 = mean(model.vae.error2(seen, peak))
             loss = loss + objective.foresight * error2
             logs["foresight"] = error2 / x[0, 0].numel()
+        if model.bumps is not None:
+            logs["bumps"] = self._bumps(foreseen, a, a if tried is None else tried, asked, tau)
+            loss = loss + logs["bumps"]
         for name, weight, value in self._of_the_motion(walk, a, true_step):
             logs[name] = value
             loss = loss + weight * value
         return loss, {name: value.detach() for name, value in logs.items()}, foreseen.needed
+
+    def _bumps(
+        self, foreseen: Foreseen, a: Actions, tried: Actions, asked: Int[Tensor, "batch asked"] | None, tau: int
+    ) -> Float[Tensor, ""]:
+        """How badly it is told which steps fail, by the views before them and by what memory predicts of these."""
+        assert self.model.bumps is not None
+        made, attempt = (at_steps(torch.roll(part, -1, 1), asked, tau) for part in (a, tried))
+        last = at_steps(torch.arange(a.shape[1], device=a.device).expand(a.shape[:2])[..., None], asked, tau)[..., 0]
+        counts = (attempt != 0).any(-1) & (last < a.shape[1] - 1)
+        if foreseen.complete is not None:
+            counts = counts & foreseen.complete
+        forecast = foreseen.forecast
+        views = torch.cat([foreseen.code.mean, forecast.peak()]).detach()
+        near = forecast.neighbours.distance2.detach().amin(-1)
+        distance2 = torch.cat([torch.zeros_like(near), near])
+        attempt, failed, counts = (torch.cat([part, part]) for part in (attempt, (made != attempt).any(-1), counts))
+        return self.model.bumps.loss(self.model.bumps(views, attempt, distance2), failed, counts.to(near))
 
     def _of_the_motion(self, walk: Walk, a: Actions, true_step: Poses) -> list[tuple[str, float, Float[Tensor, ""]]]:
         """Name, weight and value of the terms that train the motion and landmarks."""

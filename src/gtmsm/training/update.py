@@ -170,9 +170,8 @@ class Updater:
         half = self.settings.precision == "bfloat16" and device.type == "cuda"
         clip = self.source(self.settings.batch // self.fabric.world_size, stage.steps, self.generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
-            loss, logs, needed = self._loss(
-                clip.x, clip.a, clip.true_step, stage.tau, stage.reading, self.generator, self._capacity.frames
-            )
+            known = clip.x, clip.a, clip.true_step, stage.tau, stage.reading, self.generator
+            loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried)
         self.fabric.backward(loss, self._one)
         self._capacity.note(needed)
         logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}

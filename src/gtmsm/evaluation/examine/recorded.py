@@ -42,8 +42,6 @@ class RecordedExaminer(Examiner):
         self.privileges = "the start of a clip is the origin; " + (
             "true displacements as targets while training" if metric else "no displacement loss"
         )
-        if self.world.can_fail is not None:
-            self.privileges += "; memorised steps that left the frame as it was count as steps without an action"
         compared = "as they are" if metric else "after the best linear map of positions and sign of headings"
         self.poses = f"from the true start on, {compared}" if self.size else "unknown, and not scored"
         self._fit: tuple[metrics.AffineFit, metrics.AffineFit, float] | None = None
@@ -78,9 +76,9 @@ class RecordedExaminer(Examiner):
         raise InputError(CANNOT)
 
     def prepared(self, clip: Clip) -> Clip:
-        """Steps that failed while memorising count as none; also measures the walk, where it is the first."""
+        """Measures the walk, where it is the first."""
         self._measure(clip)
-        return self.world.noticed(clip, self.tau)
+        return clip
 
     def _measure(self, clip: Clip) -> None:
         """How long steps are, how far places reach, and whether poses or views come back exactly."""
@@ -144,7 +142,7 @@ class RecordedExaminer(Examiner):
 
     def masks(self, clip: Clip) -> Masks:
         """Where steps can fail: steps at memorised places before any predicted one failed, which nobody can know."""
-        if self.world.can_fail is None:
+        if self.world.failing is None:
             return {}
         failed = self.world.failed(clip)[:, self.tau :]
         return {"unhindered": self.revisited(clip) & (failed.cumsum(1) == 0)}

@@ -82,7 +82,7 @@ def read(path: Path, seconds: float, tell: Callable[[str], None]) -> list[tuple[
     store = Store.open(path)
     count = len(store)
     tell(f"{count:,} clips open in {time.perf_counter() - began:.3f} s; manifest {_size(path):.1f} MB")
-    windows, generator = StoreWindows(store), torch.Generator().manual_seed(0)
+    windows, generator = StoreWindows(store, np.arange(len(store))), torch.Generator().manual_seed(0)
     windows(BATCH, WINDOW, generator)
     rows, start, cpu = [], time.perf_counter(), time.process_time()
     while time.perf_counter() < start + seconds:

@@ -17,12 +17,16 @@ MOVES = np.array([(0, 0), (0, -2), (0, 2), (-2, 0), (2, 0)])
 def walk(seed: int, steps: int = 60, size: int = 16) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A walk over a picture as others record it: steps + 1 frames, `steps` actions, steps + 1 poses."""
     r = np.random.default_rng(seed)
-    coarse = Image.fromarray(r.integers(0, 256, (16, 16, 3), dtype=np.uint8))
-    ground = np.asarray(coarse.resize((128, 128), Image.Resampling.BICUBIC))
-    actions = r.integers(0, 5, steps)
+    picture, actions = ground(r), r.integers(0, 5, steps)
     poses = np.clip(56 + np.concatenate([[(0, 0)], MOVES[actions].cumsum(0)]), 0, 128 - size)
-    frames = np.stack([ground[y : y + size, x : x + size] for y, x in poses])
+    frames = np.stack([picture[y : y + size, x : x + size] for y, x in poses])
     return frames, actions, poses.astype(np.float32)
+
+
+def ground(r: np.random.Generator) -> np.ndarray:
+    """The picture that is walked over."""
+    coarse = Image.fromarray(r.integers(0, 256, (16, 16, 3), dtype=np.uint8))
+    return np.asarray(coarse.resize((128, 128), Image.Resampling.BICUBIC))
 
 
 def ours(seed: int, steps: int = 60, size: int = 16) -> Episode:
@@ -34,9 +38,9 @@ def ours(seed: int, steps: int = 60, size: int = 16) -> Episode:
 KIND = Kind((16, 16, 3), NAMES, 5, 2, "toy")
 
 
-def rows_of_worldmodel(seed: int, discrete: bool = True) -> dict[str, list[np.ndarray]]:
+def rows_of_worldmodel(seed: int, discrete: bool = True, steps: int = 60) -> dict[str, list[np.ndarray]]:
     """An episode as its World records it: what was seen, then what was done; nothing at the end."""
-    frames, actions, poses = walk(seed)
+    frames, actions, poses = walk(seed, steps)
     done = actions[:, None] if discrete else MOVES[actions] / 2
     rows = np.concatenate([done, np.full((1, done.shape[1]), np.nan)]).astype(np.float32)
     return {"pixels": list(frames), "action": list(rows), "pose": list(poses), "reward": list(np.zeros(len(frames)))}

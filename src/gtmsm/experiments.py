@@ -18,11 +18,12 @@ from gtmsm.config import changed, config, require, require_seed
 from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
-from gtmsm.episodes.pool import Episodes, Pool, Streamed
+from gtmsm.episodes.pool import Episodes, Pool
 from gtmsm.episodes.propose import propose
 from gtmsm.episodes.recorded import Failing, RecordedWorld, nobody
 from gtmsm.episodes.split import HoldOut, Numbers, Split, hold_out_by, split
 from gtmsm.episodes.survey import survey
+from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.model.budget import Budget
@@ -377,7 +378,7 @@ class OwnSetting(Setting):
         needed = int(store.lengths[which].sum()) * math.prod(store.kind.frame_shape)
         source: Source
         if self.device.type == "cpu" and needed > IN_MEMORY:
-            source = Streamed(store, which, experiment.unit, experiment.from_start)
+            source = StoreWindows(store, which, experiment.unit, experiment.from_start)
         else:
             _require_memory(needed, self.device, "these episodes", "record smaller frames, or train with --device cpu")
             source = Pool.of(store, which, self.device, experiment.unit, experiment.from_start)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-pytest.importorskip("numcodecs")
+pytest.importorskip("zstandard")
 pytest.importorskip("google_crc32c")
 
 from gtmsm import cli

@@ -104,7 +104,7 @@ def test_a_wrong_pairing_is_warned_of_and_mended_by_the_flag_it_names(tmp_path: 
 @pytest.mark.parametrize("out", ["a.h5", "a", "clips", "minari-v0"])
 def test_what_is_converted_reads_as_before(tmp_path: Path, out: str) -> None:
     pytest.importorskip("h5py")
-    pytest.importorskip("numcodecs")
+    pytest.importorskip("zstandard")
     source = plain_worldmodel(tmp_path / "source.h5", 3)
     names = {"clips": "npz", "minari-v0": "minari"}
     told = convert(source, tmp_path / out, size=8, format=names.get(out))

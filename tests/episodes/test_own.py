@@ -14,8 +14,9 @@ from own_world import InMemory, grid_walks, image_walks, spins, without_headings
 import gtmsm
 from gtmsm import cli, experiments
 from gtmsm.episodes.episode import Episode, Kind
-from gtmsm.episodes.pool import Pool, Streamed
+from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.split import split
+from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
 from gtmsm.run import Run
 
@@ -215,8 +216,8 @@ def test_windows_are_what_was_recorded_with_steps_from_the_pose_before():
 def test_windows_read_from_the_store_are_those_kept_in_memory():
     store = drives(5, 20)
     for options in ({}, {"from_start": True, "unit": 7.0}):
-        pool, streamed = Pool.of(store, np.arange(1, 5), CPU, **options), Streamed(store, np.arange(1, 5), **options)
-        kept, read = (source(7, 6, torch.Generator().manual_seed(3)) for source in (pool, streamed))
+        pool, stored = Pool.of(store, np.arange(1, 5), CPU, **options), StoreWindows(store, np.arange(1, 5), **options)
+        kept, read = (source(7, 6, torch.Generator().manual_seed(3)) for source in (pool, stored))
         assert torch.equal(kept.x, read.x) and torch.equal(kept.a, read.a)
         torch.testing.assert_close(kept.true_step, read.true_step, atol=1e-5, rtol=0)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("numcodecs")
+pytest.importorskip("zstandard")
 pytest.importorskip("google_crc32c")
 
 from gtmsm.episodes.episode import Episode, Kind

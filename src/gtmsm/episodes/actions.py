@@ -74,8 +74,8 @@ class Actions:
                 action = np.asarray(action, space.dtype).reshape(space.shape)
         if isinstance(space, spaces.Box) and isinstance(action, np.ndarray):
             action = np.clip(action, space.low, space.high)
-        known = space.contains(action) and (self.names is None or int(action) in self.kept)
-        require(bool(known), f"the walker chose {shown(action)}; expected one of {shortened(str(space), 80)}")
+        if not space.contains(action) or (self.names is not None and int(action) not in self.kept):
+            raise InputError(f"the walker chose {shown(action)}; expected one of {shortened(str(space), 80)}")
         return action
 
     def stored(self, action: Any) -> int | Float32[np.ndarray, "A"]:

@@ -48,7 +48,7 @@ class Alignment:
     @property
     def line(self) -> str:
         """For people, in one line."""
-        shares = ", ".join(f"shift {shift:+d} {100 * share:.1f}%" for shift, share in self.margins.items())
+        shares = ", ".join(f"shift {s:+d} {100 * np.clip(share, 0, 1):.1f}%" for s, share in self.margins.items())
         told = f"of the changes between frames actions explain: {shares}" if self.margins else "too few steps"
         if self.best is None:
             return f"alignment: cannot tell whether frame t is what action t led to ({told})"

@@ -159,8 +159,8 @@ class Environment:
         if self.pose_size is None:
             require(bool(size or not self._pose), f"--pose gave {shown(found)}; expected x, y or x, y, heading")
             self.pose_size = size
-        fits = size == self.pose_size and bool(np.isfinite(pose[:size]).all())
-        require(fits, f"the pose is {shown(found)}; expected {self.pose_size} finite numbers")
+        if size != self.pose_size or not np.isfinite(pose[:size]).all():
+            raise InputError(f"the pose is {shown(found)}; expected {self.pose_size} finite numbers")
         return pose if size else None
 
     def kind(self, frame: Frame) -> Kind:

@@ -89,8 +89,9 @@ class Recorder:
         shape = self.kind.frame_shape
         fits = isinstance(frame, np.ndarray) and frame.dtype == np.uint8
         fits = fits and frame.shape in (shape, shape[: 3 if shape[2] == 3 else 2])
-        found = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else shown(frame)
-        require(fits, f"the frame is {found}; expected uint8 of shape {shape}")
+        if not fits:
+            found = f"{frame.dtype} of shape {frame.shape}" if isinstance(frame, np.ndarray) else shown(frame)
+            raise InputError(f"the frame is {found}; expected uint8 of shape {shape}")
         return np.array(frame).reshape(shape)  # a copy: many environments draw into the same array
 
     def _action(self, action: Any) -> Any:
@@ -99,10 +100,8 @@ class Recorder:
             known = is_whole(action) or (
                 isinstance(action, np.ndarray) and action.shape == () and action.dtype.kind in "iu"
             )
-            require(
-                known and -1 <= action < size,
-                f"the action is {shown(action)}; expected 0 to {size - 1}, or -1 for none",
-            )
+            if not (known and -1 <= action < size):
+                raise InputError(f"the action is {shown(action)}; expected 0 to {size - 1}, or -1 for none")
             return int(action)
         return _numbers("action", action, size)
 
@@ -134,6 +133,6 @@ def _numbers(name: str, value: Any, size: int) -> np.ndarray:
         numbers = np.array(value, np.float32)
     except (TypeError, ValueError):
         numbers = np.empty(0, np.float32)
-    fits = numbers.shape == (size,) and np.isfinite(numbers).all()
-    require(bool(fits), f"the {name} is {shown(value)}; expected {size} finite numbers")
+    if numbers.shape != (size,) or not np.isfinite(numbers).all():
+        raise InputError(f"the {name} is {shown(value)}; expected {size} finite numbers")
     return numbers

@@ -1,8 +1,7 @@
-"""Episodes cut into windows for every update: kept in memory, on the device that trains, or read from the store."""
+"""Episodes kept in memory, on the device that trains, and cut into windows for every update."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -90,7 +89,7 @@ class Pool:
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
-        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
+        which, begin = drawn(self.length, self.lengths, n, steps, self.from_start, generator)
         row = ((self.first[which] + begin)[:, None] + torch.arange(steps, device=which.device)).flatten()
 
         def cut(part: Tensor) -> Tensor:
@@ -99,33 +98,7 @@ class Pool:
         return Clip(cut(self.frames) / 255, cut(self.a), cut(self.pose), cut(self.step))
 
 
-class Streamed:
-    """The same windows, read when they are asked for: for more episodes than there is memory; on a CPU."""
-
-    def __init__(
-        self, store: Episodes, which: Int64[np.ndarray, "_"], unit: float = 1.0, from_start: bool = False
-    ) -> None:
-        """See `Pool.of`."""
-        self.store, self.unit, self.from_start = store, unit, from_start
-        self.order = which[np.argsort(-store.lengths[which], kind="stable")]
-        self.length = torch.from_numpy(store.lengths[self.order])
-        self.lengths = tuple(self.length.tolist())
-        self._readers = ThreadPoolExecutor(2, thread_name_prefix="episodes")
-
-    def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """`n` windows of `steps` consecutive steps."""
-        which, begin = _drawn(self.length, self.lengths, n, steps, self.from_start, generator)
-
-        def read(i: int, first: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-            window = self.store.window(int(self.order[i]), first, steps)
-            return torch.from_numpy(window.frames).permute(0, 3, 1, 2), *moves_of(window, self.store.kind, self.unit)
-
-        windows = self._readers.map(read, which.tolist(), begin.tolist())
-        frames, a, pose, step = (torch.stack(part) for part in zip(*windows, strict=True))
-        return Clip(frames.contiguous() / 255, a, pose, step)
-
-
-def _drawn(
+def drawn(
     length: Int64[Tensor, "episodes"], lengths: tuple[int, ...], n: int, steps: int, from_start: bool,
     generator: torch.Generator,
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"]]:  # fmt: skip
@@ -136,21 +109,26 @@ def _drawn(
             f"asked for windows of {steps} steps but the longest of these episodes has {lengths[0]}; lower tau or "
             "horizon, or record longer episodes"
         )
-    drawn = torch.rand(-(-n // fitting), fitting, device=generator.device, generator=generator)
-    which = drawn.argsort(1).flatten()[:n].to(length.device)
+    lots = torch.rand(-(-n // fitting), fitting, device=generator.device, generator=generator)
+    which = lots.topk(min(n, fitting), sorted=True).indices.flatten()[:n].to(length.device)
     later = torch.rand(n, device=generator.device, generator=generator).to(length.device)
     return which, (later * (length[which] - steps + 1)).long() * (not from_start)
 
 
 def moves_of(episode: Episode, kind: Kind, unit: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
-    """Actions as vectors; poses and displacements, of zero size where they are unknown."""
+    """Actions as vectors; poses and displacements, of zero size where they are unknown.
+
+    `episode` may be a batch of windows: its arrays then have one more dimension, the first.
+    """
     actions = torch.from_numpy(episode.actions)
     a = one_hot(actions, kind.action_size) if kind.discrete else actions.float()
     if episode.poses is None or episode.start is None:
-        return a, a[:, :0], a[:, :0]
-    poses = np.concatenate([episode.start[None], episode.poses]).astype(np.float64)
-    poses[:, :2] /= unit
+        return a, a[..., :0], a[..., :0]
+    poses = np.concatenate([episode.start[..., None, :], episode.poses], -2).astype(np.float64)
+    poses[..., :2] /= unit
     if kind.pose_size == 3:
-        poses[:, 2] = np.unwrap(poses[:, 2])  # else a turn across the seam would be one of nearly a full circle
+        poses[..., 2] = np.unwrap(poses[..., 2])  # else a turn across the seam would be one of nearly a full circle
     path = torch.from_numpy(poses)
-    return a, path[1:].float(), steps_of(path[None, 0], path[None, 1:])[0].float()
+    ways = path.view(-1, *path.shape[-2:])
+    step = steps_of(ways[:, 0], ways[:, 1:]).view(*path.shape[:-2], -1, kind.pose_size)
+    return a, path[..., 1:, :].float(), step.float()

@@ -170,12 +170,6 @@ class Store:
             raise IndexError(f"episode {i} of {len(self)}")
         return i
 
-    def snapshot(self) -> "Store":
-        """The store as it is now, to read: what is written later does not change the numbers of its episodes."""
-        frozen = Store(self.path, self.kind, self.chunk)
-        frozen._table = self._table
-        return frozen
-
     @cached_property
     def _table(self) -> "_Table":
         """All episodes; made when it is asked for."""

@@ -47,8 +47,9 @@ class Explorer:
         self._objects = frozenset(maze.objects)
         lines = [(FINE * i + a, FINE * j + b) for i, j in maze.free for a in range(FINE) for b in range(FINE)]
         self._free = frozenset(one for one in lines if self._is_free(_point(one), BESIDE))
-        rooms = frozenset(maze.in_rooms)
-        self._in_rooms = [(a, b) for a, b in sorted(self._free) if (a // FINE, b // FINE) in rooms]
+        self._crossings, rooms = sorted(self._free), frozenset(maze.in_rooms)
+        self._points = np.stack([_point(one) for one in self._crossings])
+        self._in_rooms = [(a, b) for a, b in self._crossings if (a // FINE, b // FINE) in rooms]
         self._goals: list[Crossing] = []
         self._goal: Crossing = (0, 0)
         self._way: list[Point] = []
@@ -144,7 +145,7 @@ class Explorer:
 
     def _reached(self, here: Point) -> dict[Crossing, tuple[Crossing, int]]:
         """Where it can walk, from the nearest crossing on: each with the one before it and its distance."""
-        start = min(self._free, key=lambda one: float(np.abs(_point(one) - here).sum()))
+        start = self._crossings[int(np.abs(self._points - here).sum(1).argmin())]
         before, queue = {start: (start, 0)}, deque([start])
         while queue:
             i, j = one = queue.popleft()

@@ -73,7 +73,7 @@ def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
         still = (used & same[:, None]).sum(0) / used.sum(0)
     how = Failing(_usual(displacements, kind), torch.from_numpy(np.nan_to_num(still, nan=1.0) < 1 - MOVES))
     fails = [
-        how(torch.from_numpy(numbers)[None], torch.from_numpy(a)[None], torch.from_numpy(d)[None])[0].numpy()
+        how(torch.from_numpy(numbers)[None, :, None], torch.from_numpy(a)[None], torch.from_numpy(d)[None])[0].numpy()
         for numbers, (a, d) in zip(looked, displacements, strict=True)
     ]
     failed, early = np.concatenate(fails), np.concatenate([part[:EARLY] for part in fails])

@@ -57,7 +57,7 @@ class Corridor(gymnasium.Env):
             os.kill(os.getpid(), 11)
         if over and self.fault == "hang":
             time.sleep(1000)
-        ends = self.fault == "end" and self.is_bad
+        ends = self.is_bad and (self.fault == "end" or (self.fault == "late end" and self.time == 4))
         return self.observe(), 0.0, bool(ends), False, {"pose": self.pose()}
 
     def pose(self):

@@ -309,7 +309,9 @@ class RecordEnvironmentFlags:
     clips: int = 100
     """How many; clips that fail are dropped and counted."""
     steps: int = 300
-    """The most steps of a clip; it ends earlier where the environment does."""
+    """Of a clip."""
+    shortest: int = 0
+    """The fewest steps of a clip that is kept where the environment ends it earlier; default: all of them."""
     size: int = 32
     """Side of a frame in pixels, to which pictures are averaged by area; 0: as they are."""
     workers: int = 1

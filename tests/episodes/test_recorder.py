@@ -122,6 +122,32 @@ def test_chosen_actions_are_numbered_anew(tmp_path):
         assert np.array_equal(env.step(names.index(store.kind.action_names[action]))[-1]["pose"], pose)
 
 
+def test_a_smooth_walker_changes_little_by_little(tmp_path):
+    record(tmp_path / "s", env_kwargs={"actions": "vector"}, walker="smooth", steps=300, clips=1)
+    actions = Store.open(tmp_path / "s").episode(0).actions
+    assert np.abs(np.diff(actions[:, 0])).mean() < np.abs(actions[:, 0]).mean()
+    assert np.abs(actions[:, 0]).max() > 1.5
+    assert np.corrcoef(actions[:-1, 0], actions[1:, 0])[0, 1] > 0.7
+
+
+@pytest.mark.parametrize("continuous", [False, True])
+def test_a_turning_walker_stays_where_it_is(tmp_path, continuous):
+    pytest.importorskip("vizdoom")
+    pytest.importorskip("labmaze")
+    more = {"env_kwargs": {"continuous": continuous}, "steps": 41, "size": 32, "clips": 2}
+    record(tmp_path / "s", "gtmsm/Doom-v0", walker="turn", **more)
+    for episode in episodes(tmp_path / "s").values():
+        assert np.array_equal(episode.poses[:, :2], np.tile(episode.start[:2], (41, 1)))
+        turned = np.diff(np.unwrap(np.append(episode.start[2], episode.poses[:, 2])))
+        assert (np.sign(turned) == np.sign(turned[0])).all()
+        assert np.pi < abs(turned.sum()) < 2.01 * np.pi
+
+
+def test_a_walker_that_cannot_turn_is_refused(tmp_path):
+    with pytest.raises(InputError, match="--walker turn needs actions named left and right, or turn"):
+        record(tmp_path / "s", walker="turn")
+
+
 def test_a_repeating_walker_holds_its_actions(tmp_path):
     record(tmp_path / "s", walker="repeat", steps=400, clips=1)
     changes = (np.diff(Store.open(tmp_path / "s").episode(0).actions) != 0).mean()
@@ -147,7 +173,7 @@ def test_the_step_that_starts_another_episode_is_left_out(tmp_path):
         ("shape", "a picture of uint8 and shape (15, 24, 3); expected uint8 of shape (16, 24, 3)"),
         ("dtype", "a picture of int32 and shape (16, 24, 3); expected uint8 of shape (16, 24, 3)"),
         ("none", "render() gave None"),
-        ("end", "it ended after 1 step"),
+        ("end", "it ended after fewer than 6 steps (--shortest)"),
         ("pose", "expected 2 finite numbers"),
         ("few", "expected 2 finite numbers"),
     ],
@@ -161,6 +187,13 @@ def test_a_clip_that_fails_is_dropped_and_recording_goes_on(tmp_path, fault, rea
     record(tmp_path / "good", clips=5, env_kwargs=settings)
     left = {seed: episode for seed, episode in episodes(tmp_path / "good").items() if seed != 2}
     assert same(episodes(tmp_path / "s"), left)
+
+
+def test_clips_that_end_early_are_kept_where_that_is_asked_for(tmp_path):
+    done = record(tmp_path / "s", fault="late end", clips=5, shortest=3)
+    assert (done.stored, done.code) == (5, 0)
+    assert [episodes(tmp_path / "s")[seed].steps for seed in range(5)] == [6, 6, 4, 6, 6]
+    assert record(tmp_path / "t", fault="late end", clips=5).stored == 4
 
 
 def test_where_all_fail_nothing_is_left(tmp_path):
@@ -203,6 +236,7 @@ def test_the_clips_do_not_depend_on_how_many_record(tmp_path):
         (ODD, {"walker": "odd_environments:nobody"}, "--walker odd_environments:nobody cannot be loaded"),
         (ODD, {"pose": "where"}, '--pose is "where"; give module:function'),
         (ODD, {"shard": "3/3"}, "shard is '3/3'; give i/n"),
+        (ODD, {"shortest": 7}, "shortest is 7; give a whole number from 2 to 6"),
         (ODD, {"clips": 0}, "clips is 0; give a whole number from 1"),
         (ODD, {"seed": 5000}, "seed is 5000; give a whole number from 0 to 2146"),
     ],
@@ -377,16 +411,62 @@ def test_a_step_that_does_not_fit_is_refused_at_once(tmp_path, step, complaint):
 
 def test_minigrid_shows_the_view_of_its_agent(tmp_path):
     pytest.importorskip("minigrid")
-    record(tmp_path / "s", "MiniGrid-FourRooms-v0", size=32, actions=("left", "right", "forward"), steps=40)
+    assert record(tmp_path / "s", "MiniGrid-FourRooms-v0", size=32, walker="explore", steps=150).stored == 3
     store = Store.open(tmp_path / "s")
-    assert store.kind.frame_shape == (32, 32, 3)
-    forward = store.kind.action_names.index("forward")
+    assert (store.kind.frame_shape, store.kind.action_names) == ((32, 32, 3), ("left", "right", "forward"))
+    assert store.places == ["0", "1", "2"]
+    failed = []
     for episode in episodes(tmp_path / "s").values():
         moves = np.diff(np.vstack([episode.start, episode.poses]), axis=0)
         ahead = np.stack([np.cos(episode.poses[:, 2]), np.sin(episode.poses[:, 2])], 1)
         gone = (moves[:, :2] != 0).any(1)
         assert np.allclose(moves[gone, :2], ahead[gone], atol=1e-5)
-        assert (episode.actions[gone] == forward).all()
+        assert (episode.actions[gone] == 2).all()
+        failed.append((~gone[episode.actions == 2]).mean())
+    assert 0 < np.mean(failed) < 0.1
+
+
+def test_a_wanderer_depends_on_its_clip_only(tmp_path):
+    pytest.importorskip("minigrid")
+    settings = {"env_id": "MiniGrid-FourRooms-v0", "walker": "explore", "clips": 4, "steps": 30, "size": 32}
+    record(tmp_path / "s", **settings)
+    record(tmp_path / "t", **settings, shard="1/2")
+    assert same(episodes(tmp_path / "t"), {seed: episodes(tmp_path / "s")[seed] for seed in (1, 3)})
+
+
+def test_the_goal_of_a_grid_ends_no_clip(tmp_path):
+    pytest.importorskip("minigrid")
+    done = record(tmp_path / "s", "MiniGrid-Empty-5x5-v0", size=32, walker="explore", steps=300, clips=2)
+    assert (done.stored, done.steps) == (2, 600)
+
+
+def test_miniworld_is_drawn_without_a_screen(tmp_path):
+    pytest.importorskip("miniworld")
+    try:
+        record(tmp_path / "s", "MiniWorld-FourRooms-v0", size=32, walker="explore", steps=80, clips=1)
+    except InputError as problem:
+        pytest.skip(f"needs libegl1 libgl1 libglu1-mesa libgl1-mesa-dri: {problem}")
+    episode = Store.open(tmp_path / "s").episode(0)
+    assert episode.frames.std() > 5
+    moves = np.diff(np.vstack([episode.start, episode.poses]), axis=0)
+    ahead = np.stack([np.cos(episode.poses[:, 2]), np.sin(episode.poses[:, 2])], 1)
+    walked = episode.actions == 2
+    assert np.allclose(moves[walked, :2], 0.15 * ahead[walked], atol=1e-4)
+
+
+def test_memory_maze_walks_where_it_looks(tmp_path):
+    pytest.importorskip("dm_control")
+    pytest.importorskip("mujoco")
+    try:
+        record(tmp_path / "s", "gtmsm/MemoryMaze-v0", size=32, walker="explore", steps=40, clips=1)
+    except InputError as problem:
+        pytest.skip(f"needs memory-maze and EGL: {problem}")
+    episode = Store.open(tmp_path / "s").episode(0)
+    turned = np.diff(np.unwrap(episode.poses[:, 2]))
+    left, right = (Store.open(tmp_path / "s").kind.action_names.index(f"turn {way}") for way in ("left", "right"))
+    held = episode.actions[1:] == episode.actions[:-1]
+    assert (turned[held & (episode.actions[1:] == left)] > 0).all()
+    assert (turned[held & (episode.actions[1:] == right)] < 0).all()
 
 
 def test_vizdoom_has_poses(tmp_path, monkeypatch):

@@ -9,7 +9,7 @@ from gymnasium import spaces
 from jaxtyping import Float32
 
 from gtmsm.config import require
-from gtmsm.episodes.engines import AnyEnv, action_names
+from gtmsm.episodes.engines import AnyEnv, action_names, explorer, family
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
 
 WAYS = ("right", "left")
@@ -28,16 +28,14 @@ class Actions:
         self.space: spaces.Space[Any] = space
         self.names: tuple[str, ...] | None = None
         """Of discrete actions."""
-        explore = getattr(env.unwrapped, "explore", None)
-        self.explore: Callable[[np.random.Generator], Any] | None = (
-            explore if callable(explore) and not chosen else None
-        )
-        """How the environment itself explores, if it knows how."""
+        self._env = env
         if isinstance(space, spaces.Discrete):
-            names = action_names(env, int(space.n))
+            names, known = action_names(env, int(space.n)), family(env)
+            if known is not None and set(known.actions) <= set(names):
+                chosen = chosen or known.actions
             for name in chosen:
-                known = name in names or name in map(str, range(len(names)))
-                require(known, f'--actions: there is no "{name}"; {did_you_mean(name, names)}')
+                is_there = name in names or name in map(str, range(len(names)))
+                require(is_there, f'--actions: there is no "{name}"; {did_you_mean(name, names)}')
             kept = [names.index(name) if name in names else int(name) for name in chosen] or list(range(len(names)))
             self.kept = [int(space.start) + i for i in kept]
             self.names, self.size = tuple(names[i] for i in kept), len(kept)
@@ -45,6 +43,10 @@ class Actions:
         require(not chosen, "--actions chooses from discrete actions; these are not")
         self.space, self.size = _bounded(space), spaces.flatdim(space)
         self._numbers = action_names(env, self.size)
+
+    def explorer(self) -> Callable[[np.random.Generator], Any] | None:
+        """Who explores an episode, where the environment is known well enough."""
+        return explorer(self._env, self.names or ())
 
     @property
     def turns(self) -> list[int]:

@@ -29,6 +29,8 @@ class Job:
     source: Source
     walker: str
     out: Path
+    shortest: int = FEWEST
+    """Steps below which a clip is dropped."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +74,8 @@ class Clips:
         except Exception as problem:
             self.close()  # nobody knows what state it is in
             return [Outcome(seed, reason=said(problem))]
-        if steps < FEWEST:
-            return [Outcome(seed, reason=f"it ended after {steps} step{'s' * (steps != 1)}")]
+        if steps < self.job.shortest:
+            return [Outcome(seed, reason=f"it ended after fewer than {self.job.shortest} steps (--shortest)")]
         now, waiting = time.monotonic(), sum(episode.frames.nbytes for episode in self._walked)
         patience = min(max((now - self._began) / 20, SOONEST), LATEST)
         return self.store() if waiting > MOST_BYTES or now - self._stored > patience else []
@@ -102,7 +104,7 @@ class Clips:
             if not seen.blank:
                 recorder.step(environment.actions.stored(action), seen.frame, seen.pose)
                 steps += 1
-        if (episode := recorder.finished()) is not None:
+        if (episode := recorder.finished()) is not None and steps >= self.job.shortest:
             episode.require(recorder.kind)
             self._walked.append(episode)
         return steps

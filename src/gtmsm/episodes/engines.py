@@ -4,24 +4,28 @@ import importlib
 import math
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import gymnasium
+import numpy as np
 
 from gtmsm.config import require
 from gtmsm.errors import InputError, shortened, shown
 
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 
+ASIDE, BUMPS = 0.2, 0.1
+"""Shares of the steps at which a wanderer turns aside, and does not turn although something is in its way."""
+
 PACKAGES = {
     "MiniGrid-": ("minigrid", "minigrid"),
     "BabyAI-": ("minigrid", "minigrid"),
     "MiniWorld-": ("miniworld", "miniworld"),
     "Vizdoom": ("vizdoom.gymnasium_wrapper", "vizdoom"),
-    "MemoryMaze-": ("memory_maze", 'memory-maze "mujoco<4"'),
     "ALE/": ("ale_py", "ale-py"),
 }
 """How ids begin; the module that registers them, since Gymnasium loads no plugins; what to install."""
@@ -39,7 +43,10 @@ def make(name: str, steps: int, arguments: Mapping[str, Any]) -> AnyEnv:
             except ImportError as problem:
                 raise InputError(f"{name} cannot be made ({said(problem)}): pip install {install}") from None
     try:
-        return gymnasium.make(name, max_episode_steps=steps, disable_env_checker=True, **dict(arguments))
+        env = gymnasium.make(name, max_episode_steps=steps, disable_env_checker=True, **dict(arguments))
+        if (known := family(env)) is not None and known.limit:
+            setattr(env.unwrapped, known.limit, steps + 1)
+        return env
     except gymnasium.error.UnregisteredEnv:
         close = get_close_matches(name[:100], list(gymnasium.registry), n=1)
         hint = (
@@ -81,7 +88,7 @@ def action_names(env: AnyEnv, count: int) -> list[str]:
             names = [str(name) for name in found]
         elif hasattr(plain, "get_action_meanings"):
             names = [str(name).lower() for name in plain.get_action_meanings()]
-        elif family(env) == "vizdoom":
+        elif family(env) is FAMILIES["vizdoom"]:
             buttons = [button.name.lower() for button in plain.game.get_available_buttons()]
             pressed = [[b for b, on in zip(buttons, row, strict=True) if on] for row in plain.button_map]
             names = [" and ".join(row) or "nothing" for row in pressed]
@@ -90,19 +97,23 @@ def action_names(env: AnyEnv, count: int) -> list[str]:
     return names[:count] if len(names) >= count else [str(i) for i in range(count)]
 
 
-def family(env: AnyEnv) -> str:
-    """The known package that an environment's class, or one that it extends, comes from."""
-    roots = (base.__module__.split(".")[0] for base in type(env.unwrapped).__mro__)
-    return next((root for root in roots if root in POSES), "")
-
-
 def _minigrid(env: Any) -> tuple[float, float, float]:
     x, y = env.agent_pos  # y points down, and so do turns
     return x, -y, -env.agent_dir * math.pi / 2
 
 
+def _minigrid_is_free(env: Any) -> bool:
+    ahead = env.grid.get(*env.front_pos)
+    return ahead is None or ahead.can_overlap()
+
+
 def _miniworld(env: Any) -> tuple[float, float, float]:
     return env.agent.pos[0], -env.agent.pos[2], env.agent.dir
+
+
+def _miniworld_is_free(env: Any) -> bool:
+    steps = np.arange(2, 9, 2) * env.max_forward_step  # it turns before a wall is all that it sees
+    return not any(env.intersect(env.agent, env.agent.pos + env.agent.dir_vec * far, env.agent.radius) for far in steps)
 
 
 def _vizdoom(env: Any) -> tuple[float, float, float]:
@@ -111,5 +122,68 @@ def _vizdoom(env: Any) -> tuple[float, float, float]:
     return x, y, math.radians(angle)
 
 
-POSES: dict[str, Callable[[Any], Any]] = {"minigrid": _minigrid, "miniworld": _miniworld, "vizdoom": _vizdoom}
-"""Where the agent is in environments that do not say so, by the package they come from: x, y, heading."""
+@dataclass(frozen=True)
+class Family:
+    """What is known of the environments of a package."""
+
+    pose: Callable[[Any], Any]
+    """Where the agent is, where `info` does not say so: x, y, heading."""
+    limit: str = ""
+    """Attribute with a limit of steps of its own."""
+    walks_on: bool = False
+    """Whether an agent may walk on when an episode has ended: reaching the goal changes nothing."""
+    actions: tuple[str, ...] = ()
+    """To the left, to the right, ahead, and others that move the agent; empty: all do."""
+    is_free: Callable[[Any], bool] | None = None
+    """Whether nothing is in the way of the agent."""
+    turn_steps: int = 1
+    """Of a quarter turn."""
+
+
+FAMILIES = {
+    "minigrid": Family(_minigrid, "max_steps", True, ("left", "right", "forward"), _minigrid_is_free),
+    "miniworld": Family(
+        _miniworld, "max_episode_steps", True, ("turn_left", "turn_right", "move_forward", "move_back"),
+        _miniworld_is_free, 6,
+    ),
+    "vizdoom": Family(_vizdoom),
+}  # fmt: skip
+"""By the package they come from."""
+
+
+def family(env: AnyEnv) -> Family | None:
+    """What is known of an environment, by its class or one that it extends."""
+    roots = (base.__module__.split(".")[0] for base in type(env.unwrapped).__mro__)
+    return next((FAMILIES[root] for root in roots if root in FAMILIES), None)
+
+
+def explorer(env: AnyEnv, names: Sequence[str]) -> Callable[[np.random.Generator], Any] | None:
+    """Chooses actions as the environment itself explores, or as a `Wanderer`; None where neither is possible."""
+    own, known = getattr(env.unwrapped, "explore", None), family(env)
+    if callable(own):
+        return own  # type: ignore[no-any-return]
+    if known is not None and known.is_free is not None and set(known.actions[:3]) <= set(names):
+        return Wanderer(env, known)
+    return None
+
+
+class Wanderer:
+    """Walks ahead, turns aside now and then, and mostly before it bumps into something; for one episode."""
+
+    def __init__(self, env: AnyEnv, known: Family) -> None:
+        assert known.is_free is not None
+        self._env, self._is_free, self._most = env.unwrapped, known.is_free, 2 * known.turn_steps
+        names = action_names(env, int(getattr(env.action_space, "n", 0)))
+        *self._turns, self._ahead = (names.index(name) for name in known.actions[:3])
+        self._turn, self._steps, self._turned, self._aside = 0, 0, False, ASIDE / known.turn_steps
+
+    def __call__(self, rng: np.random.Generator) -> int:
+        """The number of the next action."""
+        wants, dares, goes_left = rng.random(3) < (self._aside, BUMPS, 0.5)
+        blocked = not self._steps and not self._is_free(self._env)
+        if not self._steps and (wants or (blocked and not dares)):
+            if not (blocked and self._turned):  # otherwise on in the same direction
+                self._turn = self._turns[int(goes_left)]
+            self._steps = int(rng.integers(1, self._most + 1))
+        self._turned, self._steps = self._steps > 0, max(0, self._steps - 1)
+        return self._turn if self._turned else self._ahead

@@ -13,13 +13,13 @@ from jaxtyping import Float32
 
 from gtmsm.config import require
 from gtmsm.episodes.actions import Actions
-from gtmsm.episodes.engines import POSES, AnyEnv, family, loaded, make
+from gtmsm.episodes.engines import FAMILIES, AnyEnv, family, loaded, make
 from gtmsm.episodes.episode import LONGEST_NAME, Kind
 from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
-from gtmsm.worlds.gym import DOOM, MAZE, ROOMS
+from gtmsm.worlds.gym import DOOM, MAZE, MEMORY_MAZE, ROOMS
 
-SIZED = (ROOMS, MAZE, DOOM)
+SIZED = (ROOMS, MAZE, DOOM, MEMORY_MAZE)
 """Environments that draw frames of any size themselves."""
 RENDER = "render"
 """Instead of a key: pixels are what `render()` returns."""
@@ -64,6 +64,7 @@ class Environment:
         self.source = source
         self._pose = loaded(source.pose, "--pose") if source.pose else None
         self.env = self._made()
+        self._known = family(self.env)
         self.pose_size: int | None = None
         try:
             self._find_pixels()
@@ -87,7 +88,7 @@ class Environment:
             raise InputError(f'--pixels is "{wanted}"; no such picture: {did_you_mean(wanted, known)}')
         self._scale, self.channels = 1, 3
         self._shape: tuple[int, ...] | None = None
-        if family(self.env) == "minigrid" and not wanted:  # its observation is an array of codes
+        if self._known is FAMILIES["minigrid"] and not wanted:  # its observation is an array of codes
             tile = max(8, math.ceil(self.source.size / plain.agent_view_size))
             self._look: Callable[[Any], Any] = lambda _: plain.get_pov_render(tile)
             return
@@ -115,12 +116,13 @@ class Environment:
     def step(self, action: Any) -> Seen:
         """What an action of the environment led to."""
         observation, _, terminated, truncated, info = self.env.step(action)
-        return self._seen(observation, info, ended=bool(terminated or truncated))
+        walks_on = self._known is not None and self._known.walks_on
+        return self._seen(observation, info, ended=bool(truncated or (terminated and not walks_on)))
 
     def _seen(self, observation: Any, info: Any, seed: int = 0, ended: bool = False) -> Seen:
         info = info if isinstance(info, dict) else {}
         plain: Any = self.env.unwrapped
-        in_doom = family(self.env) == "vizdoom"
+        in_doom = self._known is FAMILIES["vizdoom"]
         named = info.get("place", plain.game.get_doom_map() if in_doom else seed)
         place = "".join(letter for letter in str(named) if letter.isprintable())[:LONGEST_NAME]
         blank = ended and in_doom and plain.state is None
@@ -150,8 +152,8 @@ class Environment:
         """Where the agent is; whether that is known is settled by the first episode."""
         if self.pose_size == 0:
             return None
-        env, known = self.env.unwrapped, POSES.get(family(self.env))
-        found = self._pose(env) if self._pose else info["pose"] if "pose" in info else known(env) if known else None
+        env, look_up = self.env.unwrapped, self._known and self._known.pose
+        found = self._pose(env) if self._pose else info["pose"] if "pose" in info else look_up and look_up(env)
         pose = np.empty(0, np.float32)
         with suppress(TypeError, ValueError):
             pose = np.asarray(found, np.float32)

@@ -12,7 +12,7 @@ from typing import Any
 from gtmsm.config import require, require_whole
 from gtmsm.episodes.clips import Clips, Job, Outcome
 from gtmsm.episodes.environment import Source
-from gtmsm.episodes.own_loop import Recorder
+from gtmsm.episodes.own_loop import FEWEST, Recorder
 from gtmsm.episodes.store import Store
 from gtmsm.episodes.walkers import require_walker
 from gtmsm.episodes.workers import record_side_by_side
@@ -78,6 +78,7 @@ def record_environment(
     walker: str = "explore",
     clips: int = 100,
     steps: int = 300,
+    shortest: int = 0,
     size: int = 32,
     workers: int = 1,
     shard: str = "0/1",
@@ -92,11 +93,13 @@ def record_environment(
     """Record clips of an environment into the store at `out`; called again, it goes on where it stopped.
 
     A clip depends on its seed only, not on `workers`, `shard` or the clips before it. A clip in which the environment
-    or the walker fails, or for which nothing happens for `limit` seconds, is dropped and counted, and the next one is
-    recorded. With `workers` of 0 it happens in this process: quick to begin, but nothing can end a hang.
+    or the walker fails, which ends before `shortest` steps (0: before `steps`), or for which nothing happens for
+    `limit` seconds, is dropped and counted, and the next one is recorded. With `workers` of 0 it happens in this
+    process: quick to begin, but nothing can end a hang.
     """
     for name, value, least, most in (
-        ("clips", clips, 1, MOST_CLIPS), ("steps", steps, 2, 10**6), ("size", size, 0, 1024),
+        ("clips", clips, 1, MOST_CLIPS), ("steps", steps, FEWEST, 10**6), ("size", size, 0, 1024),
+        ("shortest", shortest or FEWEST, FEWEST, steps),
         ("workers", workers, 0, 1024), ("seed", seed, 0, LAST_SEED),
     ):  # fmt: skip
         require_whole(name, value, least, most)
@@ -104,7 +107,8 @@ def record_environment(
     require(limit > 0, f"limit is {limit}; give a number of seconds above 0")
     part, parts = _shard(shard)
     path = as_path(out)
-    job = Job(Source(env_id, dict(env_kwargs or {}), size, pixels, pose, tuple(actions), steps), walker, path)
+    source = Source(env_id, dict(env_kwargs or {}), size, pixels, pose, tuple(actions), steps)
+    job = Job(source, walker, path, shortest or steps)
     seeds = [seed * MOST_CLIPS + n for n in range(part, clips, parts)]
     done, began = Recorded(len(seeds)), time.monotonic()
     with _alone(path, part, parts) as lock, interruptible() as asked:
@@ -120,7 +124,8 @@ def record_environment(
             for count, outcome in enumerate(outcomes, 1):
                 done.add(outcome)
                 if tell is not None:
-                    tell(f"clip {done.already + count} of {done.asked}", count / len(missing))
+                    dropped = f", {len(done.dropped)} dropped" if done.dropped else ""
+                    tell(f"clip {done.already + count} of {done.asked}{dropped}", count / len(missing))
         done.signal, done.seconds = asked.signal, time.monotonic() - began
     return done
 

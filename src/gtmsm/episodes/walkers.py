@@ -94,17 +94,16 @@ class TurnWalker(RandomWalker):
         return turn
 
 
-class ExploreWalker:
-    """As the environment itself explores; where it does not know how, as a repeating or smooth walker."""
+class ExploreWalker(SmoothWalker):
+    """As the environment itself explores, or a wanderer; where neither is known, as a smooth walker."""
 
     def __init__(self, actions: Actions) -> None:
-        self._actions = actions
-        self._otherwise = SmoothWalker(actions)
+        super().__init__(actions)
+        self._explore = actions.explorer()
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """What the environment would do."""
-        explore = self._actions.explore
-        return explore(rng) if explore is not None else self._otherwise(observation, frame, rng)
+        """Whatever leads to something new."""
+        return self._explore(rng) if self._explore else super().__call__(observation, frame, rng)
 
 
 WALKERS: dict[str, Callable[[Actions], Walker]] = {

@@ -19,8 +19,8 @@ from PIL import Image
 from gtmsm.config import require, require_choice, require_whole
 from gtmsm.errors import InputError
 from gtmsm.worlds.doom_maze import MAP, UNIT, MapFile, Maze, draw_maze
-from gtmsm.worlds.doom_walk import Explorer
 from gtmsm.worlds.lab import import_labmaze
+from gtmsm.worlds.maze_explorer import Explorer
 from gtmsm.worlds.physics import ACTIONS, KEYS
 
 TICS = 4

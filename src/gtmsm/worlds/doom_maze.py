@@ -39,9 +39,9 @@ class Maze:
     """Cells to walk in."""
     in_rooms: tuple[Cell, ...]
     """Those of rooms, without objects; all of them where there is no room."""
-    objects: tuple[Cell, ...]
+    objects: tuple[Cell, ...] = ()
     """An object stands in the middle of each."""
-    text: str
+    text: str = ""
     """As the engine reads it, without the agent."""
 
     def with_agent(self, cell: Cell, degrees: int) -> str:

@@ -26,7 +26,8 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
-IMAGE_WALK, ROOMS, MAZE, DOOM = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0", "gtmsm/Doom-v0"
+IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
+DOOM, MEMORY_MAZE = "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0"
 
 SPLITS = ("train", "test")
 PICTURE = 512
@@ -217,6 +218,7 @@ def register_envs() -> None:
         ROOMS: ("gym:RoomsEnv", {}),
         MAZE: ("gym:RoomsEnv", {"plan": "maze"}),
         DOOM: ("doom:DoomEnv", {}),
+        MEMORY_MAZE: ("memory_maze:MemoryMazeEnv", {}),
     }
     for name, (env, settings) in environments.items():
         if name not in gymnasium.registry:

@@ -1,0 +1,111 @@
+"""Memory Maze (Pasukonis et al. 2022), a maze on MuJoCo in which turning has momentum, too: `gtmsm/MemoryMaze-v0`.
+
+It is slow, about a hundred steps a second and a second or more for a new maze: right for evaluation.
+
+>>> env = gymnasium.make("gtmsm/MemoryMaze-v0", size=11)
+"""
+
+import importlib
+import importlib.util
+import math
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from gtmsm.config import require, require_whole
+from gtmsm.errors import InputError
+from gtmsm.worlds.doom_maze import Maze
+from gtmsm.worlds.maze_explorer import Explorer
+from gtmsm.worlds.physics import ACTIONS
+
+SIZES = (9, 11, 13, 15)
+NAMES = ("nothing", "forward", "turn left", "turn right", "forward and turn left", "forward and turn right")
+INSTALL = 'pip install memory-maze "mujoco<4"; apt install libegl1 libgl1 libgl1-mesa-dri'
+FREQUENCY = 8.0
+"""Steps a second: a full turn takes about 39 of them, nearly as in our own rooms."""
+
+
+class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
+    """Walk through a maze with coloured targets; nothing is rewarded, and an episode never ends by itself.
+
+    `info["pose"]` is x, y in cells and the heading in radians, counter-clockwise; `info["place"]` is the maze.
+    """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": FREQUENCY}
+    action_names = NAMES
+
+    def __init__(self, size: int = 9, pixels: int = 32, render_mode: str | None = None) -> None:
+        """Walk in mazes of `size` by `size` cells; the maze of an episode is that of its seed."""
+        require(size in SIZES, f"size is {size}; expected one of {', '.join(map(str, SIZES))}")
+        require_whole("pixels", pixels, 8, 256)
+        self._new = getattr(_tasks(), f"memory_maze_{size}x{size}")
+        self.pixels, self.render_mode = pixels, render_mode
+        self._env: Any = None
+        self.action_space = gymnasium.spaces.Discrete(len(NAMES))
+        self.observation_space = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        """A new maze."""
+        super().reset(seed=seed)
+        self.close()
+        self.place = int(self.np_random.integers(2**31)) if seed is None else seed
+        self._env = self._new(
+            seed=self.place, camera_resolution=self.pixels, control_freq=FREQUENCY, target_color_in_image=False,
+            global_observables=True,
+        )  # fmt: skip
+        seen = self._see(self._env.reset())
+        rows = self._seen["maze_layout"]
+        free = frozenset((i, j) for j, row in enumerate(rows) for i, is_free in enumerate(row) if is_free)
+        self._explorer = Explorer(Maze(free, tuple(sorted(free))))
+        return seen
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        """An eighth of a second."""
+        known = f"action is {action!r}; expected 0 to {len(NAMES) - 1}: {', '.join(NAMES)}"
+        require(bool(self.action_space.contains(action)), known)
+        require(self._env is not None, "call reset first")
+        now = self._env.step(int(action))
+        frame, info = self._see(now)
+        return frame, 0.0, False, bool(now.last()), info
+
+    def explore(self, rng: np.random.Generator) -> int:
+        """An action of an agent that knows the maze: it walks between a few goals and looks around there."""
+        name = ACTIONS[self._explorer.action(self._pose(), rng)]
+        return NAMES.index(name) if name in NAMES else 0
+
+    def render(self) -> np.ndarray | None:
+        """What the agent sees."""
+        return None if self.render_mode is None else self._seen["image"]
+
+    def close(self) -> None:
+        """End the engine."""
+        if self._env is not None:
+            self._env.close()
+        self._env = None
+
+    def _see(self, now: Any) -> tuple[np.ndarray, dict[str, Any]]:
+        self._seen: dict[str, np.ndarray] = now.observation
+        return self._seen["image"], {"pose": self._pose(), "place": self.place}
+
+    def _pose(self) -> np.ndarray:
+        (x, y), (cos, sin) = self._seen["agent_pos"], self._seen["agent_dir"]
+        return np.array([x, y, math.atan2(sin, cos)], np.float32)
+
+
+def _tasks() -> Any:
+    """The package's mazes; its own start imports `gym`, which nobody has any more, so it is left out."""
+    os.environ.setdefault("MUJOCO_GL", "egl")
+    found = importlib.util.find_spec("memory_maze")
+    try:
+        if found is not None and "memory_maze" not in sys.modules:
+            package = sys.modules["memory_maze"] = ModuleType("memory_maze")
+            package.__path__ = list(found.submodule_search_locations or ())
+        return importlib.import_module("memory_maze.tasks")
+    except Exception as problem:  # MuJoCo raises whatever its GL library does
+        raise InputError(f"gtmsm/MemoryMaze-v0 cannot be made ({problem}); run: {INSTALL}") from None

@@ -77,6 +77,15 @@ def test_a_copy_at_the_true_pose_is_exact_where_it_was_before(scene, guesses):
     assert torch.equal(guesses["copy_nearest_true_pose"].frames[seen], clip.x[:, TAU:][seen])
 
 
+@pytest.mark.parametrize("name", ["copy_nearest_true_pose", "copy_nearest_predicted_pose", "last_frame"])
+def test_no_copy_is_better_than_the_best(scene, guesses, name):
+    best, other = (
+        (guesses[each].frames - scene[1].x[:, TAU:]).square().mean((-3, -2, -1)) for each in ("best_copy", name)
+    )
+    assert (best <= other + 1e-6).all()
+    assert best.mean() < other.mean()
+
+
 def test_a_copy_at_the_true_pose_is_wrong_where_it_never_was(scene, guesses):
     clip = scene[1]
     unseen = ~revisited(clip.true_pose, TAU)

@@ -46,6 +46,9 @@ CONTROLS = {
         "copy nearest, true pose",
         "Shows the raw frame memorised nearest to the true pose: memory without a decoder.",
     ),
+    "best_copy": Row(
+        "best copy", "Shows the raw memorised frame that is most like the true one: the answer in hand, no decoder."
+    ),
     "copy_nearest_predicted_pose": Row(
         "copy nearest, predicted", "Shows the raw frame memorised nearest to the predicted pose."
     ),

@@ -33,10 +33,12 @@ def controls(
     tau = past.steps
     believed = nearest(Belief(memory.place.mean), Belief(model.motion.place(dream.poses)), 1).index[..., 0]
     guessed = torch.randint(tau, believed.shape, device=generator.device, generator=generator).to(believed.device)
+    likest = torch.cdist(future.x.flatten(2), past.x.flatten(2)).argmin(-1)
     still, blend = past.x[:, -1:].expand_as(future.x), past.x.mean(1, keepdim=True).expand_as(future.x)
     return {
         "vae_ceiling": Guess(model.vae.decode(model.vae.encode(future.x).mean), None),
         **({} if places is None else _told_places(model, past, memory, *places)),
+        "best_copy": Guess(gather(past.x, likest), None),
         "copy_nearest_predicted_pose": Guess(gather(past.x, believed), believed),
         "last_frame": Guess(still, None),
         "mean_frame": Guess(blend, None),

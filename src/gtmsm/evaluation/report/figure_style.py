@@ -20,6 +20,7 @@ LINES: dict[str, tuple[str, str]] = {
     "vae_ceiling": (GREEN, "--"),
     "true_pose_memory": (ORANGE, "-"),
     "copy_nearest_true_pose": (PURPLE, "-"),
+    "best_copy": (PURPLE, "--"),
     "copy_nearest_predicted_pose": (PURPLE, ":"),
     "last_frame": (RED, "-"),
     "mean_frame": (RED, "--"),

@@ -266,6 +266,16 @@ def test_the_same_command_goes_on_and_repeats_nothing(tmp_path):
         record(tmp_path / "s", clips=6, size=8)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_clip_that_was_stored_but_not_listed_is_not_recorded_again(tmp_path, workers):
+    record(tmp_path / "s", clips=3)
+    manifest = tmp_path / "s" / "0-0" / "manifest.jsonl"
+    manifest.write_bytes(b"".join(manifest.read_bytes().splitlines(True)[:-1]))  # killed before its last write
+    done = record(tmp_path / "s", clips=4, workers=workers)
+    assert (done.already, done.stored) == (3, 1)
+    assert set(episodes(tmp_path / "s")) == {0, 1, 2, 3}
+
+
 def started(out: Path, workers: int) -> subprocess.Popen:
     words = [ODD, "--out", out, "--clips", 12, "--steps", 6, "--size", 0, "--workers", workers, "--walker", "random"]
     slow = ["--env-kwargs", '{"slow": 0.02}']

@@ -4,6 +4,7 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ from gtmsm.episodes.engines import said
 from gtmsm.episodes.environment import Environment, Source
 from gtmsm.episodes.episode import Episode
 from gtmsm.episodes.own_loop import FEWEST, Recorder
-from gtmsm.episodes.store import Store
+from gtmsm.episodes.store import ROOT, Store, writers_of
 from gtmsm.episodes.walkers import make_walker
 from gtmsm.errors import InputError
 
@@ -132,6 +133,21 @@ class Clips:
         self.close()
         if self._recorder is not None:
             self._recorder.store.close()
+
+
+def stored_clips(path: Path, writers: str) -> dict[int, int]:
+    """Steps of each clip of a store by its seed; what `writers`, as "0-*", could not list any more is listed first.
+
+    A process that is killed between its last two writes leaves a clip that is whole and that no manifest lists yet.
+    """
+    if not (path / ROOT).exists():
+        return {}
+    store = Store.open(path)
+    for writer in writers_of(path):
+        if fnmatch(writer, writers):
+            Store.create(path, store.kind, writer).close()
+    store.refresh()
+    return dict(zip(map(int, store.seeds), map(int, store.lengths), strict=True))
 
 
 class _StoreError(Exception):

@@ -1,6 +1,5 @@
 """Records any Gymnasium environment: clips that depend on their seeds only, by several processes, resumable."""
 
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -10,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gtmsm.config import require, require_whole
-from gtmsm.episodes.clips import Clips, Job, Outcome
+from gtmsm.episodes.clips import Clips, Job, Outcome, stored_clips
 from gtmsm.episodes.environment import Source
 from gtmsm.episodes.own_loop import FEWEST, Recorder
-from gtmsm.episodes.store import Store
 from gtmsm.episodes.walkers import require_walker
 from gtmsm.episodes.workers import record_side_by_side
 from gtmsm.errors import InputError, shown
@@ -112,7 +110,7 @@ def record_environment(
     seeds = [seed * MOST_CLIPS + n for n in range(part, clips, parts)]
     done, began = Recorded(len(seeds)), time.monotonic()
     with _alone(path, part, parts) as lock, interruptible() as asked:
-        there = set(map(int, Store.open(path).seeds)) if _is_there(path) else set()
+        there = stored_clips(path, f"{part}-*")
         missing = [one for one in seeds if one not in there]
         done.already = len(seeds) - len(missing)
         writers = [f"{part}-{i}" for i in range(max(workers, 1))]
@@ -176,8 +174,3 @@ def _remove_empty(folder: Path) -> None:
     """A folder into which nothing was recorded."""
     with suppress(OSError):
         folder.rmdir()
-
-
-def _is_there(path: Path) -> bool:
-    """Whether anything has been stored there."""
-    return any(not name.startswith(LOCK) for name in os.listdir(path))

@@ -18,7 +18,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from gtmsm.episodes.clips import Clips, Job, Outcome
+from gtmsm.episodes.clips import Clips, Job, Outcome, stored_clips
 from gtmsm.episodes.engines import said
 from gtmsm.errors import InputError
 
@@ -52,10 +52,15 @@ def record_side_by_side(
                     false_starts = 0 if worker.is_ready else false_starts + 1
                     if false_starts == FALSE_STARTS:
                         raise InputError(f"{job.source.environment} cannot be made: {trouble}")
-                    if worker.seed is not None:
-                        yield Outcome(worker.seed, reason=trouble)
-                    waiting.extendleft(seed for seed in worker.given if seed != worker.seed)
                     worker.end(0)
+                    there = stored_clips(job.out, worker.writer)
+                    for seed in worker.given:
+                        if seed in there:  # nothing was heard of it any more
+                            yield Outcome(seed, there[seed])
+                        elif seed == worker.seed:
+                            yield Outcome(seed, reason=trouble)
+                        else:
+                            waiting.appendleft(seed)
                     team[i] = worker = _Worker(context, job, worker.writer, lock)
                 if worker.is_free:
                     worker.give(waiting.popleft() if waiting else None)

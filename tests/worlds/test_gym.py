@@ -1,5 +1,6 @@
 """Our worlds as Gymnasium environments."""
 
+import importlib
 import importlib.util
 import warnings
 
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+from gtmsm.episodes.formats import open_any
 from gtmsm.errors import InputError
 from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv, register_envs
 from gtmsm.worlds.image_map import YELLOW
@@ -358,3 +360,26 @@ def test_the_goal_is_what_is_seen_from_there(pictures):
         assert not env.world.solid[0, row, column]
         goals.append((row, column))
     assert len(set(goals)) > 1
+
+
+@pytest.mark.parametrize(("name", "actions"), [("gtmsm/ImageWalk-v0", 5), ("gtmsm/Rooms-v0", 8), ("gtmsm/Doom-v0", 8)])
+def test_our_environments_work_in_a_world_of_stable_worldmodel(tmp_path, name, actions):
+    pytest.importorskip("h5py")
+    if "Doom" in name:
+        pytest.importorskip("vizdoom")
+        pytest.importorskip("labmaze")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its own
+        try:
+            library = importlib.import_module("stable_worldmodel")
+        except Exception as problem:
+            pytest.skip(f"needs stable-worldmodel: {problem}")
+        more = {} if "Doom" in name else {"renders": "view"}
+        world = library.World(name, num_envs=2, image_shape=(32, 32), max_episode_steps=6, **more)
+        world.set_policy(library.policy.RandomPolicy(seed=0))
+        world.collect(tmp_path / "clips.h5", episodes=3, seed=0, format="hdf5")
+        world.close()
+    assert {"pose", "state", "goal", "goal_state", "place"} <= world.infos.keys()
+    kind, found = open_any(tmp_path / "clips.h5")
+    assert (kind.frame_shape, kind.action_size) == ((32, 32, 3), actions)
+    assert [episode.steps for episode in found] == [5, 5, 5]  # it does not keep the first frame

@@ -43,7 +43,8 @@ Info: TypeAlias = dict[str, Any]
 class DoomEnv(gymnasium.Env[np.ndarray, Any]):
     """Walk through a maze with rooms, objects and momentum; nothing is rewarded, and an episode never ends by itself.
 
-    `info["pose"]` is x, y in cells and the heading in radians, counter-clockwise; `info["place"]` is the maze. The
+    `info["pose"]` (also `state`) is x, y in cells and the heading in radians, counter-clockwise; `place` is the maze;
+    `goal` is what is seen from somewhere else in it, which planners of others look for, and `goal_state` its pose. The
     engine rounds: 41 turns are 359.5 degrees, and it drives in steps of a twenty-fifth.
     """
 
@@ -97,13 +98,19 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
         drawn = int(self.np_random.integers(self.places or 2**31))
         self.place = drawn if self.places or seed is None else seed
         maze = self._draw(self.place)
+        self._enter(maze)
+        self._goal: Info = {"goal": self._observation(), "goal_state": self._pose()}
+        self._enter(maze)
+        self._explorer = Explorer(maze)
+        return self._observation(), self._info()
+
+    def _enter(self, maze: Maze) -> None:
+        """Put the agent somewhere into one of the rooms."""
         cell = maze.in_rooms[int(self.np_random.integers(len(maze.in_rooms)))]
         self._file.write(maze.with_agent(cell, int(self.np_random.integers(360))))
         self._game.set_doom_map(MAP)
         self._game.set_seed(int(self.np_random.integers(2**31)))
         self._game.new_episode()
-        self._explorer = Explorer(maze)
-        return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[Picture, float, bool, bool, Info]:
         """Four tics of an action; momentum is the engine's own."""
@@ -154,7 +161,9 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
         return np.array([x / UNIT, y / UNIT, math.radians(angle)], np.float32)
 
     def _info(self) -> Info:
-        return {"pose": self._pose(), "place": self.place}
+        pose = self._pose()
+        goal = {name: value.copy() for name, value in self._goal.items()}
+        return {"pose": pose, "state": pose.copy(), "place": self.place} | goal
 
 
 def _vizdoom() -> Any:

@@ -16,6 +16,7 @@ from gtmsm.tensors import Belief, Gaussian
 from gtmsm.worlds.gym import register_envs
 
 if TYPE_CHECKING:
+    from gtmsm.episodes.own_loop import Recorder
     from gtmsm.run import Run
 
 __version__ = version("gtmsm")
@@ -27,6 +28,7 @@ __all__ = [
     "InputError",
     "LongMemory",
     "Memory",
+    "Recorder",
     "WorldModel",
     "WorldModelConfig",
     "train",
@@ -57,6 +59,15 @@ def train(
         raise InputError(f'preset is "{preset}"; recordings are trained on by "own", others by `gtmsm train`')
     folder = None if run is None else Path(run)
     return train_own(fspath(data), folder, device, evaluate, quiet, changes)
+
+
+def __getattr__(name: str) -> Any:
+    """Recording needs packages that not everybody has installed."""
+    if name == "Recorder":
+        from gtmsm.episodes.own_loop import Recorder
+
+        return Recorder
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 register_envs()

@@ -1,5 +1,6 @@
 """Recording any Gymnasium environment, and from a loop of one's own."""
 
+import doctest
 import os
 import signal
 import subprocess
@@ -11,6 +12,8 @@ import gymnasium
 import numpy as np
 import pytest
 
+import gtmsm
+from gtmsm.episodes import own_loop
 from gtmsm.episodes.episode import Kind
 from gtmsm.episodes.pictures import resized
 from gtmsm.episodes.recorder import Recorder, record_environment
@@ -354,7 +357,7 @@ def frame(value: int = 0) -> np.ndarray:
 
 
 def test_a_few_lines_store_a_walk(tmp_path):
-    recorder, canvas = Recorder(KIND, tmp_path / "s"), frame()
+    recorder, canvas = Recorder(tmp_path / "s", KIND), frame()
     for place in ("sink", "table"):
         recorder.reset(canvas, (0, 0), place=place, seed=4)
         for t in range(3):
@@ -371,8 +374,31 @@ def test_a_few_lines_store_a_walk(tmp_path):
     assert episode.start.tolist() == [0, 0]
 
 
+def test_the_example_of_the_documentation_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert doctest.testmod(own_loop) == (0, 2)
+    store = Store.open(tmp_path / "clips")
+    assert (store.places, store.lengths.tolist(), store.kind.action_names[2]) == (["kitchen"], [100], "forward")
+    with gtmsm.Recorder("clips", ("left", "right", "forward")) as recorder:  # goes on
+        recorder.reset(np.zeros((32, 32, 3), np.uint8))
+        for _ in range(3):
+            recorder.step(0, np.zeros((32, 32, 3), np.uint8))
+    assert Store.open(tmp_path / "clips").lengths.tolist() == [100, 3]
+
+
+def test_continuous_actions_and_grey_frames_are_recorded_too(tmp_path):
+    with Recorder(tmp_path / "s", 2) as recorder:
+        recorder.reset(np.zeros((8, 6), np.uint8), (0.0, 0.0, 0.0))
+        for t in range(3):
+            recorder.step((0.5, -1), np.zeros((8, 6), np.uint8), (t, 0, 0))
+    kind = Store.open(tmp_path / "s").kind
+    assert (kind.frame_shape, kind.action_size, kind.discrete, kind.pose_size) == ((8, 6, 1), 2, False, 3)
+    with pytest.raises(InputError, match="actions are 'left'; give their names"):
+        Recorder(tmp_path / "t", "left")
+
+
 def test_a_walk_of_one_step_is_dropped(tmp_path):
-    recorder = Recorder(KIND, tmp_path / "s")
+    recorder = Recorder(tmp_path / "s", KIND)
     recorder.reset(frame(), (0, 0))
     recorder.step(0, frame(), (0, 0))
     assert not recorder.end()
@@ -380,7 +406,7 @@ def test_a_walk_of_one_step_is_dropped(tmp_path):
 
 def test_an_environment_says_what_its_clips_are_like(tmp_path):
     env = gymnasium.make("gtmsm/ImageWalk-v0")
-    recorder = Recorder(env, tmp_path / "s")
+    recorder = Recorder(tmp_path / "s", env)
     seen, info = env.reset(seed=0)
     recorder.reset(seen, info["pose"])
     for action in (0, 1, 2):
@@ -404,7 +430,7 @@ def test_an_environment_says_what_its_clips_are_like(tmp_path):
     ],
 )
 def test_a_step_that_does_not_fit_is_refused_at_once(tmp_path, step, complaint):
-    recorder = Recorder(KIND, tmp_path / "s")
+    recorder = Recorder(tmp_path / "s", KIND)
     with pytest.raises(InputError, match="call reset first"):
         recorder.step(0, frame(), (0, 0))
     recorder.reset(frame(), (0, 0))

@@ -115,7 +115,7 @@ class Clips:
         if self._recorder is None:
             try:
                 kind = environment.kind(frame)
-                self._recorder = Recorder(kind, Store.create(self.job.out, kind, self.writer))
+                self._recorder = Recorder(Store.create(self.job.out, kind, self.writer), kind)
             except Exception as problem:
                 raise _StoreError(said(problem)) from problem
         self._recorder.finished()  # what a clip that failed has left

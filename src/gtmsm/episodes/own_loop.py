@@ -1,11 +1,15 @@
 """Episodes from a loop of one's own: a few lines around any environment, or around none.
 
->>> recorder = Recorder(Kind((64, 64, 3), ("left", "right", "forward"), 3), Path("clips"))
->>> recorder.reset(frame, place="kitchen")
->>> recorder.step(action, frame)  # what the action led to
->>> recorder.end()
+>>> import gtmsm, numpy as np
+>>> with gtmsm.Recorder("clips", ("left", "right", "forward")) as recorder:
+...     recorder.reset(np.zeros((32, 32, 3), np.uint8), place="kitchen")  # what is seen before anything is done
+...     for t in range(100):
+...         recorder.step(t % 3, np.full((32, 32, 3), t, np.uint8))  # an action, and the frame that it led to
+
+`gtmsm train own --data clips` trains on it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +20,6 @@ import numpy as np
 from gtmsm.config import is_whole, require
 from gtmsm.episodes.actions import Actions
 from gtmsm.episodes.episode import Episode, Kind
-from gtmsm.episodes.pictures import picture_shape
 from gtmsm.episodes.store import Store
 from gtmsm.errors import InputError, shown
 from gtmsm.files import as_path
@@ -28,22 +31,46 @@ FEWEST = 2
 class Recorder:
     """Collects an episode step by step, refuses what does not fit at once, and stores it when it ends."""
 
-    def __init__(self, kind: Kind | gymnasium.Env[Any, Any], store: Store | Path | str) -> None:
-        """Into a store, or the one at a path, made with the first episode; the kind is given or an environment's.
+    def __init__(
+        self, store: Store | Path | str, actions: Sequence[str] | int | gymnasium.Env[Any, Any] | Kind
+    ) -> None:
+        """Into a store, or the one at a path, which is made with the first episode.
 
-        An environment says nothing about poses: whether there are any is settled by the first `reset`.
+        `actions` are the names of discrete actions, which are given as numbers from 0; or how many numbers a continuous
+        one has; or an environment that has them. What frames are like and whether there are poses is settled by the
+        first `reset`, unless a `Kind` says all of it.
         """
-        self._settled = isinstance(kind, Kind)
-        self.kind = kind if isinstance(kind, Kind) else kind_of(kind)
+        self._actions = actions if isinstance(actions, Kind) else _actions_of(actions)
+        self._kind = actions if isinstance(actions, Kind) else None
         self._store = store if isinstance(store, Store) else None
         self._path = None if isinstance(store, Store) else as_path(store)
         self._episode: _Growing | None = None
 
+    def __enter__(self) -> "Recorder":
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Store the last episode, and let others write."""
+        self.end()
+        if self._store is not None:
+            self._store.close()
+
+    @property
+    def kind(self) -> Kind:
+        """What all episodes share."""
+        if self._kind is None:
+            raise InputError("there is no episode; call reset first")
+        return self._kind
+
     def reset(self, frame: Any, pose: Any = None, *, place: object = "", seed: int = 0) -> None:
         """An episode begins, and the one before it ends; the frame before the first action is looked at, not stored."""
         self.end()
-        if not self._settled:
-            self.kind, self._settled = replace(self.kind, pose_size=0 if pose is None else np.size(pose)), True
+        if self._kind is None:
+            shape = (*np.shape(frame), 1)[:3]
+            self._kind = replace(self._actions, frame_shape=shape, pose_size=0 if pose is None else np.size(pose))
         self._frame(frame)
         self._episode = _Growing(self._pose(pose), str(place), seed)
 
@@ -121,11 +148,17 @@ class _Growing:
         self.rows: list[tuple[Any, np.ndarray, np.ndarray | None]] = []
 
 
-def kind_of(env: gymnasium.Env[Any, Any]) -> Kind:
-    """Frames as the environment's observations are, its actions, and no poses."""
-    name = env.spec.id if env.spec else type(env.unwrapped).__name__
-    actions = Actions(env)
-    return Kind(picture_shape(env.observation_space), actions.names, actions.size, 0, name)
+def _actions_of(given: Sequence[str] | int | gymnasium.Env[Any, Any]) -> Kind:
+    """A kind of which only the actions are known yet."""
+    if isinstance(given, gymnasium.Env):
+        actions = Actions(given)
+        name = given.spec.id if given.spec else type(given.unwrapped).__name__
+        return Kind((1, 1, 1), actions.names, actions.size, 0, name)
+    if isinstance(given, int) and is_whole(given):
+        return Kind((1, 1, 1), None, given)
+    if isinstance(given, int | str) or not all(isinstance(name, str) for name in given):
+        raise InputError(f"actions are {shown(given)}; give their names, how many numbers one has, or an environment")
+    return Kind((1, 1, 1), tuple(given), len(given))
 
 
 def _numbers(name: str, value: Any, size: int) -> np.ndarray:

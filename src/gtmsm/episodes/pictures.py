@@ -7,8 +7,6 @@ import numpy as np
 from gymnasium import spaces
 from jaxtyping import Float32, UInt8
 
-from gtmsm.errors import InputError, shortened
-
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]
 
 SMALLEST = 8
@@ -29,19 +27,6 @@ def channels_of(shape: tuple[int, ...]) -> int | None:
         shape = (*shape, 1)
     sides, channels = (shape[:2], shape[2]) if len(shape) == 3 and shape[2] in (1, 3) else (shape[1:], shape[0])
     return channels if len(shape) == 3 and channels in (1, 3) and min(sides) >= SMALLEST else None
-
-
-def picture_shape(space: spaces.Space[Any]) -> tuple[int, int, int]:
-    """Height, width and channels of the picture that an observation is, or has as its only one."""
-    parts = space.spaces.values() if isinstance(space, spaces.Dict) else [space]
-    pictures: list[Any] = [part for part in parts if is_picture(part)]
-    if len(pictures) != 1:
-        raise InputError(
-            f"{len(pictures)} pictures in the observation {shortened(str(space), 80)}; give a Kind instead"
-        )
-    shape = pictures[0].shape
-    height, width = shape[1:] if len(shape) == 3 and shape[2] not in (1, 3) else shape[:2]
-    return height, width, channels_of(shape) or 3
 
 
 def resized(picture: Frame, size: int) -> Frame:

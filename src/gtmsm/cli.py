@@ -350,7 +350,8 @@ def _record(words: list[str]) -> int:
     given["actions"] = tuple(word.strip() for word in flags.actions.split(",") if word.strip())
     with ProgressLine(plain_console(stderr=True), "recording") as tell:
         recorded = record_environment(**given, tell=tell)
-    plain_console().print(f"{recorded}\n{flags.out}", soft_wrap=True)
+    there = f"\n{flags.out}: see it with gtmsm data sample {flags.out}" if recorded.stored or recorded.already else ""
+    plain_console().print(f"{recorded}{there}", soft_wrap=True)
     return recorded.code
 
 

@@ -78,6 +78,14 @@ def test_pixels_are_found_wherever_they_are(tmp_path, observes, settings, channe
         assert np.array_equal(lit, episode.poses[:, 0])
 
 
+def test_an_environment_may_say_nothing_about_poses(tmp_path):
+    pytest.importorskip("pygame")
+    done = record(tmp_path / "s", "CartPole-v1", size=32, shortest=2, steps=4)
+    assert (done.stored, done.code) == (3, 0)
+    assert Store.open(tmp_path / "s").kind.pose_size == 0
+    assert Store.open(tmp_path / "s").episode(0).frames.std() > 1
+
+
 def test_each_new_pixel_is_the_mean_of_the_area_it_covers():
     picture = np.random.default_rng(0).integers(0, 256, (56, 24, 3), dtype=np.uint8)
     fine = picture.repeat(32, 0).repeat(32, 1).astype(float)
@@ -267,6 +275,8 @@ def test_the_same_command_goes_on_and_repeats_nothing(tmp_path):
     assert same(episodes(tmp_path / "s"), episodes(tmp_path / "t"))
     with pytest.raises(InputError):
         record(tmp_path / "s", clips=6, size=8)
+    with pytest.raises(InputError, match=r"holds clips of .*Corridor-v0, not of .*slow.*; choose another --out"):
+        record(tmp_path / "s", clips=5, env_kwargs={"slow": 0.001})
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gtmsm.config import require
 from gtmsm.episodes.engines import said
 from gtmsm.episodes.environment import Environment, Source
 from gtmsm.episodes.episode import Episode
@@ -135,14 +136,17 @@ class Clips:
             self._recorder.store.close()
 
 
-def stored_clips(path: Path, writers: str) -> dict[int, int]:
+def stored_clips(job: Job, writers: str) -> dict[int, int]:
     """Steps of each clip of a store by its seed; what `writers`, as "0-*", could not list any more is listed first.
 
     A process that is killed between its last two writes leaves a clip that is whole and that no manifest lists yet.
     """
+    path = job.out
     if not (path / ROOT).exists():
         return {}
     store = Store.open(path)
+    there, asked = store.kind.environment, job.source.name
+    require(there == asked, f"{path} holds clips of {there}, not of {asked}; choose another --out")
     for writer in writers_of(path):
         if fnmatch(writer, writers):
             Store.create(path, store.kind, writer).close()

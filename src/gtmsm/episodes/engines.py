@@ -31,13 +31,18 @@ PACKAGES = {
 """How ids begin; the module that registers them, since Gymnasium loads no plugins; what to install."""
 
 
+HEADLESS = {"PYGLET_HEADLESS": "true", "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
+"""What makes pictures need no screen."""
+
+
 def make(name: str, steps: int, arguments: Mapping[str, Any]) -> AnyEnv:
     """An environment whose episodes last as long as is asked for; our own checks replace Gymnasium's."""
     if ":" in name and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
+    for variable, value in HEADLESS.items():
+        os.environ.setdefault(variable, value)
     for start, (module, install) in PACKAGES.items():
         if name.startswith(start):
-            os.environ.setdefault("PYGLET_HEADLESS", "true")
             try:
                 importlib.import_module(module)
             except ImportError as problem:

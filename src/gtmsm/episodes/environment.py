@@ -44,6 +44,12 @@ class Source:
     steps: int = 300
     """After which an episode ends in any case."""
 
+    @property
+    def name(self) -> str:
+        """The environment and its arguments."""
+        more = f" {json.dumps(dict(self.arguments), default=str)}" if self.arguments else ""
+        return f"{self.environment}{more}"
+
 
 class Seen(NamedTuple):
     """What came of a step."""
@@ -158,18 +164,17 @@ class Environment:
         with suppress(TypeError, ValueError):
             pose = np.asarray(found, np.float32)
         size = len(pose) if pose.shape in ((2,), (3,)) else 0
+        pose = pose.reshape(-1)[:size]
         if self.pose_size is None:
             require(bool(size or not self._pose), f"--pose gave {shown(found)}; expected x, y or x, y, heading")
             self.pose_size = size
-        if size != self.pose_size or not np.isfinite(pose[:size]).all():
+        if size != self.pose_size or not np.isfinite(pose).all():
             raise InputError(f"the pose is {shown(found)}; expected {self.pose_size} finite numbers")
         return pose if size else None
 
     def kind(self, frame: Frame) -> Kind:
         """What all episodes share, once one has begun."""
-        more = f" {json.dumps(dict(self.source.arguments), default=str)}" if self.source.arguments else ""
-        names, size = self.actions.names, self.actions.size
-        return Kind(tuple(frame.shape), names, size, self.pose_size or 0, f"{self.source.environment}{more}")
+        return Kind(tuple(frame.shape), self.actions.names, self.actions.size, self.pose_size or 0, self.source.name)
 
     def close(self) -> None:
         """Let it go; what goes wrong with that concerns nobody."""

@@ -110,7 +110,7 @@ def record_environment(
     seeds = [seed * MOST_CLIPS + n for n in range(part, clips, parts)]
     done, began = Recorded(len(seeds)), time.monotonic()
     with _alone(path, part, parts) as lock, interruptible() as asked:
-        there = stored_clips(path, f"{part}-*")
+        there = stored_clips(job, f"{part}-*")
         missing = [one for one in seeds if one not in there]
         done.already = len(seeds) - len(missing)
         writers = [f"{part}-{i}" for i in range(max(workers, 1))]

@@ -53,7 +53,7 @@ def record_side_by_side(
                     if false_starts == FALSE_STARTS:
                         raise InputError(f"{job.source.environment} cannot be made: {trouble}")
                     worker.end(0)
-                    there = stored_clips(job.out, worker.writer)
+                    there = stored_clips(job, worker.writer)
                     for seed in worker.given:
                         if seed in there:  # nothing was heard of it any more
                             yield Outcome(seed, there[seed])
@@ -151,7 +151,6 @@ def _work(job: Job, writer: str, pipe: Connection, beat: Any, lifeline: Connecti
         with suppress(OSError):
             os.set_inheritable(descriptor, False)  # an engine that outlives it must not hold the lock
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")
     os.dup2(2, 1)  # what environments print is not the command's answer
 
     def note() -> None:

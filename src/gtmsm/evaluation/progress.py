@@ -42,8 +42,8 @@ class ProgressLine:
 
     def __enter__(self) -> "ProgressLine":
         """Show that something is going on."""
-        self._began = time.monotonic()
-        self._last = self._began - EVERY
+        self._last = time.monotonic() - EVERY
+        self._first: tuple[float, float] | None = None
         if self.console.is_terminal:
             self._bar.start()
         return self
@@ -52,10 +52,11 @@ class ProgressLine:
         """Show how far it is."""
         self._bar.update(self._task, completed=fraction, description=doing)
         now = time.monotonic()
+        began, done = self._first = self._first or (now, fraction)  # getting ready says nothing about the rest
         if self.console.is_terminal or now - self._last < EVERY:
             return
         self._last = now
-        left = f", about {(now - self._began) * (1 / fraction - 1):.0f} s left" if fraction > 0 else ""
+        left = f", about {(now - began) * (1 - fraction) / (fraction - done):.0f} s left" if fraction > done else ""
         self.console.print(f"{self.verb} {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:

@@ -362,6 +362,17 @@ def test_the_goal_is_what_is_seen_from_there(pictures):
     assert len(set(goals)) > 1
 
 
+def test_an_explorer_of_rooms_gets_around():
+    env = RoomsEnv(places=2)
+    _, info = env.reset(seed=0)
+    rng, ways = np.random.default_rng(0), [info["pose"]]
+    for _ in range(120):
+        action = env.explore(rng)
+        assert env.action_space.contains(action)
+        ways.append(env.step(action)[-1]["pose"])
+    assert np.ptp(np.array(ways)[:, :2], axis=0).max() > 1.5
+
+
 @pytest.mark.parametrize(("name", "actions"), [("gtmsm/ImageWalk-v0", 5), ("gtmsm/Rooms-v0", 8), ("gtmsm/Doom-v0", 8)])
 def test_our_environments_work_in_a_world_of_stable_worldmodel(tmp_path, name, actions):
     pytest.importorskip("h5py")

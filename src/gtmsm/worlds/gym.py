@@ -22,7 +22,9 @@ from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig, Start
 from gtmsm.worlds.images import load_images
+from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
+from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
@@ -30,6 +32,8 @@ IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0
 DOOM, MEMORY_MAZE = "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0"
 
 SPLITS = ("train", "test")
+PLANNED = 100
+"""Steps that an explorer of rooms plans at once."""
 PICTURE = 512
 """Side of a rendered picture in screen pixels, or a little less: image pixels stay square and sharp."""
 
@@ -176,13 +180,14 @@ class RoomsEnv(_WorldEnv):
         self.world = draw_rooms(self.config, places, seed)
         self._inhabit(self.world, slips, render_mode, renders)
         self.path: list[Float[Tensor, "3"]] = []
+        self._plan: list[int] = []
         self._map: FloorMap | None = None
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Picture, Info]:
         """Draw a place, a spot and a heading."""
         super().reset(seed=seed)
         self._slipping.reset(1, torch.Generator().manual_seed(int(self.np_random.integers(1 << 62))))
-        self.path, self._map = [self.world.pose[0]], None
+        self.path, self._map, self._plan = [self.world.pose[0]], None, []
         other, place = self.np_random.spawn(1)[0], self.world.where
         spots = self.world.plans.spots[place[0]]
         goal = torch.cat([spots[other.integers(len(spots))], torch.tensor([2 * math.pi * other.random()])]).float()
@@ -194,6 +199,15 @@ class RoomsEnv(_WorldEnv):
         outcome = super().step(action)
         self.path.append(self.world.pose[0])
         return outcome
+
+    def explore(self, rng: np.random.Generator) -> int:
+        """An action of an agent that knows the place: it walks from object to object, around obstacles."""
+        if not self._plan:
+            chance = torch.Generator().manual_seed(int(rng.integers(1 << 62)))
+            ahead: list[int] = ScavengerWalker()(self.world, PLANNED, chance)[0].tolist()
+            self._plan = ahead[: ahead.index(IDLE)] if IDLE in ahead else ahead  # doing nothing is no action here
+            self._plan = self._plan or [int(rng.integers(len(self.action_names)))]
+        return self._plan.pop(0)
 
     def _from_above(self) -> Picture:
         """The place from above, the path of this episode and the agent."""

@@ -39,7 +39,7 @@ from gtmsm.episodes.store_part import (
     write_part,
 )  # fmt: skip
 from gtmsm.errors import InputError, shown
-from gtmsm.files import LOCK, OURS, as_path, locked, read_json, require_folder, sync_folder, write_atomically
+from gtmsm.files import LOCK, OURS, as_path, locked, read_json, require_folder, sync, write_atomically
 
 ROOT = "zarr.json"
 WRITER = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -264,7 +264,7 @@ def _make_root(path: Path, kind: Kind) -> None:
         raise InputError(f"{path} is no store, and holds {shown(foreign[0])}; give a new or empty folder")
     about = {"store": VERSION, "chunk": chunk_of(kind), "kind": asdict(kind)}
     write_atomically(path / ROOT, as_json(group(about)))
-    sync_folder(path)
+    sync(path)
 
 
 def _require_same(path: Path, there: Kind, kind: Kind) -> None:
@@ -291,7 +291,7 @@ def add_part(
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    sync_folder(folder)
+    sync(folder)
     return part
 
 

@@ -166,6 +166,7 @@ def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Fl
 
 def as_floats(values: np.ndarray) -> Float32[np.ndarray, "..."]:
     """Numbers in the precision of an episode, which refuses those that are too large for it."""
+    require(values.dtype.kind in "biuf", f"found {shortened(str(values.dtype))}; expected numbers")
     with np.errstate(all="ignore"):
         return values.astype(np.float32)
 

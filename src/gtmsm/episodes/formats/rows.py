@@ -46,11 +46,12 @@ def library(name: str, extra: str = "own") -> Any:
 
 @contextmanager
 def about(source: object) -> Iterator[None]:
-    """Errors inside name the file and the place in it."""
+    """Errors inside name the file and the place in it, once."""
     try:
         yield
     except InputError as problem:
-        raise InputError(f"{source}: {problem}") from None
+        known = isinstance(source, Path) and str(problem).startswith((str(source), f"{source.parent}{os.sep}"))
+        raise InputError(str(problem) if known else f"{source}: {problem}") from None
 
 
 def frame_shape(stored: tuple[int, ...], size: int | None) -> tuple[int, int, int]:

@@ -151,7 +151,7 @@ def test_every_format_goes_through_a_store_into_every_other(
 
     said = run("convert", path, tmp_path / "store")
     assert "alignment: frame t is what action t led to" in said and "warning" not in said
-    assert "episodes are whole" in run("verify", tmp_path / "store")
+    assert "whole episodes: " in run("verify", tmp_path / "store")
     kind, found = open_any(tmp_path / "store")
     whole = list(found)
     for out, lost in (("a.h5", 1), ("minari", 1), ("npz", 0)):  # steps whose frame before is not known

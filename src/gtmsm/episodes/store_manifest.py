@@ -26,7 +26,7 @@ VERSION = 1
 MANIFEST = "manifest.jsonl"
 MOST_BYTES = 2**30
 """Of a manifest: some millions of episodes."""
-REPAIR = "gtmsm data verify --repair"
+VERIFY = "gtmsm data verify {path}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,9 @@ from typing import Any
 import numpy as np
 
 from gtmsm.config import is_whole, require
+from gtmsm.episodes import pictures
 from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
-from gtmsm.episodes.formats import pictures, video
+from gtmsm.episodes.formats import video
 from gtmsm.episodes.formats.rows import (
     INFLATED,
     MOST_BYTES,

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
-from PIL import Image
 
 from gtmsm.config import require, require_whole
 from gtmsm.episodes.episode import LONGEST_SIDE, MOST_NUMBERS, Episode, Kind
+from gtmsm.episodes.pictures import resized
 from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import TEMPORARY, require_folder, sync
 
@@ -95,12 +95,7 @@ def _fitted(block: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     if block.shape[-1] == 4:
         block = block[..., :3]  # without how transparent they are
     require(block.shape[-1] == shape[2], f"frames have {block.shape[-1]} colours; those before had {shape[2]}")
-    if block.shape[1:3] == shape[:2]:
-        return block
-    size, grey = (shape[1], shape[0]), shape[2] == 1
-    pictures = (Image.fromarray(frame[..., 0] if grey else frame) for frame in block)
-    scaled = np.stack([np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in pictures])
-    return scaled[..., None] if grey else scaled
+    return resized(block, *shape[:2])
 
 
 def blocks_of(stored: Any, first: int, last: int) -> Iterator[np.ndarray]:

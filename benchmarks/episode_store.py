@@ -1,6 +1,6 @@
 """A store of 100,000 clips: how fast it opens, how many windows a second it gives, how much memory it takes.
 
-    .venv/bin/python benchmarks/episode_store.py --seconds 600 --plot memory.png
+    .venv/bin/python benchmarks/episode_store.py --seconds 600 --plot docs/store-memory.png
     .venv/bin/python benchmarks/episode_store.py --kills 500
 
 Clips are walks through our rooms, 300 frames of 32x32. A part of 32 is recorded, and appears many times by hard links,
@@ -19,6 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,56 +83,65 @@ def read(path: Path, seconds: float, tell: Callable[[str], None]) -> list[tuple[
     store = Store.open(path)
     count = len(store)
     tell(f"{count:,} clips open in {time.perf_counter() - began:.3f} s; manifest {_size(path):.1f} MB")
-    windows, generator = StoreWindows(store, np.arange(len(store))), torch.Generator().manual_seed(0)
-    windows(BATCH, WINDOW, generator)
-    rows, start, cpu = [], time.perf_counter(), time.process_time()
-    while time.perf_counter() < start + seconds:
-        began, done = time.perf_counter(), 0
-        while time.perf_counter() < began + 1:
-            windows(BATCH, WINDOW, generator)
-            done += BATCH
-        rows.append((time.perf_counter() - start, resident(), done / (time.perf_counter() - began)))
-    used = time.process_time() - cpu
-    speed, total = np.array([row[2] for row in rows]), BATCH * sum(row[2] for row in rows) / BATCH
-    tell(
-        f"{count:,} clips: {np.median(speed):.0f} windows of {WINDOW} frames a second as batches of floats "
-        f"(best second {speed.max():.0f}; {total / used:.0f} for each second of a core); "
-        f"memory {rows[0][1]:.0f} MB at first, {rows[-1][1]:.0f} at the end, {max(row[1] for row in rows):.0f} at most"
-    )
-    raw = _raw(store, min(seconds, 5))
-    tell(f"{count:,} clips: {raw[0]:.0f} windows a second by two threads, {raw[1]:.0f} for each second of a core")
+    tell(f"{count:,} clips, bytes by two threads: {_speeds(_bytes_of(store), min(seconds, 10))}")
+    windows, generator = StoreWindows(store, np.arange(count)), torch.Generator().manual_seed(0)
+
+    def batch() -> int:
+        windows(BATCH, WINDOW, generator)
+        return BATCH
+
+    rows: list[tuple[float, float, float]] = []
+    tell(f"{count:,} clips, batches of floats: {_speeds(batch, seconds, rows)}")
+    memory = [row[1] for row in rows]
+    tell(f"{count:,} clips: memory {memory[0]:.0f} MB at first, {memory[-1]:.0f} at the end, {max(memory):.0f} at most")
     return rows
 
 
-def _raw(store: Store, seconds: float) -> tuple[float, float]:
-    """Windows as bytes, without what training makes of them."""
-    from concurrent.futures import ThreadPoolExecutor
+def _speeds(work: Callable[[], int], seconds: float, rows: list[tuple[float, float, float]] | None = None) -> str:
+    """Windows a second, and for each second of a core: what others do on the machine changes the former."""
+    work()
+    rows, start, cpu, total = [] if rows is None else rows, time.perf_counter(), time.process_time(), 0
+    while time.perf_counter() < start + seconds:
+        began, done = time.perf_counter(), 0
+        while time.perf_counter() < began + 1:
+            done += work()
+        total += done
+        rows.append((time.perf_counter() - start, resident(), done / (time.perf_counter() - began)))
+    speed, used = np.array([row[2] for row in rows]), time.process_time() - cpu
+    return f"{np.median(speed):,.0f} windows a second, best {speed.max():,.0f}; {total / used:,.0f} a second of a core"
 
-    draw = np.random.default_rng(0)
-    done, start, cpu = 0, time.perf_counter(), time.process_time()
-    with ThreadPoolExecutor(2) as pool:
-        while time.perf_counter() < start + seconds:
-            which, first = draw.integers(len(store), size=256), draw.integers(STEPS - WINDOW + 1, size=256)
-            list(pool.map(lambda i, begin: store.window(int(i), int(begin), WINDOW) and None, which, first))
-            done += 256
-    return done / (time.perf_counter() - start), done / (time.process_time() - cpu)
+
+def _bytes_of(store: Store) -> Callable[[], int]:
+    """Windows as bytes, without what training on a CPU makes of them."""
+    draw, pool = np.random.default_rng(0), ThreadPoolExecutor(2)
+
+    def work() -> int:
+        which, first = draw.integers(len(store), size=128), draw.integers(STEPS - WINDOW + 1, size=128)
+        list(pool.map(lambda i, begin: store.window(int(i), int(begin), WINDOW) and None, which, first))
+        return len(which)
+
+    return work
 
 
 def _size(path: Path) -> float:
     return sum(file.stat().st_size for file in path.glob(f"*/{MANIFEST}")) / 1e6
 
 
-def plot(rows: list[tuple[float, float, float]], path: Path) -> None:
+def plot(rows: list[tuple[float, float, float]], clips: int, path: Path) -> None:
     """Memory and speed over time."""
     import matplotlib.pyplot as plt
 
     t, memory, speed = zip(*rows, strict=True)
-    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(7, 4.5), layout="constrained")
-    above.plot(t, memory)
-    above.set(ylabel="resident memory, MB", ylim=(0, None))
-    below.plot(t, speed, lw=0.8)
-    below.set(ylabel=f"windows of {WINDOW} a second", xlabel="seconds", ylim=(0, None))
-    figure.savefig(path, dpi=130)
+    figure, (above, below) = plt.subplots(2, 1, sharex=True, figsize=(7, 4.8), layout="constrained")
+    figure.suptitle(f"Random windows of {WINDOW} steps from a store of {clips:,} clips of {STEPS} frames, 32x32x3")
+    above.plot(t, memory, color="tab:blue")
+    above.set(ylabel="memory of the process, MB", ylim=(0, 1.2 * max(memory)))
+    above.set_title(f"{memory[0]:.0f} MB after a second, {memory[-1]:.0f} MB at the end", fontsize=9)
+    below.plot(t, speed, lw=0.8, color="tab:orange")
+    below.axhline(np.median(speed), lw=0.8, ls="--", color="grey")
+    below.set(ylabel="windows a second", xlabel="seconds", ylim=(0, 1.1 * max(speed)))
+    below.set_title(f"batches of floats on two cores, shared with others: median {np.median(speed):.0f}", fontsize=9)
+    figure.savefig(path, dpi=110)
 
 
 # ---- kills
@@ -223,7 +233,7 @@ def main() -> None:
     if flags.read:
         rows = read(flags.read, flags.seconds, partial(print, flush=True))
         if flags.plot:
-            plot(rows, flags.plot)
+            plot(rows, len(Store.open(flags.read)), flags.plot)
         return
     with tempfile.TemporaryDirectory() as name:
         if flags.kills:

@@ -561,8 +561,8 @@ def _data(words: list[str]) -> int:
     else:
         said = verify(flags.path, flags.repair)
         code = int(bool(said))
-        left = f"{len(Store.open(flags.path)):,} episodes are whole" if flags.repair or not said else ""
-        said += [left or f"damages: {len(said)}; drop what is lost with: gtmsm data verify {flags.path} --repair"]
+        left = f"whole episodes: {len(Store.open(flags.path)):,}" if flags.repair or not said else ""
+        said += [left or f"damages: {len(said)}; mend them with: gtmsm data verify {flags.path} --repair"]
     for line in said:
         console.print(line, soft_wrap=True)
     return code

@@ -55,8 +55,7 @@ def replacing(path: Path) -> Iterator[Path]:
     _sweep(path.parent)
     with _held(path.with_name(f".gtmsm-{secrets.token_hex(4)}{path.suffix}"), wait=True) as (temporary, _):
         yield temporary
-        with temporary.open("rb") as written:
-            os.fsync(written.fileno())
+        sync(temporary)
         temporary.replace(path)
 
 
@@ -142,9 +141,9 @@ def require_plain(path: Path) -> None:
         raise InputError(f"cannot write {path}: it is a {'folder' if path.is_dir() else 'device or pipe'}; name a file")
 
 
-def sync_folder(folder: Path) -> None:
-    """Make names in a folder survive a loss of power."""
-    handle = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make what is in a file, or the names in a folder, survive a loss of power."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -6,6 +6,7 @@ Until then it imports nothing but a little of Python's own.
 import codecs
 import errno
 import os
+import shutil
 import signal
 import sys
 from contextlib import suppress
@@ -32,9 +33,7 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     """
     for path in tuple(getattr(sys.modules.get("gtmsm.files"), "TEMPORARY", ())):
         with suppress(OSError):
-            for inside in path.iterdir() if path.is_dir() else ():
-                inside.unlink()
-            path.rmdir() if path.is_dir() else path.unlink()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
     with suppress(Exception):
         sys.stdout.flush()
     with suppress(OSError, AttributeError):

@@ -40,7 +40,7 @@ def test_info_counts_what_there_is(path: Path, capsys: pytest.CaptureFixture[str
     assert run("data", "info", path) == 0
     said = " ".join(capsys.readouterr().out.split())
     for fact in (
-        "environment Toy-v0", "episodes 2 in 1 parts", "writers 0 (2 episodes)", "frames 8x8 pixels, RGB", "steps 60:",
+        "environment Toy-v0", "episodes 2 in 1 part", "writers 0 (2 episodes)", "frames 8x8 pixels, RGB", "steps 60:",
         "actions 2: left 33.3%, right 33.3%, none 33.3%", "poses x 0 to 30, y 0 to 0", "places 1: hall (2)",
     ):  # fmt: skip
         assert fact in said
@@ -68,7 +68,7 @@ def test_verify_ends_with_one_where_something_is_damaged(path: Path, capsys: pyt
     assert "actions/c.0 is missing; lost: episodes 0 to 1" in capsys.readouterr().out
     assert run("data", "verify", path, "--repair") == 1
     assert run("data", "verify", path) == 0
-    assert "0 episodes are whole" in capsys.readouterr().out
+    assert "whole episodes: 0" in capsys.readouterr().out
 
 
 def test_without_the_codecs_a_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,14 @@
 """Which action belongs to which frame is found out from frames and actions alone."""
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from recordings import KIND, ours, plain_worldmodel, walk
+from original_writers import WRITTEN
+from recordings import KIND, film, ours, plain_worldmodel, table, walk
 
 from gtmsm import cli
 from gtmsm.data.record import record
@@ -115,6 +118,75 @@ def test_what_is_converted_reads_as_before(tmp_path: Path, out: str) -> None:
     for one, other in zip(found, expected, strict=True):
         assert np.array_equal(one.frames, other.frames[lost:]) and np.array_equal(one.actions, other.actions[lost:])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([out, "source.h5"])
+
+
+def as_films(root: Path) -> Path:
+    root.mkdir()
+    for seed in range(3):
+        frames, actions, poses = walk(seed, 30, 32)
+        film(root / f"{seed}.mp4", frames)
+        table(root / f"{seed}.csv", [*actions, ""], poses)
+    return root
+
+
+@pytest.mark.parametrize(
+    "source", ["worldmodel.h5", "world.h5", "minari-v0", "lerobot-image", "lerobot-video", "films", "clips"]
+)
+def test_every_format_goes_through_a_store_into_every_other(
+    tmp_path: Path, source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("h5py")
+    pytest.importorskip("zstandard")
+    path = WRITTEN / source
+    if source == "films":
+        path = as_films(tmp_path / source)
+    elif source == "clips":
+        convert(WRITTEN / "worldmodel.h5", path := tmp_path / source, format="npz")
+
+    def run(*words: object) -> str:
+        with pytest.raises(SystemExit) as end:
+            cli.main(["data", *map(str, words)])
+        assert end.value.code == 0
+        return capsys.readouterr().out
+
+    said = run("convert", path, tmp_path / "store")
+    assert "alignment: frame t is what action t led to" in said and "warning" not in said
+    assert "whole episodes: " in run("verify", tmp_path / "store")
+    kind, found = open_any(tmp_path / "store")
+    whole = list(found)
+    for out, lost in (("a.h5", 1), ("minari", 1), ("npz", 0)):  # steps whose frame before is not known
+        run("convert", tmp_path / "store", tmp_path / out, *(["--format", out] if lost == 0 or out == "minari" else []))
+        again, back = open_any(tmp_path / out)
+        assert (again.frame_shape, again.action_names, again.pose_size) == (
+            kind.frame_shape, kind.action_names, kind.pose_size
+        )  # fmt: skip
+        for one, other in zip(back, whole, strict=True):
+            assert np.array_equal(one.frames, other.frames[lost:])
+            assert np.array_equal(one.actions, other.actions[lost:])
+            assert kind.pose_size == 0 or np.array_equal(one.poses, other.poses[lost:])
+
+
+@pytest.mark.parametrize("out", ["a.h5", "a", "clips", "minari-v0"])
+def test_a_conversion_that_is_killed_leaves_nothing_that_stays(tmp_path: Path, out: str) -> None:
+    pytest.importorskip("h5py")
+    pytest.importorskip("zstandard")
+    name = {"clips": "npz", "minari-v0": "minari"}.get(out)
+    source = WRITTEN / "worldmodel.h5"
+
+    def die(episodes: int) -> None:
+        if episodes == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            convert(source, tmp_path / out, format=name, progress=die)
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert [path.name[:7] for path in tmp_path.iterdir()] == [".gtmsm-"]
+    convert(source, tmp_path / out, format=name)
+    assert [path.name for path in tmp_path.iterdir()] == [out]
 
 
 def test_nothing_is_left_of_a_conversion_that_fails(tmp_path: Path) -> None:

@@ -1,8 +1,15 @@
 """Recordings of others: each format is read with every action at the frame that it led to."""
 
+import io
 import json
+import os
+import resource
+import struct
 import warnings
+import zipfile
+import zlib
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -406,6 +413,132 @@ def test_an_mp4_that_is_none_is_told_in_one_line(tmp_path: Path) -> None:
     table(tmp_path / "a.csv", [0, 1])
     with pytest.raises(InputError, match="cannot be read as an MP4"):
         open_any(tmp_path)
+
+
+# ---- hostile files: refused before memory is allocated
+
+
+def within(megabytes: int, work: Callable[[], object]) -> str:
+    """What `work` is refused with, in a process that may allocate no more than this."""
+    ear, mouth = os.pipe()
+    if (child := os.fork()) == 0:
+        try:
+            held = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (held + megabytes * 2**20,) * 2)
+            work()
+            told = "nothing was refused"
+        except InputError as problem:
+            told = str(problem)
+        except BaseException as problem:
+            told = f"{type(problem).__name__}: {problem}"
+        os.write(mouth, told.encode())
+        os._exit(0)
+    os.close(mouth)
+    with open(ear) as answer:
+        told = answer.read()
+    os.waitpid(child, 0)
+    return told
+
+
+def read_all(path: Path) -> None:
+    for _ in open_any(path)[1]:
+        pass
+
+
+ZEROS = np.zeros((1, 1024, 1024, 3), np.uint8)
+
+
+def npz_bomb(root: Path) -> Path:
+    """An .npz of 100 kB that declares 6 GB."""
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "|u1", "fortran_order": False, "shape": (2000, 1024, 1024, 3)}
+    )
+    with zipfile.ZipFile(root / "a.npz", "w", zipfile.ZIP_DEFLATED, compresslevel=9) as file:
+        with file.open("frames.npy", "w", force_zip64=True) as member:
+            member.write(header.getvalue())
+            for _ in range(30):  # what is there is less than what is declared
+                member.write(ZEROS.tobytes())
+        with file.open("actions.npy", "w") as member:
+            np.save(member, np.zeros(2000, np.int64))
+    return root / "a.npz"
+
+
+def hdf5_bomb(root: Path) -> Path:
+    """Chunks of 6 GB, each of some kB of gzip."""
+    path = plain_worldmodel(root / "a.h5", 1)
+    with h5py.File(path, "a") as file:
+        del file["pixels"]
+        made = file.create_dataset("pixels", (61, 4096, 4096, 3), "u1", chunks=(61, 4096, 4096, 1), compression="gzip")
+        made.id.write_direct_chunk((0, 0, 0, 0), zlib.compress(bytes(2**24), 9) * 64)
+    return path
+
+
+def png_bomb(root: Path) -> Path:
+    """A picture of 30,000 by 30,000 pixels in some kB."""
+    pictures(root / "a")
+    size = struct.pack(">IIBBBBB", 30_000, 30_000, 8, 2, 0, 0, 0)
+    parts = [(b"IHDR", size), (b"IDAT", zlib.compress(bytes(2**24), 9)), (b"IEND", b"")]
+    chunks = [struct.pack(">I", len(b)) + k + b + struct.pack(">I", zlib.crc32(k + b)) for k, b in parts]
+    (root / "a" / "001.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(chunks))
+    table(root / "a" / "a.csv", [0, 1, 2])
+    return root / "a"
+
+
+def parquet_bomb(root: Path) -> Path:
+    """128 MB of zeros in some kB."""
+    arrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    path = lerobot(root / "a", filmed=False, episodes=1)
+    rows = 8
+    pictures_of = arrow.array([{"bytes": bytes(2**24), "path": None}] * rows)
+    columns = {"episode_index": [0] * rows, "action": [[0.0, 0.0]] * rows, "observation.images.cam0": pictures_of}
+    parquet.write_table(
+        arrow.table(columns), path / "data/chunk-000/file-000.parquet", compression="zstd", use_dictionary=False
+    )
+    return path
+
+
+def store_bomb(root: Path) -> Path:
+    """A chunk that would be unpacked to a terabyte, with checksums that are right."""
+    zstandard = pytest.importorskip("zstandard")
+    FORMATS["store"].write(root / "a", KIND, [ours(0, 200)])
+    path = root / "a/0/000000/frames/c.0.0.0.0"
+    content = bytearray(path.read_bytes())
+    offset, length = struct.unpack_from("<QQ", content, 0)
+    frame = bytes.fromhex("28b52ffd") + b"\xe0" + struct.pack("<Q", 2**40) + zstandard.compress(bytes(2**20))[9:]
+    content[offset : offset + length - 4] = frame.ljust(length - 4, b"\0")[: length - 4]
+    checksum = import_module("google_crc32c").value(bytes(content[offset : offset + length - 4]))
+    content[offset + length - 4 : offset + length] = checksum.to_bytes(4, "little")
+    path.write_bytes(content)
+    return root / "a"
+
+
+@pytest.mark.parametrize(
+    ("bomb", "told"),
+    [
+        (npz_bomb, "far more than the file itself"),
+        (hdf5_bomb, "is the file whole?"),
+        (png_bomb, "exceeds limit"),
+        (parquet_bomb, "declares"),
+        (store_bomb, "cannot be unpacked"),
+    ],
+)
+def test_a_bomb_is_refused_before_memory_is_allocated(tmp_path: Path, bomb: Callable[[Path], Path], told: str) -> None:
+    path = bomb(tmp_path)
+    largest = max(file.stat().st_size for file in (path, *path.rglob("*")) if file.is_file())
+    assert largest < 3e6
+    said = within(400, lambda: read_all(path))
+    assert told in said and "\n" not in said and said.count(str(tmp_path)) == 1, said
+
+
+@pytest.mark.parametrize("shape", [(2**40, 16, 16, 3), (61, 2**20, 2**20, 3), (61, 16, 16, 2**30)])
+def test_absurd_shapes_are_refused_before_memory_is_allocated(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = plain_worldmodel(tmp_path / "a.h5", 1)
+    with h5py.File(path, "a") as file:
+        del file["pixels"]
+        file.create_dataset("pixels", shape, "u1", chunks=tuple(max(1, min(side, 16)) for side in shape))
+    said = within(400, lambda: read_all(path))
+    assert said.startswith(f"{path}: ") and "\n" not in said, said
 
 
 # ---- what is none of them

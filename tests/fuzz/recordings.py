@@ -2,7 +2,9 @@
 
 import contextlib
 import io
+import json
 import os
+import struct
 from importlib.util import find_spec
 from pathlib import Path
 from random import Random
@@ -18,8 +20,8 @@ from gtmsm.episodes.formats import FORMATS, open_any
 
 # Arrow's own pool reserves a gigabyte of addresses at once, as much as a case may have.
 os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
-LIBRARIES = ("h5py", "av", "pyarrow", "pyarrow.parquet")
-READY = all(find_spec(name) for name in LIBRARIES[:3])
+LIBRARIES = ("h5py", "av", "pyarrow", "zstandard", "google_crc32c", "pyarrow.parquet")
+READY = all(find_spec(name) for name in LIBRARIES[:5])
 """Whether the extra `own` is installed."""
 HUGE = (0, 1, 2**20, 10**9, 2**40, 2**62)
 
@@ -31,6 +33,7 @@ def make() -> None:
     plain_worldmodel(Path("own.h5"), 2)
     FORMATS["stable-worldmodel"].write(Path("ours.h5"), KIND, [ours(seed, 20) for seed in range(2)])
     FORMATS["minari"].write(Path("minari"), KIND, [ours(seed, 20) for seed in range(2)])
+    FORMATS["store"].write(Path("store"), KIND, [ours(seed, 20) for seed in range(2)])
     FORMATS["npz"].write(Path("clips"), KIND, [ours(seed, 20) for seed in range(2)])
     lerobot(Path("filmed"), episodes=2)
     lerobot(Path("pictured"), filmed=False, episodes=2)
@@ -102,6 +105,39 @@ def parquet(rng: Random, good: bytes) -> bytes:
     return made.getvalue()
 
 
+def checksum_of(content: bytes) -> int:
+    """CRC-32C."""
+    return int(__import__("google_crc32c").value(content))
+
+
+def manifest(rng: Random, good: bytes) -> bytes:
+    """A wrong manifest of a store, half of the time with checksums that are right."""
+    if rng.random() < 0.5:
+        return mutate.damaged(rng, good)
+    lines = [json.loads(line)[1] for line in good.splitlines()]
+    at = rng.randrange(len(lines))
+    try:
+        changed = json.dumps(mutate.changed_tree(rng, lines[at], mutate.JSON_WORDS)).encode()
+    except (TypeError, ValueError):
+        changed = b"null"
+    bodies = [json.dumps(line).encode() for line in lines]
+    bodies[at] = mutate.spelled(changed.decode(), mutate.JSON_WORDS)
+    return b"".join(b'["%08x", %b]\n' % (checksum_of(body), body) for body in bodies)
+
+
+def shard(rng: Random, good: bytes) -> bytes:
+    """A wrong shard of a store, half of the time of the right size and with checksums that are right."""
+    if rng.random() < 0.5:
+        return mutate.damaged(rng, good)
+    harmed = bytearray(good)
+    offset, length = struct.unpack_from("<QQ", good, 0)
+    for _ in range(rng.choice([1, 1, 4, 40])):  # mostly in what describes how it is packed
+        harmed[offset + rng.randrange(rng.choice([12, length - 4]))] = rng.choice([0, 1, 127, 255, rng.randrange(256)])
+    body = bytes(harmed[offset : offset + length - 4])
+    harmed[offset + length - 4 : offset + length] = checksum_of(body).to_bytes(4, "little")
+    return bytes(harmed)
+
+
 def text(rng: Random, good: bytes) -> bytes:
     """A wrong CSV."""
     if rng.random() < 0.5:
@@ -122,7 +158,12 @@ def _read(path: Path) -> Any:
 
 EPISODES, ROWS = Path("meta/episodes/chunk-000/file-000.parquet"), Path("data/chunk-000/file-000.parquet")
 VIDEO = Path("filmed/videos/observation.images.cam0/chunk-000/file-000.mp4")
+PART = Path("store/0/000000")
 RECORDINGS = [
+    FileTarget("store, kind: open_any", 300, Path("store/zarr.json"), mutate.json_file, _read),
+    FileTarget("store, manifest: open_any", 500, Path("store/0/manifest.jsonl"), manifest, _read),
+    FileTarget("store, frames: open_any", 500, PART / "frames/c.0.0.0.0", shard, _read),
+    FileTarget("store, poses: open_any", 300, PART / "poses/c.0.0", shard, _read),
     FileTarget("npz: open_any", 600, Path("clips/000001.npz"), mutate.archive, _read),
     FileTarget("stable-worldmodel: open_any", 700, Path("own.h5"), hdf5, _read),
     FileTarget("stable-worldmodel, ours: open_any", 500, Path("ours.h5"), hdf5, _read),

@@ -1,6 +1,7 @@
 """What is attacked: readers and verbs with wrong files, verbs and public methods with odd arguments."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -83,7 +84,8 @@ class FileTarget:
         if rng.random() < 0.06:
             top = Path(f"{rng.choice(mutate.NAMES)}{old.suffix}")
             top.parent.mkdir(exist_ok=True)
-            old.rename(top)
+            if os.path.lexists(old):
+                old.rename(top)
         path = top.joinpath(*self.path.parts[1:])
         if not isinstance(self.read, str):
             return partial(self.read, path), f"{self.name}({str(path)!r})"

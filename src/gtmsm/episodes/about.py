@@ -16,8 +16,10 @@ from gtmsm.errors import InputError, shortened
 from gtmsm.files import replacing, require_writable
 
 AXES = ("x", "y", "heading")
-INK, PALE, FIRST, LAST = (40, 44, 52), (205, 209, 216), (47, 134, 209), (217, 138, 0)
-GAP, LABEL, SIDE = 6, 16, 72
+INK, DIM, PALE = (40, 44, 52), (110, 116, 126), (205, 209, 216)
+WAY = np.array([(47, 134, 209), (150, 80, 180), (217, 138, 0)])
+"""Colours of the first steps of a way, of those in the middle, and of the last."""
+GAP, LABEL, SIDE = 8, 14, 72
 """Pixels between frames, of a line of text, and of a small frame on a sheet."""
 OTHERS = 16
 """Walks of the same place that a map shows in the background."""
@@ -28,14 +30,16 @@ def describe(store: Store) -> str:
     lengths, kind = store.lengths, store.kind
     lines = {"store": f"{store.path}, version {VERSION}", "environment": kind.environment or "not said"}
     each = Counter(Path(folder).name for folder, part in store.parts for _ in part.steps)
-    lines["episodes"] = f"{len(store):,} in {len(store.parts):,} parts"
-    writers = [f"{name} ({each[name]:,} episodes)" for name in writers_of(store.path)]
+    lines["episodes"] = f"{len(store):,} in {counted(len(store.parts), 'part')}"
+    writers = [f"{name} ({counted(each[name], 'episode')})" for name in writers_of(store.path)]
     lines["writers"] = _some(writers)
     tall, wide, channels = kind.frame_shape
     lines["frames"] = f"{wide}x{tall} pixels, {'RGB' if channels == 3 else 'grey'}"
     if len(store):
         middle = int(np.median(lengths))
-        lines["steps"] = f"{lengths.sum():,}: {lengths.min()} to {lengths.max()} an episode, {middle} in the middle"
+        each_has = f"{lengths.min():,} to {lengths.max():,} an episode, median {middle:,}"
+        same = lengths.min() == lengths.max()
+        lines["steps"] = f"{lengths.sum():,}: {f'{middle:,} in every episode' if same else each_has}"
         lines["actions"] = _actions(store)
         if kind.pose_size:
             lines["poses"] = ", ".join(_ranges("poses", store, AXES))
@@ -77,6 +81,11 @@ def _some(names: list[str], most: int = 12) -> str:
     return ", ".join(shortened(name) for name in names[:most]) + (f", … {len(names):,} in all" * (len(names) > most))
 
 
+def counted(count: int, noun: str) -> str:
+    """1 step, 2,000 steps."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 def _bytes(count: int) -> str:
     for unit in ("bytes", "kB", "MB", "GB"):
         if count < 1000:
@@ -94,8 +103,12 @@ def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, see
         raise InputError(f"{store.path} has no episodes yet; record or import some")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(store))[:episodes])
     rows = [_row(store, int(i), steps) for i in chosen]
-    sheet = Image.new("RGB", (max(row.width for row in rows) + 2 * GAP, sum(row.height for row in rows) + GAP), "white")
-    top = GAP
+    size = max(row.width for row in rows) + 2 * GAP, sum(row.height for row in rows) + LABEL + 3 * GAP
+    sheet, top = Image.new("RGB", size, "white"), LABEL + 3 * GAP
+    ways = "; where each went: blue its first steps, orange its last" if store.kind.pose_size else ""
+    told = f"{counted(steps, 'step')} of {len(chosen):,} of {counted(len(store), 'episode')}{ways}"
+    heading = shortened(store.kind.environment or store.path.name, 40)
+    ImageDraw.Draw(sheet).text((GAP, GAP), f"{heading}: {told}", INK, ImageFont.load_default(13))
     for row in rows:
         sheet.paste(row, (GAP, top))
         top += row.height
@@ -104,8 +117,7 @@ def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, see
             sheet.save(draft, format="PNG")
     except OSError as problem:
         raise InputError(f"could not write {out}: {problem.strerror or problem}") from None
-    ways = ", and where each went (blue: first steps, orange: last)" if store.kind.pose_size else ""
-    return f"{out}: {steps} steps of {len(chosen)} of {len(store):,} episodes{ways}"
+    return f"{out}: {told}"
 
 
 def _row(store: Store, i: int, steps: int) -> Image.Image:
@@ -114,24 +126,35 @@ def _row(store: Store, i: int, steps: int) -> Image.Image:
     shown = np.unique(np.linspace(0, episode.steps - 1, min(steps, episode.steps)).round().astype(int))
     scale = max(1, round(SIDE / max(kind.frame_shape[:2])))
     tall, wide = (scale * side for side in kind.frame_shape[:2])
-    cell = max(wide, SIDE) + GAP
-    side = max(tall, SIDE) if kind.pose_size else 0
-    row = Image.new("RGB", (steps * cell + (side + 2 * GAP if side else 0), max(tall, side) + 3 * LABEL + GAP), "white")
+    cell, height = max(wide, SIDE) + GAP, max(tall, SIDE) + 3 * LABEL
+    side = height if kind.pose_size else 0
+    row = Image.new("RGB", (steps * cell + (side + GAP if side else 0), LABEL + height + 2 * GAP), "white")
     pen = ImageDraw.Draw(row)
-    title = (
-        f"episode {i}  {episode.steps} steps  {shortened(episode.place or 'place not said', 40)}  seed {episode.seed}"
-    )
-    _write(pen, (0, 0), title, INK)
+    named = shortened(episode.place or "place not said", 40)
+    _write(pen, (0, 0), f"episode {i:,}, {counted(episode.steps, 'step')}, {named}, seed {episode.seed:,}", INK)
     for column, step in enumerate(shown):
         frame = Image.fromarray(_rgb(episode.frames[step])).resize((wide, tall), Image.Resampling.NEAREST)
-        row.paste(frame, (column * cell, LABEL))
-        _write(pen, (column * cell, LABEL + tall), f"{step + 1}", INK)
-        _write(pen, (column * cell, 2 * LABEL + tall), _action(store, episode, int(step)), (110, 116, 126))
+        row.paste(frame, (column * cell, LABEL + 2))
+        _write(pen, (column * cell, LABEL + 4 + tall), f"{step + 1:,}", INK)
+        for line, words in enumerate(_wrapped(_action(store, episode, int(step)), cell - GAP)):
+            _write(pen, (column * cell, (2 + line) * LABEL + 4 + tall), words, DIM)
     if side:
-        row.paste(_map(store, i, episode, side), (steps * cell + GAP, LABEL))
         across, along = np.ptp(_way(episode), axis=0)
-        _write(pen, (steps * cell + GAP, LABEL + side), f"{across:.3g} x {along:.3g}", INK)
+        row.paste(_map(store, i, episode, side), (steps * cell, LABEL + 2))
+        _write(pen, (steps * cell, 0), f"{across:.3g} by {along:.3g}", DIM)
     return row
+
+
+def _wrapped(text: str, wide: int) -> list[str]:
+    """At most two lines of so many pixels."""
+    font, lines = ImageFont.load_default(11), [""]
+    for word in text.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if font.getlength(longer) <= wide or not lines[-1]:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return [shortened(line, max(4, int(len(line) * wide / max(wide, font.getlength(line))))) for line in lines[:2]]
 
 
 def _rgb(frame: UInt8[np.ndarray, "height width channel"]) -> UInt8[np.ndarray, "height width 3"]:
@@ -142,8 +165,8 @@ def _action(store: Store, episode: Episode, step: int) -> str:
     """What was done, in a few letters."""
     done, names = episode.actions[step], store.kind.action_names
     if names is None:
-        return shortened(" ".join(f"{number:.2g}" for number in done), 11)
-    return shortened(names[done] if done >= 0 else "none", 11)
+        return ", ".join(f"{number:.2g}" for number in done[:6])
+    return names[done] if done >= 0 else "none"
 
 
 def _map(store: Store, i: int, episode: Episode, side: int) -> Image.Image:
@@ -166,12 +189,12 @@ def _map(store: Store, i: int, episode: Episode, side: int) -> Image.Image:
     for other in others:
         pen.line(pixel(other), fill=PALE, width=fine)
     points = pixel(way)
-    for t, ends in enumerate(zip(points, points[1:], strict=False)):
-        share = t / max(1, len(points) - 2)
-        colour = tuple(round(a + share * (b - a)) for a, b in zip(FIRST, LAST, strict=True))
-        pen.line(ends, fill=colour, width=2 * fine)
-    (x, y), r = points[0], 3 * fine
-    pen.ellipse((x - r, y - r, x + r, y + r), fill=FIRST)
+    shares = np.linspace(0, len(WAY) - 1, len(points))
+    colours = np.stack([np.interp(shares, range(len(WAY)), channel) for channel in WAY.T], 1).round().astype(int)
+    for ends, colour in zip(zip(points, points[1:], strict=False), colours.tolist(), strict=False):
+        pen.line(ends, fill=tuple(colour), width=2 * fine)
+    for (x, y), colour, r in ((points[0], WAY[0], 4 * fine), (points[-1], WAY[-1], 3 * fine)):
+        pen.ellipse((x - r, y - r, x + r, y + r), fill=tuple(colour.tolist()))
     return picture.resize((side, side), Image.Resampling.LANCZOS)
 
 

@@ -1,11 +1,20 @@
-"""Pictures that environments give: which observations are pictures, and how they become frames."""
+"""Pictures that environments and files give: which observations are pictures, and how they become frames."""
 
+import io
+import math
+import warnings
 from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 from gymnasium import spaces
 from jaxtyping import Float32, UInt8
+from PIL import Image
+
+from gtmsm.config import require
+from gtmsm.errors import InputError, shortened
+from gtmsm.files import MOST_PIXELS, PICTURES, open_picture, refusing
 
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]
 
@@ -29,14 +38,18 @@ def channels_of(shape: tuple[int, ...]) -> int | None:
     return channels if len(shape) == 3 and channels in (1, 3) and min(sides) >= SMALLEST else None
 
 
-def resized(picture: Frame, size: int) -> Frame:
-    """A picture of `size` by `size` pixels, each the mean of the area it covers."""
-    height, width, channels = picture.shape
-    if not size or (height, width) == (size, size):
-        return picture.copy()
-    rows = _shares(height, size) @ picture.reshape(height, -1).astype(np.float32)
-    mixed = _shares(width, size) @ rows.reshape(size, width, channels)
-    return np.rint(mixed).astype(np.uint8)
+def resized(
+    pictures: UInt8[np.ndarray, "*n height width channel"], height: int, width: int | None = None
+) -> UInt8[np.ndarray, "*n new_height new_width channel"]:
+    """Pictures of this size (a square without `width`; as they are where it is 0), each pixel the mean of its area."""
+    *n, old_height, old_width, channels = pictures.shape
+    width = height if width is None else width
+    if not height or (old_height, old_width) == (height, width):
+        return pictures.copy()
+    rows = _shares(old_height, height) @ pictures.reshape(-1, old_height, old_width * channels).astype(np.float32)
+    mixed = rows.reshape(-1, old_width, channels).swapaxes(1, 2).reshape(-1, old_width) @ _shares(old_width, width).T
+    back = np.rint(mixed).astype(np.uint8).reshape(*n, height, channels, width).swapaxes(-1, -2)
+    return np.ascontiguousarray(back)
 
 
 @lru_cache(16)
@@ -45,3 +58,25 @@ def _shares(old: int, new: int) -> Float32[np.ndarray, "new old"]:
     ends, first = np.arange(new + 1) * old / new, np.arange(old)
     covered = np.minimum(ends[1:, None], first + 1) - np.maximum(ends[:-1, None], first)
     return (np.clip(covered, 0, None) * new / old).astype(np.float32)
+
+
+def of_file(path: Path) -> Frame:
+    """A PNG or JPEG."""
+    with open_picture(path) as image:
+        return _pixels(image)
+
+
+def of_bytes(content: bytes) -> Frame:
+    """A PNG or JPEG that lies inside another file."""
+    with warnings.catch_warnings(), refusing("a picture in it cannot be read", "expected PNG or JPEG"):
+        warnings.simplefilter("ignore")
+        with Image.open(io.BytesIO(content), formats=PICTURES) as image:
+            require(math.prod(image.size) <= MOST_PIXELS, f"a picture of {image.size} pixels; make it smaller")
+            return _pixels(image)
+
+
+def _pixels(image: Image.Image) -> Frame:
+    """Grey where the picture is, else colours."""
+    if image.mode in ("1", "L", "LA"):
+        return np.asarray(image.convert("L"))[..., None]
+    return np.asarray(image.convert("RGB"))

@@ -27,7 +27,7 @@ from jaxtyping import Int64
 from gtmsm.config import require, require_whole
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.store_array import Layout
-from gtmsm.episodes.store_manifest import MANIFEST, REPAIR, VERSION, Manifest, Part, require_version
+from gtmsm.episodes.store_manifest import MANIFEST, VERIFY, VERSION, Manifest, Part, require_version
 from gtmsm.episodes.store_part import (
     MOST_CHUNK,
     as_json,
@@ -39,7 +39,7 @@ from gtmsm.episodes.store_part import (
     write_part,
 )  # fmt: skip
 from gtmsm.errors import InputError, shown
-from gtmsm.files import LOCK, OURS, as_path, locked, read_json, require_folder, sync_folder, write_atomically
+from gtmsm.files import LOCK, OURS, as_path, locked, read_json, require_folder, sync, write_atomically
 
 ROOT = "zarr.json"
 WRITER = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -86,7 +86,8 @@ class Store:
             write_atomically(folder / ROOT, as_json(group({})))
         if not (folder / MANIFEST).exists():
             if any(name.isdigit() for name in os.listdir(folder)):
-                raise InputError(f"{folder / MANIFEST} is missing; restore it, or list what is there with: {REPAIR}")
+                how = f"list what is there with: {VERIFY.format(path=self.path)} --repair"
+                raise InputError(f"{folder / MANIFEST} is missing; restore it, or {how}")
             Manifest.write(folder / MANIFEST, self.kind)
         manifest = self.manifests[writer] = Manifest.read(folder / MANIFEST, self.kind)
         require_whole_manifest(manifest)
@@ -234,8 +235,9 @@ def read_root(path: Path) -> tuple[Kind, int]:
     """Of which kind a store is, and how many frames its chunks have."""
     root = path / ROOT
     if not root.is_file():
-        what = "no such folder" if not path.exists() else f"not a store of episodes: there is no {ROOT} in it"
-        raise InputError(f"{path}: {what if path.is_dir() or not path.exists() else 'not a store, but a file'}")
+        what = f"not a store of episodes: there is no {ROOT} in it" if path.is_dir() else "not a store, but a file"
+        fix = f"record one, or make one of other recordings: gtmsm data convert {path} OUT"
+        raise InputError(f"{path}: {f'{what}; {fix}' if path.exists() else 'no such folder'}")
     said = read_json(root, "restore it from a copy")
     about = said.get("attributes", {}).get("gtmsm", {}) if isinstance(said.get("attributes"), dict) else {}
     if not isinstance(about, dict) or "store" not in about:
@@ -264,7 +266,7 @@ def _make_root(path: Path, kind: Kind) -> None:
         raise InputError(f"{path} is no store, and holds {shown(foreign[0])}; give a new or empty folder")
     about = {"store": VERSION, "chunk": chunk_of(kind), "kind": asdict(kind)}
     write_atomically(path / ROOT, as_json(group(about)))
-    sync_folder(path)
+    sync(path)
 
 
 def _require_same(path: Path, there: Kind, kind: Kind) -> None:
@@ -277,7 +279,7 @@ def _require_same(path: Path, there: Kind, kind: Kind) -> None:
 def require_whole_manifest(manifest: Manifest) -> None:
     """Refuse a damaged manifest: what it does not list would seem not to be there."""
     if manifest.damaged:
-        raise InputError(f"{manifest.damaged[0]}; see {REPAIR.removesuffix(' --repair')}")
+        raise InputError(f"{manifest.damaged[0]}; see: {VERIFY.format(path=manifest.path.parent.parent)}")
 
 
 def add_part(
@@ -291,7 +293,7 @@ def add_part(
     except BaseException:
         shutil.rmtree(draft, ignore_errors=True)
         raise
-    sync_folder(folder)
+    sync(folder)
     return part
 
 

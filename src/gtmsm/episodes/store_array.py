@@ -46,7 +46,10 @@ def checksum_of(content: bytes) -> int:
 
 
 class Damage(InputError):
-    """What is stored is not what was written: a chunk's number, or -1 where it is the whole file."""
+    """What is stored is not what was written: a chunk's number, or -1 where it is the whole file.
+
+    Of a file that was cut short, chunks behind its end say nothing more.
+    """
 
     def __init__(self, message: str, chunk: int = -1) -> None:
         super().__init__(message)
@@ -155,7 +158,7 @@ class Layout:
                     ((offset, length),) = self._index(path, handle, rows, found, number, number + 1)
                     self._decode(path, number, _read(handle, length, offset), whole)
                 except Damage as problem:
-                    yield problem
+                    yield Damage("", number) if found < size and "behind" in str(problem) else problem
 
     def _index(self, path: str | Path, handle: int, rows: int, size: int, low: int, high: int) -> list[tuple[int, int]]:
         """Offsets and sizes of chunks."""

@@ -20,13 +20,13 @@ from typing import Any
 from gtmsm.episodes.episode import LONGEST_NAME, MOST_STEPS, Kind
 from gtmsm.episodes.store_array import checksum_of
 from gtmsm.errors import InputError, shown
-from gtmsm.files import opened, sync_folder, write_atomically
+from gtmsm.files import opened, sync, write_atomically
 
 VERSION = 1
 MANIFEST = "manifest.jsonl"
 MOST_BYTES = 2**30
 """Of a manifest: some millions of episodes."""
-REPAIR = "gtmsm data verify --repair"
+VERIFY = "gtmsm data verify {path}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Manifest:
         """A new one, in place of any that is there."""
         lines = [_line({"manifest": VERSION, "kind": asdict(kind)}), *(_line(part.said()) for part in parts)]
         write_atomically(path, b"".join(lines))
-        sync_folder(path.parent)
+        sync(path.parent)
         return cls.read(path, kind)
 
     def read_on(self) -> None:

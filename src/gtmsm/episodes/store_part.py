@@ -18,7 +18,7 @@ import numpy as np
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.store_array import Layout
 from gtmsm.episodes.store_manifest import Part
-from gtmsm.files import read_json, sync_folder
+from gtmsm.files import read_json, sync
 
 CHUNK_BYTES = 98_304
 """Of frames: 32 of 32x32x3. Smaller ones are packed worse and unpacked slower, of larger ones more is read in vain."""
@@ -57,7 +57,7 @@ def write_part(folder: Path, number: int, episodes: Sequence[Episode], arrays: d
     for path, said in descriptions(part, arrays).items():
         _write(folder / path, as_json(said))
     for inside in (*(folder / name for name in arrays), folder):
-        sync_folder(inside)
+        sync(inside)
     return part
 
 

@@ -69,7 +69,7 @@ def _verify_writer(
     lines += manifest.damaged
     unlisted = list(whole_parts(folder, manifest.parts, arrays)) if idle else []
     for part in unlisted:
-        lines.append(f"{folder / part.folder}: {len(part.steps)} whole episodes that {MANIFEST} does not list")
+        lines.append(f"{folder / part.folder}: whole, but {MANIFEST} does not list it: {len(part.steps)} episodes")
     known = {part.folder for part in (*manifest.parts, *unlisted)}
     for name in sorted(set(filter(str.isdigit, os.listdir(folder))) - known) if manifest.damaged else ():
         lines.append(f"{folder / name}: neither listed nor whole; {'dropped' if repair else 'lost'}")
@@ -112,7 +112,7 @@ def _harm(folder: Path, part: Part, arrays: dict[str, Layout]) -> Harm:
         size, checksum = part.files.get(name, (0, 0))
         try:
             for problem in layout.damages(inside / name / layout.file_name, rows_of(name, part), size, checksum):
-                harm.lines.append(str(problem))
+                harm.lines += filter(None, [str(problem)])
                 harm.rewrite = True
                 if problem.chunk >= 0:
                     begin = problem.chunk * layout.chunk

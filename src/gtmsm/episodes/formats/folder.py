@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from gtmsm.config import require
+from gtmsm.episodes import pictures
 from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
-from gtmsm.episodes.formats import pictures, video
+from gtmsm.episodes.formats import video
 from gtmsm.episodes.formats.rows import (
     MOST_ROWS,
     about,

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from gtmsm.config import is_whole, require
+from gtmsm.episodes import pictures
 from gtmsm.episodes.episode import MOST_NUMBERS, Episode, Kind
-from gtmsm.episodes.formats import hdf5, pictures
+from gtmsm.episodes.formats import hdf5
 from gtmsm.episodes.formats.rows import (
     about,
     appearing,

@@ -4,23 +4,26 @@ Others write rows: row t is what was seen, then what was done. In an `Episode` f
 t's action goes with row t + 1's frame. The first frame and the last action have no partner and are left out.
 """
 
+import fcntl
 import math
+import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Int64, UInt8
-from PIL import Image
 
 from gtmsm.config import require, require_whole
 from gtmsm.episodes.episode import LONGEST_SIDE, MOST_NUMBERS, Episode, Kind
+from gtmsm.episodes.pictures import resized
 from gtmsm.errors import InputError, shortened, shown
-from gtmsm.files import require_folder
+from gtmsm.files import TEMPORARY, require_folder, sync
 
 MOST_BYTES = 2**31
 """Of the frames of an episode, which is held in memory while it is converted."""
@@ -43,11 +46,12 @@ def library(name: str, extra: str = "own") -> Any:
 
 @contextmanager
 def about(source: object) -> Iterator[None]:
-    """Errors inside name the file and the place in it."""
+    """Errors inside name the file and the place in it, once."""
     try:
         yield
     except InputError as problem:
-        raise InputError(f"{source}: {problem}") from None
+        known = isinstance(source, Path) and str(problem).startswith((str(source), f"{source.parent}{os.sep}"))
+        raise InputError(str(problem) if known else f"{source}: {problem}") from None
 
 
 def frame_shape(stored: tuple[int, ...], size: int | None) -> tuple[int, int, int]:
@@ -91,12 +95,7 @@ def _fitted(block: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
     if block.shape[-1] == 4:
         block = block[..., :3]  # without how transparent they are
     require(block.shape[-1] == shape[2], f"frames have {block.shape[-1]} colours; those before had {shape[2]}")
-    if block.shape[1:3] == shape[:2]:
-        return block
-    size, grey = (shape[1], shape[0]), shape[2] == 1
-    pictures = (Image.fromarray(frame[..., 0] if grey else frame) for frame in block)
-    scaled = np.stack([np.asarray(picture.resize(size, Image.Resampling.BOX)) for picture in pictures])
-    return scaled[..., None] if grey else scaled
+    return resized(block, *shape[:2])
 
 
 def blocks_of(stored: Any, first: int, last: int) -> Iterator[np.ndarray]:
@@ -163,6 +162,7 @@ def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Fl
 
 def as_floats(values: np.ndarray) -> Float32[np.ndarray, "..."]:
     """Numbers in the precision of an episode, which refuses those that are too large for it."""
+    require(values.dtype.kind in "biuf", f"found {shortened(str(values.dtype))}; expected numbers")
     with np.errstate(all="ignore"):
         return values.astype(np.float32)
 
@@ -175,15 +175,48 @@ def require_absent(path: Path) -> None:
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A path beside `path` to write a folder or a file to, which becomes `path` if the block succeeds."""
+    """A path to write a folder or a file to, which becomes `path` if the block succeeds.
+
+    It lies in a hidden folder beside `path`. If this process is killed, the next one that writes there removes it.
+    """
     require_absent(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = path.with_name(f".gtmsm-{secrets.token_hex(4)}{path.suffix}")
     try:
-        yield made
-        made.rename(path)
+        with _draft(path.parent) as draft:
+            yield draft / path.name
+            for made in (draft / path.name, *draft.rglob("*")):
+                sync(made)
+            require_absent(path)
+            (draft / path.name).rename(path)
+            sync(path.parent)
     except OSError as problem:
         raise InputError(f"could not write {path}: {problem.strerror or problem}") from problem
+
+
+@contextmanager
+def _draft(parent: Path) -> Iterator[Path]:
+    """A new hidden folder, locked while this process lives; those of processes that were killed are removed."""
+    for name in os.listdir(parent):
+        if re.fullmatch(r"\.gtmsm-[0-9a-f]{8}", name) and (parent / name).is_dir():
+            with suppress(OSError), _locked(parent / name):
+                shutil.rmtree(parent / name, ignore_errors=True)
+    draft = parent / f".gtmsm-{secrets.token_hex(4)}"
+    draft.mkdir()
+    TEMPORARY.add(draft)
+    try:
+        with _locked(draft):
+            yield draft
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-        made.unlink(missing_ok=True)
+        shutil.rmtree(draft, ignore_errors=True)
+        TEMPORARY.discard(draft)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Fails with an OSError where another process has locked it."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(handle)

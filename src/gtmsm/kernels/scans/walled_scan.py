@@ -40,20 +40,10 @@ def walled_poses(
     v: Float[Tensor, "H"],
     c: Float[Tensor, ""],
 ) -> Float[Tensor, "batch time S"]:
-    """`walled_scan` with the weights of sigma_d one by one."""
+    """The pose after each step, by the weights of a `Gate`; without noise, the mean path."""
     s, gate, poses = start, Gate(W, b, v, c), []
     for t, d in enumerate(displacement.unbind(1)):
         s = s + d * gate(s + d)[..., None]
         s = s if noise is None else s + noise[:, t]
         poses.append(s)
     return torch.stack(poses, dim=1) if poses else torch.zeros_like(displacement)
-
-
-def walled_scan(
-    start: Float[Tensor, "batch S"],
-    displacement: Float[Tensor, "batch time S"],
-    noise: Float[Tensor, "batch time S"] | None,
-    gate: Gate,
-) -> Float[Tensor, "batch time S"]:
-    """The pose after each step; without noise, the mean path."""
-    return walled_poses(start, displacement, noise, *gate)

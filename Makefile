@@ -23,10 +23,10 @@ test fast bench fuzz: export OMP_NUM_THREADS = 1
 test fast fuzz examples: export MPLBACKEND = Agg
 
 test: $(READY)  ## all tests, small trainings too
-	@$(BIN)/python -m pytest -n $(WORKERS) --benchmark-disable $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable $(ARGS)
 
 fast: $(READY)  ## the tests that train nothing
-	@$(BIN)/python -m pytest -n $(WORKERS) --benchmark-disable -m "not slow" $(ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable -m "not slow" $(ARGS)
 
 lint: $(READY)  ## style, types, and who imports whom
 	@$(BIN)/ruff check .

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_poses
 from gtmsm.model.landmark_filter import Sights, Surprise, filter_positions
 
 BATCH, STEPS, K, HIDDEN, PAST = 64, 512, 8, 64, 256
@@ -37,7 +37,7 @@ variance, past = torch.full((BATCH, 1), 0.1, device=device), (draw(BATCH, PAST, 
 
 
 def between_walls() -> Tensor:
-    return walled_scan(start, displacement, noise, gate)
+    return walled_poses(start, displacement, noise, *gate)
 
 
 def by_landmarks() -> Tensor:

@@ -61,7 +61,7 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
 
 LONG = (
     "fast_kernels_make", "hardly_ever_bumps", "prospecting_finds", "process_that_is_interrupted", "in_a_real_process",
-    "looked_up_and_drawn", "for_hours", "with_and_without_each_operator",
+    "looked_up_and_drawn", "for_hours", "with_and_without_each_operator", "wrong_files_and_odd", "killed_runs",
 )  # fmt: skip
 """Parts of names of tests that take long though they train nothing."""
 

@@ -4,24 +4,31 @@ A check costs as much as ten small operations of PyTorch, and physics makes thou
 checked are types, shapes and numbers' kinds, so calls that agree in these are of one kind.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import wraps
 from typing import Any
 
 import jaxtyping
+import numpy as np
 import torch
 
 TIMES = 2
 """Calls of one kind that are checked in each test: what a function returns may differ where arguments are alike."""
 
+MANY = 200
+"""Calls of one function in a test, after which only every eighth is looked at."""
+
 _made: Counter[Hashable] = Counter()
+_calls: Counter[Callable[..., Any]] = Counter()
 _always = jaxtyping.jaxtyped
 
 
 def forget_calls() -> None:
     """At the start of every test."""
     _made.clear()
+    _calls.clear()
 
 
 def kind_of(value: Any) -> Hashable:
@@ -50,6 +57,9 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
         __tracebackhide__ = True
         if torch.compiler.is_dynamo_compiling():  # which cannot look into checks
             return fn(*args, **kwargs)
+        _calls[fn] += 1
+        if _calls[fn] > MANY and _calls[fn] % 8:  # to tell their kinds takes longer than some of these calls
+            return fn(*args, **kwargs)
         try:
             kind = fn, *map(kind_of, args), *kwargs, *map(kind_of, kwargs.values())
             _made[kind] += 1
@@ -71,9 +81,55 @@ def spare() -> None:
 
 
 def interpret_faster() -> None:
-    """Let Triton's interpreter patch Triton's language once a launch, not for every call of a function in a kernel."""
+    """Triton's interpreter with less to do for every operation, and with scans that are computed as on a GPU."""
+    from triton.language import core
     from triton.runtime import interpreter
 
+    _patch_once_a_launch(interpreter)
+    number_kinds, kind_of_numbers = dict[str, Any](), interpreter._get_np_dtype
+    blocks, make_block = dict[Hashable, tuple[Any, ...]](), core.block_type.__init__
+
+    def get_np_dtype(dtype: Any) -> Any:
+        if dtype.name not in number_kinds:
+            number_kinds[dtype.name] = kind_of_numbers(dtype)
+        return number_kinds[dtype.name]
+
+    def as_of_tensors(shape: Any) -> tuple[Any, Any]:
+        return core.constexpr(math.prod(shape)), core.tuple([core.constexpr(size) for size in shape])
+
+    def init_block(self: Any, element_ty: Any, shape: Any) -> None:
+        key = element_ty.name, *(size.value if isinstance(size, core.constexpr) else size for size in shape)
+        if key not in blocks:
+            make_block(self, element_ty, shape)
+            blocks[key] = self.shape, self.numel, self.name, as_of_tensors(self.shape)
+        self.element_ty, (self.shape, self.numel, self.name, self.of_tensors) = element_ty, blocks[key]
+
+    def init_tensor(self: Any, handle: Any, type: Any) -> None:
+        self.handle, self.type, self.dtype = handle, type, type.scalar
+        self.numel, self.shape = getattr(type, "of_tensors", of_scalars)
+
+    def scan(self: Any, elements: Any) -> list[Any]:
+        """In log2(n) rounds of all elements: `gtmsm.kernels.scans.prefix`."""
+        found, (axis, kinds) = [each.handle.data for each in elements], (self.axis, [each.dtype for each in elements])
+        at = np.indices(found[0].shape)[axis]
+        for length in (2**i for i in range((found[0].shape[axis] - 1).bit_length())):
+            earlier = [np.roll(part, length, axis) for part in found]
+            pair = (
+                self.to_tensor(part, kind) for half in (earlier, found) for part, kind in zip(half, kinds, strict=True)
+            )
+            both = self.combine_fn.fn(*pair)
+            both = both if isinstance(both, tuple) else (both,)
+            found = [np.where(at < length, part, new.handle.data) for part, new in zip(found, both, strict=True)]
+        return [self.to_tensor(part, kind) for part, kind in zip(found, kinds, strict=True)]
+
+    of_scalars = as_of_tensors(())
+    interpreter._get_np_dtype = get_np_dtype
+    core.block_type.__init__, core.tensor.__init__ = init_block, init_tensor
+    interpreter.ScanOps.generic_scan = scan
+
+
+def _patch_once_a_launch(interpreter: Any) -> None:
+    """Triton's language is patched once a launch, not for every call of a function in a kernel."""
     patch, launch, patched = interpreter._patch_lang, interpreter.GridExecutor.__call__, set[int]()
 
     def patch_once(fn: Any) -> Any:

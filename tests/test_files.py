@@ -208,6 +208,13 @@ def refusal_of(read: Callable[[], object]) -> str:
     return str(refusal.value)
 
 
+def refusal_of_file(path: Path, content: bytes, read: Callable[[Path], object]) -> str:
+    """The same of a file of this content, which it names."""
+    told = refusal_of(lambda: read(harmed(path, content)))
+    assert str(path) in told
+    return told
+
+
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
@@ -228,10 +235,7 @@ def refusal_of(read: Callable[[], object]) -> str:
     ],
 )
 def test_yaml_that_is_none_of_ours_is_refused_with_its_place(tmp_path: Path, content: bytes, complaint: str):
-    path = harmed(tmp_path / "config.yaml", content)
-    told = refusal_of(lambda: read_yaml(path))
-    assert complaint in told
-    assert str(path) in told
+    assert complaint in refusal_of_file(tmp_path / "config.yaml", content, read_yaml)
 
 
 @pytest.mark.parametrize(
@@ -247,8 +251,8 @@ def test_yaml_that_is_none_of_ours_is_refused_with_its_place(tmp_path: Path, con
     ],
 )
 def test_json_that_is_none_of_ours_is_refused(tmp_path: Path, content: bytes, complaint: str):
-    path = harmed(tmp_path / "scores.json", content)
-    assert complaint in refusal_of(lambda: read_json(path, "make it anew"))
+    reader = partial(read_json, fix="make it anew")
+    assert complaint in refusal_of_file(tmp_path / "scores.json", content, reader)
 
 
 def test_numbers_that_are_none_are_read_as_nothing(tmp_path: Path):
@@ -289,10 +293,7 @@ ABOUT = b'{"__metadata__": {"gtmsm": "%s"}, "a": {"dtype": "%s", "shape": %s, "d
     ],
 )
 def test_tensors_that_are_none_of_ours_are_refused(tmp_path: Path, content: bytes, complaint: str):
-    path = harmed(tmp_path / "weights.safetensors", content)
-    told = refusal_of(lambda: read_tensors(path))
-    assert complaint in told
-    assert str(path) in told
+    assert complaint in refusal_of_file(tmp_path / "weights.safetensors", content, read_tensors)
 
 
 @pytest.mark.parametrize(

@@ -17,17 +17,17 @@ from gtmsm.run import read_scores
 # ---- evaluate
 
 
-def test_evaluate_writes_where_it_is_told(gtmsm, toy_run: Path, tmp_path: Path):
-    code, out, _ = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path / "a" / "b")
+def test_evaluate_writes_where_it_is_told_shows_all_controls_and_tells_a_pipe_how_far_it_is(
+    gtmsm, toy_run: Path, tmp_path: Path
+):
+    code, out, err = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path / "a" / "b")
     assert code == 0
     assert {path.name for path in (tmp_path / "a" / "b").iterdir()} == {"scores.json", "report.html"}
     protocol = json.loads((tmp_path / "a" / "b" / "scores.json").read_text())["protocol"]
     assert (protocol["clips"], protocol["horizon"], protocol["tau"]) == (2, 5, 16)
     assert f"report: {tmp_path / 'a' / 'b' / 'report.html'}" in out
-
-
-def test_evaluate_shows_the_model_and_its_controls(gtmsm, toy_run: Path, tmp_path: Path):
-    out = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path).out
+    assert err.splitlines()[0] == "scoring clips: 0% done"
+    assert "scoring" not in out
     assert all(label in out for label in ("imagined", "VAE ceiling", "memory at true poses", "random retrieval"))
 
 
@@ -97,13 +97,6 @@ def test_images_that_vanished_since_training_are_asked_for(refused, copied: Path
     for verb in ("evaluate", "imagine"):
         assert 'not at "/gone/toy.npz"; give it, or other images, with --images' in refused(verb, copied)
     assert files_below(copied) == before
-
-
-def test_a_pipe_is_told_how_far_it_is_on_stderr(gtmsm, toy_run: Path, tmp_path: Path):
-    code, out, err = gtmsm("evaluate", toy_run, "--clips", 2, "--horizon", 5, "--out", tmp_path)
-    assert code == 0
-    assert err.splitlines()[0] == "scoring clips: 0% done"
-    assert "scoring" not in out
 
 
 def test_shipped_weights_are_scored_elsewhere_and_stay_as_they_are(

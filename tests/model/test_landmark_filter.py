@@ -45,7 +45,7 @@ def test_gradients_of_a_walk_with_headings_agree_with_finite_differences():
             Sights(index, log_odds, offset, noise), past, Surprise(0.2, (0.1, 0.05), (0.6, 0.3)),
         )  # fmt: skip
 
-    assert torch.autograd.gradcheck(scan, [x.requires_grad_() for x in leaves])
+    assert torch.autograd.gradcheck(scan, [x.requires_grad_() for x in leaves], fast_mode=True)
 
 
 def one_sight(space, planned, sighted, noise, log_odds=1e6, fresh=(1.0, 1.0)):

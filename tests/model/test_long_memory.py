@@ -446,12 +446,17 @@ def test_a_world_model_remembers_the_same_by_either(recall):
     assert torch.equal(long_dream.retrieved, dream.retrieved)
 
 
-def test_places_are_recognised_by_either_memory_alike():
+def model_with_landmarks(steps):
+    """A model, a walk, and what is memorised of its first 20 steps."""
     torch.manual_seed(0)
     parts = {"motion": MotionConfig(noise=0.1), "landmark": LandmarkConfig(form="bayes", width=16)}
     model = WorldModel(WorldModelConfig(**parts), (3, 8, 8), 2).eval().requires_grad_(False)
-    frames, actions = torch.rand(1, 40, 3, 8, 8, generator=seeded()), points(40, 2)[None]
-    begun, here = model.memorise(frames[:, :20], actions[:, :20])
+    frames, actions = torch.rand(1, steps, 3, 8, 8, generator=seeded()), points(steps, 2)[None]
+    return model, frames, actions, *model.memorise(frames[:, :20], actions[:, :20])
+
+
+def test_places_are_recognised_by_either_memory_alike():
+    model, frames, actions, begun, here = model_with_landmarks(40)
     long_memory = LongMemory.of(begun, buffer=8, ratio=2)
     memory, there = model.memorise(frames[:, 20:], actions[:, 20:], begun, here)
     long_memory, long_there = model.memorise(frames[:, 20:], actions[:, 20:], long_memory, here)
@@ -464,11 +469,7 @@ def test_places_are_recognised_by_either_memory_alike():
 
 
 def test_threads_that_share_a_model_and_a_memory_imagine_what_one_thread_imagines(in_threads):
-    torch.manual_seed(0)
-    parts = {"motion": MotionConfig(noise=0.1), "landmark": LandmarkConfig(form="bayes", width=16)}
-    model = WorldModel(WorldModelConfig(**parts), (3, 8, 8), 2).eval().requires_grad_(False)
-    frames, actions = torch.rand(1, 50, 3, 8, 8, generator=seeded()), points(50, 2)[None]
-    begun, here = model.memorise(frames[:, :20], actions[:, :20])
+    model, frames, actions, begun, here = model_with_landmarks(50)
     memory = LongMemory.of(begun, buffer=8, ratio=2)
 
     def memorise():

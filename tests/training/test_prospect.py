@@ -306,8 +306,7 @@ def spinning(walker):
     return source
 
 
-@pytest.mark.parametrize("pauses", [False, True], ids=["one way", "both ways"])
-@pytest.mark.parametrize("yardstick", ["variance", "spread"])
+@pytest.mark.parametrize(("yardstick", "pauses"), [("variance", False), ("spread", True)], ids=["one way", "both ways"])
 def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick, pauses):
     torch.manual_seed(0)
     settings = WorldModelConfig(vae=FrameVAEConfig(width=8), motion=MotionConfig(kind="turning"))

@@ -381,7 +381,7 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
 def test_killed_runs_are_resumed_exactly():
     """A few of the trials of which docs/reliability.md tells."""
     script = Path(__file__).parents[2] / "benchmarks" / "kill_trials.py"
-    done = subprocess.run([sys.executable, script, "--kills", "5"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, "--kills", "3"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -612,9 +612,9 @@ def test_landmarks_may_learn_nothing_from_pairs():
 
 def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):
     seeing = replace(TOY, model=replace(TOY.model, landmark=LandmarkConfig(form="bayes", width=16, matches=3)))
-    assert trained(tmp_path / "at once", seeing).finished
+    assert trained(tmp_path / "at once", seeing, updates=8).finished
     assert trained(tmp_path / "in two", seeing, updates=5).finished
-    assert trained(tmp_path / "in two", seeing, resume=True).finished
+    assert trained(tmp_path / "in two", seeing, updates=8, resume=True).finished
     assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
 
 

@@ -168,10 +168,10 @@ def test_what_is_to_the_left_is_seen_on_the_left_and_grows_as_one_walks_up_to_it
 
 @pytest.mark.parametrize("plan", PLANS)
 def test_nobody_leaves_a_place_or_enters_an_object(plan):
-    world = world_of(plan, n=100)
+    world = world_of(plan, n=200)
     start = world.plans.region_at(world.where, world.pose[:, :2])
     assert (start >= 0).all()
-    held = random_actions(100, 60).clamp(min=0).repeat_interleave(5, 1)
+    held = random_actions(200, 30).clamp(min=0).repeat_interleave(5, 1)
     for action in held.unbind(1):
         world.step(action)
         assert world.obstacles.clearance(world.pose[:, :2]).min() > 0.15 - 5e-3

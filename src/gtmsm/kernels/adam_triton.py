@@ -1,8 +1,6 @@
 """Clipping and Adam on a GPU in three launches: square, decide, step."""
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import math
 
 import torch

@@ -4,21 +4,17 @@ Entries come first, so that broadcasting copies long runs. Precision and volume 
 bank, not once for each query.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 
-def _empty(
-    mean: Tensor, log_var: Tensor, z: Tensor, bank_mean: Tensor, bank_log_var: Tensor, row: Tensor, distance2: Tensor,
-    delta: float,
-) -> list[Tensor]:  # fmt: skip
+def _empty(*args: Any) -> list[Tensor]:
     """The divergence; then factors of the gradients of the bank's codes, of distances, and of mean and variance."""
-    (n, K), Z = row.shape, z.shape[1]
+    z, (n, K), Z = args[2], args[5].shape, args[2].shape[1]
     return [z.new_empty(shape) for shape in ((n,), (K, n, Z), (K, n, Z), (K, n), (n, K), (n, Z), (n, Z))]
 
 
@@ -49,9 +45,7 @@ def _forward(
     return [value, pull, far2.sub_(1), posterior, by_distance, draw, out.sub_(1)]
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """Gradients of all arguments."""
     (_, _, _, bank_mean, _, row, _, _), (_, pull, excess, posterior, by_distance, draw, out) = args, made
     (K, n, Z), incoming = pull.shape, gradients[0]
@@ -68,12 +62,9 @@ def _backward(
     return into_mean, into_log_var, into_z, *bank.split(Z, dim=1), None, by_distance * into[:, None], None
 
 
-def _supports(
-    mean: Tensor, log_var: Tensor, z: Tensor, bank_mean: Tensor, bank_log_var: Tensor, row: Tensor, distance2: Tensor,
-    delta: float,
-) -> bool:  # fmt: skip
+def _supports(*args: Any) -> bool:
     """Some queries, in one precision."""
-    floats = (mean, log_var, bank_mean, bank_log_var, distance2)
+    floats, (z, row) = (*args[:5], args[6]), (args[2], args[5])
     alike = z.dtype in (torch.float32, torch.float64) and all(x.dtype == z.dtype for x in floats)
     return alike and row.numel() > 0 and z.numel() > 0
 

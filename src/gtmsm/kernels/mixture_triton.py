@@ -4,10 +4,7 @@ The forward pass keeps the logarithms of the weights for the backward pass. The 
 queries retrieved is summed by atomic additions in no fixed order: its last bits may differ from run to run.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 AT_ONCE = 1024
 """Numbers in a tile, entries times code: as many as fit into registers."""
@@ -115,12 +112,9 @@ def _in_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _empty(
-    mean: Tensor, log_var: Tensor, z: Tensor, bank_mean: Tensor, bank_log_var: Tensor, row: Tensor, distance2: Tensor,
-    delta: float,
-) -> list[Tensor]:  # fmt: skip
+def _empty(*args: Any) -> list[Tensor]:
     """The divergence; logarithms of weights, joint and by nearness alone; and those of their sums."""
-    n, K = row.shape
+    z, (n, K) = args[2], args[5].shape
     return [z.new_empty(shape) for shape in ((n,), (2, n, K), (2, n))]
 
 
@@ -135,9 +129,7 @@ def _forward(*args: Any) -> list[Tensor]:
     return made
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """One launch."""
     inputs, incoming, (_, logs, totals) = [_in_rows(x) for x in args[:6]], gradients[0], made
     z, bank, (n, K) = inputs[2], inputs[3], logs.shape[1:]
@@ -151,12 +143,9 @@ def _backward(
     return *g_code, *(g_bank if into_bank else (None, None)), None, g_distance2, None
 
 
-def _supports(
-    mean: Tensor, log_var: Tensor, z: Tensor, bank_mean: Tensor, bank_log_var: Tensor, row: Tensor, distance2: Tensor,
-    delta: float,
-) -> bool:  # fmt: skip
+def _supports(*args: Any) -> bool:
     """Some queries, in single precision."""
-    floats = (mean, log_var, z, bank_mean, bank_log_var, distance2)
+    floats, (z, row) = (*args[:5], args[6]), (args[2], args[5])
     return row.numel() > 0 and z.numel() > 0 and all(x.dtype == torch.float32 for x in floats)
 
 

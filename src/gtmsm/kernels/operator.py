@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import partial, update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Generic, Literal, ParamSpec, TypeVar, cast, get_args
+from typing import Any, Generic, Literal, ParamSpec, TypeAlias, TypeVar, cast, get_args
 
 import numpy as np
 import torch
@@ -32,6 +32,11 @@ LIBRARY = torch.library.Library("gtmsm", "DEF")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+# What the backward pass of an operator takes and returns:
+Arguments: TypeAlias = Sequence[Any]
+Tensors: TypeAlias = Sequence[Tensor]
+Needed: TypeAlias = Sequence[bool]
+Gradients: TypeAlias = Sequence[Tensor | None]
 
 ENABLED = os.environ.get("GTMSM_KERNELS", "on") != "off"
 """Whether fast implementations are used at all."""
@@ -60,9 +65,7 @@ def always(*args: object) -> bool:
     return True
 
 
-def no_gradients(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> list[None]:
+def no_gradients(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """The `backward` of an operator that returns indices; PyTorch never calls it."""
     return [None] * len(args)
 
@@ -75,7 +78,7 @@ class Fast:
     """Takes the operator's arguments; returns its outputs, followed by the tensors that only `backward` needs."""
     empty: Callable[..., Sequence[Tensor]]
     """Takes the same arguments; returns tensors like those of `forward`, with any values: the fake implementation."""
-    backward: Callable[..., Sequence[Tensor | None]] | None = None
+    backward: Callable[[Tensors, Arguments, Tensors, Needed], Gradients] | None = None
     """(gradients of the outputs, arguments, what `forward` returned, which arguments need a gradient) to a gradient or
     None for every argument. None: arguments that require gradients go to the readable function."""
     supports: Callable[..., bool] = always
@@ -153,7 +156,7 @@ class Operator(Generic[P, R]):
             for device in ("cpu", "cuda"):
                 LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
             return getattr(torch.ops.gtmsm, name).default, None
-        LIBRARY.define(f"{back}(Tensor?[] gradients, Tensor[] made, bool[] needed, {schema}) -> Tensor[]")
+        LIBRARY.define(f"{back}(Tensor[] gradients, Tensor[] made, bool[] needed, {schema}) -> Tensor[]")
         LIBRARY.impl(name, self._readable_outputs, "CompositeExplicitAutograd")
         LIBRARY.impl(back, self._readable_gradients, "CompositeExplicitAutograd")
         for device in ("cpu", "cuda"):
@@ -171,9 +174,7 @@ class Operator(Generic[P, R]):
         made = cast(Callable[..., Any], self.readable)(*args)
         return [x.clone() for x in ([made] if isinstance(made, Tensor) else made)]
 
-    def _readable_gradients(
-        self, gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
-    ) -> list[Tensor]:
+    def _readable_gradients(self, gradients: Tensors, made: Tensors, needed: Needed, *args: Any) -> list[Tensor]:
         """The gradients of the readable function, by running it again."""
         leaves = _chosen(args, needed)
 
@@ -183,11 +184,8 @@ class Operator(Generic[P, R]):
                 self._readable_outputs(*(next(rest) if need else x for x, need in zip(args, needed, strict=True)))
             )
 
-        found, pull_back = torch.func.vjp(outputs, *leaves)[:2]
-        incoming = tuple(
-            torch.zeros_like(x) if g is None else g for x, g in zip(found, gradients[: len(found)], strict=True)
-        )
-        return [torch.empty_like(x).copy_(gradient) for x, gradient in zip(leaves, pull_back(incoming), strict=True)]
+        found = torch.func.vjp(outputs, *leaves)[1](tuple(gradients))
+        return [torch.empty_like(x).copy_(gradient) for x, gradient in zip(leaves, found, strict=True)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
         """What the fast implementation of this device makes."""
@@ -196,12 +194,7 @@ class Operator(Generic[P, R]):
             return self._readable_outputs(*args) if fast is None else list(fast.forward(*args))
 
     def _fast_gradients(
-        self,
-        device: str,
-        gradients: Sequence[Tensor | None],
-        made: Sequence[Tensor],
-        needed: Sequence[bool],
-        *args: Any,
+        self, device: str, gradients: Tensors, made: Tensors, needed: Needed, *args: Any
     ) -> list[Tensor]:
         """Its gradients."""
         fast = self.fast(device)
@@ -209,7 +202,8 @@ class Operator(Generic[P, R]):
             return self._readable_gradients(gradients, made, needed, *args)
         with np.errstate(all="ignore"):
             found = fast.backward(gradients, args, made, needed)
-        return [_laid_out_as(x, g, args) for x, g in _pairs(args, found, needed)]
+        pairs = zip(_chosen(args, needed), _chosen(found, needed), strict=True)
+        return [_laid_out_as(x, gradient, args) for x, gradient in pairs]
 
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
@@ -225,7 +219,7 @@ class Operator(Generic[P, R]):
         for extra in output[self._outputs :]:
             ctx.mark_non_differentiable(extra)
 
-    def _differentiate(self, ctx: Any, gradients: Sequence[Tensor | None]) -> tuple[Tensor | None, ...]:
+    def _differentiate(self, ctx: Any, gradients: Gradients) -> tuple[Tensor | None, ...]:
         """A gradient for every argument that needs one."""
         if all(gradient is None for gradient in gradients[: self._outputs]):
             return (None,) * len(ctx.rest)
@@ -238,14 +232,12 @@ class Operator(Generic[P, R]):
         return tuple(next(found) if need else None for need in needed)
 
 
-def _fake_gradients(
-    gradients: Sequence[Tensor | None], made: Sequence[Tensor], needed: Sequence[bool], *args: Any
-) -> list[Tensor]:
+def _fake_gradients(gradients: Tensors, made: Tensors, needed: Needed, *args: Any) -> list[Tensor]:
     """Gradients of the right shapes, in memory as their arguments are."""
     return [torch.empty_like(x) for x in _chosen(args, needed)]
 
 
-def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Sequence[Any]) -> Tensor:
+def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Arguments) -> Tensor:
     """A gradient in memory as its argument x is, as the fake one says.
 
     One that was written into another argument, given for this purpose, stays where it is.
@@ -274,33 +266,21 @@ def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callab
     return lambda readable: Operator(readable, modules, mutates)
 
 
-def _chosen(args: Sequence[Any], needed: Sequence[bool]) -> list[Tensor]:
-    """The arguments that need a gradient."""
-    return [x for x, need in zip(args, needed, strict=True) if need]
-
-
-def _pairs(
-    args: Sequence[Any], found: Sequence[Tensor | None], needed: Sequence[bool]
-) -> Iterator[tuple[Tensor, Tensor | None]]:
-    """Those arguments with their gradients."""
-    return ((x, g) for x, g, need in zip(args, found, needed, strict=True) if need)
+def _chosen(each: Arguments, needed: Needed) -> list[Any]:
+    """Arguments, or gradients, of which one is needed."""
+    return [x for x, need in zip(each, needed, strict=True) if need]
 
 
 def _count_outputs(annotation: Any) -> int:
     """How many tensors a return type stands for."""
-    if hasattr(annotation, "_fields"):
-        return len(annotation._fields)
-    return len(get_args(annotation)) or 1
+    return len(getattr(annotation, "_fields", get_args(annotation))) or 1
 
 
 def _torch_type(annotation: Any, alias: str | bool = False) -> str:
     """An annotation in the language of operator schemas, without shapes; an `alias` marks what is written to."""
     options = [option for option in get_args(annotation) if option is not type(None)]
     optional = "?" if len(options) < len(get_args(annotation)) else ""
-    if options:
-        annotation = options[0]
-    if isinstance(getattr(annotation, "array_type", annotation), type) and issubclass(
-        getattr(annotation, "array_type", annotation), Tensor
-    ):
+    kind = options[0] if options else annotation
+    if getattr(kind, "array_type", kind) is Tensor:  # with a shape, or without
         return f"Tensor{f'({alias}!)' if alias else ''}{optional}"
-    return {bool: "bool", int: "int", float: "float", str: "str", torch.dtype: "ScalarType"}[annotation] + optional
+    return {bool: "bool", int: "int", float: "float", str: "str", torch.dtype: "ScalarType"}[kind] + optional

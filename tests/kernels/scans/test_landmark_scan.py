@@ -9,7 +9,7 @@ from twins import strided
 
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.scans import landmark_scan_cpu
-from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_poses
 from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps, filter_positions
 from gtmsm.pose import Plane
 from gtmsm.tensors import LOG_TWO_PI
@@ -134,7 +134,7 @@ def test_who_recognises_nothing_walks_between_walls_to_the_bit(batch, dtype):
     inputs[3] = torch.full_like(inputs[3], -math.inf)
     start, d, *_ = inputs
     poses, _ = filter_positions(*arranged(inputs, index))
-    assert torch.equal(poses, walled_scan(start, d, 0 * d, Gate(*inputs[8:])))
+    assert torch.equal(poses, walled_poses(start, d, 0 * d, *inputs[8:]))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

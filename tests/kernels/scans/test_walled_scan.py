@@ -7,7 +7,7 @@ import torch
 from twins import strided
 
 from gtmsm.kernels.operator import forced
-from gtmsm.kernels.scans.walled_scan import Gate, walled_poses, walled_scan
+from gtmsm.kernels.scans.walled_scan import walled_poses
 
 SHAPES = [  # batch, time, S, hidden
     (1, 1, 1, 1),
@@ -41,7 +41,7 @@ def values_and_gradients(implementation, inputs):
     """Poses, and the gradients of an uneven sum of them."""
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     with forced(implementation):
-        poses = walled_scan(*leaves[:3], Gate(*leaves[3:]))
+        poses = walled_poses(*leaves)
         if not inputs[1].shape[1]:  # without a step the readable function depends on nothing
             return [poses, *(torch.zeros_like(x) for x in inputs)]
         return [poses, *uneven_gradients(poses, leaves)]
@@ -95,7 +95,7 @@ def test_one_step_is_the_equation_of_the_paper():
     start, d, noise, W, b, v, c = walk(3, 1, 2, 4)
     logit = torch.relu((start + d[:, 0]) @ W.T + b) @ v + c
     by_hand = start + d[:, 0] / (1 + (-logit).exp())[:, None] + noise[:, 0]
-    torch.testing.assert_close(walled_scan(start, d, noise, Gate(W, b, v, c))[:, 0], by_hand, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(walled_poses(start, d, noise, W, b, v, c)[:, 0], by_hand, rtol=1e-12, atol=1e-12)
 
 
 def test_inputs_need_not_be_contiguous():
@@ -103,7 +103,7 @@ def test_inputs_need_not_be_contiguous():
     spread = [strided(x) if x.dim() else x for x in inputs]
     assert not any(x.is_contiguous() for x in spread if x.dim())
     leaves = [x.requires_grad_() for x in spread]
-    poses = walled_scan(*leaves[:3], Gate(*leaves[3:]))
+    poses = walled_poses(*leaves)
     fast = [poses, *uneven_gradients(poses, leaves)]
     assert_all_close(fast, values_and_gradients("readable", inputs), rtol=1e-10, atol=1e-11)
 
@@ -132,7 +132,7 @@ def test_an_expanded_gradient_may_come_in():
 def test_inputs_are_left_alone(batch, time, which):
     inputs = walk(batch, time, 2, 4)
     before = inputs[which].clone()
-    walled_scan(*inputs[:3], Gate(*inputs[3:]))
+    walled_poses(*inputs)
     assert torch.equal(inputs[which], before)
 
 
@@ -157,7 +157,7 @@ def test_weights_that_change_before_the_backward_pass_are_noticed(scan):
 
 def test_an_empty_horizon_has_no_poses_and_no_gradients():
     leaves = [x.requires_grad_() for x in walk(4, 0, 2, 6)]
-    poses = walled_scan(*leaves[:3], Gate(*leaves[3:]))
+    poses = walled_poses(*leaves)
     assert poses.shape == (4, 0, 2)
     assert not any(gradient.any() for gradient in torch.autograd.grad(poses.sum(), leaves))
 
@@ -292,7 +292,7 @@ def test_a_gpu_gets_the_triton_scan_and_can_keep_it_in_a_graph(in_a_graph):
     leaves = [x.requires_grad_() for x in for_triton("cuda", 4, 33, 2, 16)]
 
     def update():
-        poses = walled_scan(*leaves[:3], Gate(*leaves[3:]))
+        poses = walled_poses(*leaves)
         return [poses, *uneven_gradients(poses, leaves)]
 
     warm, replayed = in_a_graph(update)

@@ -1,7 +1,8 @@
 """Bias, shortcut and activation between two layers, in one pass.
 
-Without the fast implementation an update of walk takes 74% longer, one of walk-strong 94% and one of walk-landmarks
-40%: what lies between layers is large, and by parts it is read and written two or three times each way.
+Without `activated` an update of walk takes 66% longer and one of walk-strong 38%, without `shortcut` one of walk-strong
+45% and one of walk-landmarks 29%: what lies between layers is large, and by parts it is read and written two or three
+times each way.
 """
 
 from collections.abc import Callable

@@ -5,18 +5,13 @@ its share of the pixels and adds up the gradients of the bias in registers; the 
 a fixed order.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 MOST = 2**31
 """Numbers of a tensor, at most: 32 bits count its pixels."""
@@ -175,12 +170,12 @@ def _launch(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str, y: Tens
 
 
 def _gradients(
-    kept: Tensor, how: str, bias: Tensor | None, gy: Tensor | None, ga: Tensor | None, kind: str, learns: bool
+    kept: Tensor, how: str, bias: Tensor | None, gy: Tensor | None, ga: Tensor, kind: str, learns: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Of the sum and of the bias, from those of the sum and of its activation."""
-    ga = torch.zeros_like(kept) if ga is None else ga
-    gy, ga = (None if part is None else part.contiguous(memory_format=_like(kept)) for part in (gy, ga))
-    g = torch.empty_like(kept, memory_format=_like(kept))
+    as_kept = _like(kept)
+    gy, ga = None if gy is None else gy.contiguous(memory_format=as_kept), ga.contiguous(memory_format=as_kept)
+    g = torch.empty_like(kept, memory_format=as_kept)
     rows, channels = _sizes(kept)
     (high, wide), share = tile_for(channels), share_for(rows, channels)
     parts = triton.cdiv(rows, share)
@@ -203,9 +198,7 @@ def _forward(x: Tensor, bias: Tensor | None, kind: str) -> list[Tensor]:
     return [a]
 
 
-def _backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     x, bias, kind = args
     kept, how = x, "as it is" if bias is None else "before the bias"
     if kind == "elu":
@@ -223,9 +216,7 @@ def _shortcut_forward(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: st
     return [y, a]
 
 
-def _shortcut_backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _shortcut_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     g, dbias = _gradients(made[0], "as it is", None, gradients[0], gradients[1], args[3], needed[2])
     return g, g if needed[1] else None, dbias, None
 

@@ -5,18 +5,15 @@ to what it loads. Gradients of parameters are few tiles, each a sum over many ro
 programs to fill a GPU, which add up their results by atomic additions, in no fixed order.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 WIDEST = 256
@@ -208,11 +205,8 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dty
     return [y]
 
 
-def _backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     (x, weight, _, elu, kind), (y,), (dy,) = args, made, gradients
-    assert dy is not None
     (outputs, inputs), n, precision = weight.shape, len(x), _precision(x, kind)
     dx = dweight = dbias = None
     if needed[0]:

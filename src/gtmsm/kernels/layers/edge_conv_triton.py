@@ -9,18 +9,13 @@ Gradients of weights are sums over all pixels: these are split among enough prog
 the programs are added up in a fixed order.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 FEW = 4
@@ -290,11 +285,8 @@ def _in_forward(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> l
     return [y]
 
 
-def _in_backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _in_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     (x, weight, _, kind), (y,), (dy,) = args, made, gradients
-    assert dy is not None
     weight, precision = _dense(weight), products_of(kind, convolution=True)
     return None, *_gradients(x, y, _channels_last(dy), weight, weight.stride(), False, precision), None
 
@@ -318,12 +310,9 @@ def _out_forward(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
     return [y]
 
 
-def _out_backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _out_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """The incoming gradient is the small side, and its taps are flipped."""
     (x, weight, _), (dy,) = args, gradients
-    assert dy is not None
     x, weight, precision = _channels_last(x), _dense(weight), products_of(x.dtype, convolution=True)
     strides, dx, dweight, dbias = _large_side_first(weight), None, None, None
     if needed[0]:

@@ -5,18 +5,13 @@ many rows and adds up the gradients of parameters in registers; the results of a
 order. Kept for the backward pass are the sum, and the mean and the inverse standard deviation of each row.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 MOST = 2**30
 """Numbers of a tensor, at most: 32 bits count them, and a loop over all of them may overshoot the end."""
@@ -66,7 +61,7 @@ def _normed_sum_forward(
 @triton.jit(do_not_specialize=["rows"])
 def _normed_sum_backward(
     y, mean, steep, weight, gy, gn, g, shares, rows,
-    GY: tl.constexpr, WEIGHT: tl.constexpr, LEARNERS: tl.constexpr,
+    WEIGHT: tl.constexpr, LEARNERS: tl.constexpr,
     INTO_BIAS: tl.constexpr, INTO_WEIGHT: tl.constexpr, INTO_SHIFT: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -95,8 +90,7 @@ def _normed_sum_backward(
         # A row that is moved or stretched as a whole is the same when normalised: these two parts are lost.
         moved, stretched = tl.sum(into, 1) / WIDTH, tl.sum(into * away, 1) / WIDTH
         total = (into - moved[:, None] - away * stretched[:, None]) * slope[:, None]
-        if GY:
-            total += tl.load(gy + at, there, 0.0).to(tl.float32)
+        total += tl.load(gy + at, there, 0.0).to(tl.float32)
         if INTO_BIAS >= 0:
             into_bias += total
         tl.store(g + at, total.to(g.dtype.element_ty), there)
@@ -137,19 +131,16 @@ def _forward(
     return [y, n, mean, steep]
 
 
-def _backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
-    weight, (y, _, mean, steep), (gy, gn) = args[3], made, gradients
-    gy, gn = None if gy is None else gy.contiguous(), torch.zeros_like(y) if gn is None else gn.contiguous()
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
+    weight, (y, _, mean, steep), (gy, gn) = args[3], made, (x.contiguous() for x in gradients)
     g, learning = torch.empty_like(y), needed[2:5]
     slots = [sum(learning[:part]) if learns else -1 for part, learns in enumerate(learning)]
     width, rows, (high, wide) = y.shape[-1], len(mean), tile_for(y.shape[-1], TILE_BACK)
     parts = min(PROGRAMS, triton.cdiv(rows, high))
     shares = y.new_empty(parts, sum(learning), width, dtype=torch.float32)
     _normed_sum_backward[(parts,)](
-        y, mean, steep, y if weight is None else weight.contiguous(), y if gy is None else gy, gn, g, shares, rows,
-        GY=gy is not None, WEIGHT=weight is not None, LEARNERS=sum(learning),
+        y, mean, steep, y if weight is None else weight.contiguous(), gy, gn, g, shares, rows,
+        WEIGHT=weight is not None, LEARNERS=sum(learning),
         INTO_BIAS=slots[0], INTO_WEIGHT=slots[1], INTO_SHIFT=slots[2],
         WIDTH=width, ROWS=high, COLUMNS=wide, STAGES=STAGES_BACK, num_warps=WARPS_BACK,
     )  # fmt: skip

@@ -10,12 +10,9 @@ gives (transposed) gradients of queries needs it in shared memory. These product
 results are held at a time.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import math
 import os
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +20,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 HEADS_OF = (16, 32, 64, 128)
@@ -221,11 +218,8 @@ def _forward(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | Non
     return [out, log_sum]
 
 
-def _backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     (query, key_value, head, gradient), (out, log_sum), (d_out,) = args, made, gradients
-    assert d_out is not None
     (n, asking, width), asked = query.shape, key_value.shape[1]
     if d_out.stride(2) != 1 or d_out.stride(1) >= FARTHEST:
         d_out = d_out.contiguous()

@@ -7,18 +7,13 @@ atomics. The uses of each view are found first, by sorting uses by view (`_sort`
 output and the inverse standard deviation of its input for the backward pass.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 WIDEST = 4_096
 """Numbers of a token, at most: each lies in registers as a whole."""
@@ -138,11 +133,8 @@ def _forward(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> list[Te
     return [y, scale]
 
 
-def _backward(
-    gradients: Sequence[Tensor | None], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     (digest, row, column, _), (y, scale), (dy,) = args, made, gradients
-    assert dy is not None
     (rows, tokens, width), columns = digest.shape, column.shape[2]
     order, ends = uses_by_view(row, rows)
     ddigest, dcolumn = (torch.empty_like(x, memory_format=torch.contiguous_format) for x in (digest, column))

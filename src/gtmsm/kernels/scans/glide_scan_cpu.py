@@ -4,14 +4,11 @@ The backward pass is linear once it is known which hidden units were active. A 2
 all steps at once, and a recurrence over (batch, 2) vectors is left.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 
 def _empty(start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, *weights: Tensor) -> list[Tensor]:
@@ -52,9 +49,7 @@ def _forward(
     return [d.transpose(0, 1).contiguous(), v[1:].transpose(0, 1).contiguous(), left, hidden]
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """Gradients of all arguments."""
     (start, _, cos, sin, _, keep, W, V), (_, velocities, left, hidden) = args, made
     cos, sin, moved, into_v = (x.transpose(0, 1) for x in (cos, sin, *gradients))

@@ -5,18 +5,13 @@ are known, so the network's part is computed for all steps at once and a chain o
 one sequence and writes its own part of the weights' gradients.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
-from collections.abc import Sequence
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
 
 SEQUENCES_AT_ONCE = 4
@@ -242,9 +237,7 @@ def _forward(*args: Tensor) -> list[Tensor]:
     return [d, v]
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """One launch, and a sum of the weights' gradients over sequences."""
     start, u, cos, sin, pre, keep, W, V = (x.contiguous() for x in args)
     (batch, steps, _), hidden = u.shape, len(W)

@@ -5,9 +5,7 @@ writes the row of a step and reads it back later, so its single warp waits for i
 Names are those of the readable function: 0 is a step that goes as planned, 1 one that goes otherwise.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import math
 
 import torch

@@ -6,15 +6,13 @@ PyTorch's: NumPy would start threads of its own, which compete with PyTorch's fo
 """
 
 import math
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 
 def _empty(
@@ -61,9 +59,7 @@ def _forward(
     return [s[1:].transpose(0, 1).contiguous(), hidden, gate]
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """Gradients of all arguments."""
     (start, displacement, noise, W, _, v, _), (poses, hidden, gate) = args, made
     d = displacement.transpose(0, 1).contiguous()

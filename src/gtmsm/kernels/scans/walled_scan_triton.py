@@ -8,19 +8,15 @@ t as A_t = I + slope_t d_t^T, and such maps compose in a scan from the last step
 sequence and writes its own part of the weights' gradients, so that their sum needs no atomics.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import os
-from collections.abc import Sequence
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 FEW = 1024
 """Number of sequences that leave a GPU partly idle."""
@@ -243,9 +239,7 @@ def _forward(
     return [poses]
 
 
-def _backward(
-    gradients: Sequence[Tensor], args: Sequence[Any], made: Sequence[Tensor], needed: Sequence[bool]
-) -> tuple[Tensor | None, ...]:
+def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """One launch, and a sum of the weights' gradients over sequences."""
     noise, (start, d, W, b, v, c) = args[2], (x.contiguous() for x in (*args[:2], *args[3:]))
     (batch, steps, _), hidden = d.shape, len(b)

@@ -5,9 +5,7 @@ nearest box of the innermost row if that may hold a better entry, and otherwise 
 number of levels depends on the number of entries.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 # A tuple that grows in a loop that Triton unrolls has no Python type:
 # mypy: disable-error-code="assignment,misc"
 

@@ -5,9 +5,7 @@ the maximum is taken across lanes. All lanes then need the scores of the chosen 
 lane: they are read from memory.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import math
 import os
 

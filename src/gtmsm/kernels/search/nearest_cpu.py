@@ -30,7 +30,7 @@ def portions(batch: int, m: int, n: int, at_once: int) -> Iterator[tuple[slice, 
             yield slice(first, first + together), slice(start, start + some)
 
 
-def _empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
+def empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
     """Indices."""
     return [keys.new_empty(*queries.shape[:2], k, dtype=torch.int64)]
 
@@ -38,7 +38,7 @@ def _empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
 def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
     """Portion by portion of the queries."""
     (batch, n, axes), m = keys.shape, queries.shape[1]
-    made = _empty(keys, queries, k)
+    made = empty(keys, queries, k)
     found = made[0].numpy()
     x = keys.detach().transpose(1, 2).contiguous().numpy()
     q = queries.detach().numpy()
@@ -83,4 +83,4 @@ def _supports(keys: Tensor, queries: Tensor, k: int) -> bool:
     return known and 0 < k <= min(keys.shape[1], MOST_NEIGHBOURS) and len(queries) * queries.shape[1] > 0
 
 
-nearest_k = Fast(_forward, _empty, no_gradients, _supports)
+nearest_k = Fast(_forward, empty, no_gradients, _supports)

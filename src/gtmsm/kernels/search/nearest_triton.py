@@ -9,9 +9,7 @@ does; with the index in the lower half every entry is a different int64. Lanes p
 past the last: they come after all keys, and are never among the k <= n nearest.
 """
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 # A tuple that grows in a loop that Triton unrolls has no Python type:
 # mypy: disable-error-code="assignment,misc"
 
@@ -21,6 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gtmsm.kernels.operator import Fast, no_gradients
+from gtmsm.kernels.search.nearest_cpu import empty
 
 WARPS = 2048
 """Number that fills a large GPU: with fewer queries, more lanes share the keys of a query."""
@@ -146,11 +145,6 @@ def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
     return 32 // lanes, lanes, 1
 
 
-def _empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
-    """Indices."""
-    return [keys.new_empty(*queries.shape[:2], k, dtype=torch.int64)]
-
-
 def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
     """One launch, or a few where programs share the keys of a query."""
     (batch, n, P), m = keys.shape, queries.shape[1]
@@ -185,4 +179,4 @@ def _supports(keys: Tensor, queries: Tensor, k: int) -> bool:
     return single and 0 < k <= min(n, 16) and axes <= 8 and n <= 2**30 and len(queries) * queries.shape[1] > 0
 
 
-nearest_k = Fast(_forward, _empty, no_gradients, _supports)
+nearest_k = Fast(_forward, empty, no_gradients, _supports)

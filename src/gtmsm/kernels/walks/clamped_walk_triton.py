@@ -1,8 +1,6 @@
 """The clamped walk on a GPU: one program for each axis of a walk finds all positions by a parallel scan."""
 
-# What Triton compiles is not Python, and has no Python types.
 # mypy: allow-untyped-defs, allow-incomplete-defs
-
 import triton
 import triton.language as tl
 from torch import Tensor

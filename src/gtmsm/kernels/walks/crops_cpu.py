@@ -6,7 +6,8 @@ from torch import Tensor
 from gtmsm.kernels.operator import Fast
 
 
-def _empty(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
+def empty(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
+    """Frames."""
     return [torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)]
 
 
@@ -24,4 +25,4 @@ def _supports(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: 
     return 0 < high * wide <= corner.shape[1]
 
 
-crops = Fast(_forward, _empty, supports=_supports)
+crops = Fast(_forward, empty, supports=_supports)

@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from gtmsm.kernels.scans.walled_scan import Gate, walled_scan
+from gtmsm.kernels.scans.walled_scan import Gate, walled_poses
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_positions
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
 from gtmsm.pose import Plane
@@ -113,4 +113,4 @@ class Walled(Free):
     def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """The walled scan."""
         d = applied(self.M, a)
-        return walled_scan(start, d, noise, self.gate)
+        return walled_poses(start, d, noise, *self.gate)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_scan
+from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_steps
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.pose import PlaneWithHeading, XYTurnPath
 from gtmsm.tensors import Actions, State, States, applied
@@ -167,5 +167,5 @@ class Gliding(_WithMomentum):
         """The glide scan."""
         turn = (a * self.turn).sum(-1)
         pre = a @ self.W_a.T + self.b
-        d, v = glide_scan(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, self._network())
+        d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v

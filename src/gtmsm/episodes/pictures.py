@@ -13,7 +13,6 @@ from jaxtyping import Float32, UInt8
 from PIL import Image
 
 from gtmsm.config import require
-from gtmsm.errors import InputError, shortened
 from gtmsm.files import MOST_PIXELS, PICTURES, open_picture, refusing
 
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]

@@ -162,16 +162,29 @@ def test_the_motion_is_proposed_from_poses_names_and_steps_that_fail(store, expe
     assert (*found, experiment.training.objective.displacement > 0) == expected
 
 
-def test_speed_that_carries_over_is_noticed():
+def glides(environment: str) -> InMemory:
+    """Speed carries over; nobody turns. Frames of 8 by 16 pixels."""
     store = drives(14, 64)
-    glide = []
+    episodes = []
     for episode in store.episodes:
         velocity = np.zeros((64, 2), np.float32)
         for t in range(64):
             velocity[t] = 0.8 * velocity[t - 1] + [episode.actions[t, 1], 0]
         poses = np.concatenate([np.cumsum(velocity, 0), np.zeros((64, 1))], 1).astype(np.float32)
-        glide.append(replace(episode, poses=poses))
-    assert experiments.proposed("x", False, InMemory(store.kind, glide))[0].model.motion.kind == "gliding"
+        frames = np.concatenate([episode.frames, episode.frames[:, :, :4]], 2)
+        episodes.append(replace(episode, poses=poses, frames=frames))
+    return InMemory(replace(store.kind, frame_shape=(8, 16, 1), environment=environment), episodes)
+
+
+def test_speed_that_carries_over_is_noticed():
+    assert experiments.proposed("x", False, glides("driving"))[0].model.motion.kind == "gliding"
+
+
+@pytest.mark.parametrize(("environment", "degrees"), [("gtmsm/Doom-v0", 90.0), ("Kitchen-v1", 80.0)])
+def test_on_a_gpu_rays_are_proposed_where_poses_are_known(environment: str, degrees: float):
+    on_gpu, on_cpu = (experiments.proposed("x", gpu, glides(environment))[0].model for gpu in (True, False))
+    assert (on_gpu.recall.prior, on_gpu.recall.field_of_view) == ("rays", degrees)
+    assert on_cpu.recall.prior == "query"
 
 
 # ---- held out

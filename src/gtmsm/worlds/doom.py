@@ -85,11 +85,11 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
             self.action_space = gymnasium.spaces.Box(-1, 1, (2,), np.float32)
         self.action_names = ("turn", "drive") if continuous else ACTIONS
         self.observation_space = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
-        self._folder = tempfile.TemporaryDirectory(prefix="gtmsm-doom-", ignore_cleanup_errors=True)
-        path = Path(self._folder.name) / "maps.wad"
-        self._file = MapFile(path, cells)
-        self._file.write(self._draw(0).with_agent(self._draw(0).in_rooms[0], 0))
-        self._game = _start(path)
+        with tempfile.TemporaryDirectory(prefix="gtmsm-doom-", ignore_cleanup_errors=True) as folder:
+            path = Path(folder) / "maps.wad"
+            self._file = MapFile(path, cells)
+            self._file.write(self._draw(0).with_agent(self._draw(0).in_rooms[0], 0))
+            self._game = _start(path)  # which keeps the file open: nothing is left, however this ends
         self.place = 0
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[Picture, Info]:
@@ -138,7 +138,6 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
         """End the engine."""
         self._game.close()
         self._file.close()
-        self._folder.cleanup()
 
     def _draw(self, place: int) -> Maze:
         return draw_maze(*self._size, np.random.default_rng([*self._world, place]))

@@ -60,10 +60,10 @@ def smooth_images(n: int, seed: int, size: int = 20) -> torch.Tensor:
 
 
 LONG = (
-    "fast_kernels_make", "hardly_ever_bumps", "prospecting_finds", "process_that_is_interrupted", "in_a_real_process",
-    "looked_up_and_drawn", "for_hours", "with_and_without_each_operator", "wrong_files_and_odd", "killed_runs",
+    "fast_kernels_make", "prospecting_finds", "process_that_is_interrupted", "in_a_real_process", "for_hours",
+    "with_and_without_each_operator", "wrong_files_and_odd", "killed_runs",
 )  # fmt: skip
-"""Parts of names of tests that take long though they train nothing."""
+"""Parts of names of tests that take long though they train nothing. Those that share a fixture stay with their file."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -296,6 +296,7 @@ def started(out: Path, workers: int) -> subprocess.Popen:
     return subprocess.Popen(
         [*COMMAND, *map(str, words), *slow], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env=os.environ | {"PYTHONPATH": where},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the parent ignores
     )  # fmt: skip
 
 

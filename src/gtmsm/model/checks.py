@@ -140,7 +140,7 @@ def require_finite(model: "WorldModel", verb: str, parts: Mapping[str, Tensor | 
     )
 
 
-def require_entries(memory: Memory, asked: int) -> None:
+def require_enough(memory: Memory, asked: int) -> None:
     """A memory that holds enough entries to look up."""
     require(len(memory) > 0, "this memory is empty; memorise a walk before you ask where something was seen")
     require(

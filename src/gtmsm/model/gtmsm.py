@@ -20,7 +20,7 @@ from gtmsm.model.checks import (
     require_actions,
     require_clips,
     require_device,
-    require_entries,
+    require_enough,
     require_finite,
     require_frames,
     require_kind,
@@ -199,7 +199,7 @@ class WorldModel(nn.Module):
         require_clips(self, frames, plan, "localise", memory)
         memory = memory.snapshot()
         asked = landmarks.settings.matches
-        require_entries(memory, asked)
+        require_enough(memory, asked)
         code = self.vae.encode(frames)
         lookup = look_up(memory.code, code, asked)
         log_odds, offset, noise = landmarks.compare(memory.code, code, lookup)

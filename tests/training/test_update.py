@@ -151,7 +151,10 @@ def test_in_half_precision_gradients_are_those_of_full_precision_but_for_roundin
 
 @captures
 @pytest.mark.parametrize("name", MODELS)
-def test_captured_updates_are_the_updates_themselves(name):
+def test_captured_updates_are_the_updates_themselves(name, monkeypatch):
+    if name == "conv":  # among neighbours that are equally near, the rounding of its convolutions decides
+        all_of_memory = replace(MODELS[name], recall=RecallConfig(neighbours=0))
+        monkeypatch.setitem(MODELS, name, all_of_memory)
     by_graph, one_by_one = (weights_after(8, name, captured) for captured in (True, False))
     torch.testing.assert_close(by_graph, one_by_one, rtol=1e-3, atol=2e-4)
 

@@ -13,6 +13,7 @@ from own_world import InMemory, grid_walks, image_walks, spins, without_headings
 
 import gtmsm
 from gtmsm import cli, experiments
+from gtmsm.episodes.convert import convert
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.split import split
@@ -141,6 +142,15 @@ def test_flags_change_what_is_proposed_and_the_reasons_are_three_lines(opened, t
     assert told[0].startswith("motion walled") and "cannot" in told[1] and told[2].startswith("tau 12, horizon 12")
     experiment = Run.open(tmp_path / "run").experiment
     assert (experiment.training.updates, experiment.model.vae.width) == (2, 16)
+
+
+@pytest.mark.parametrize("name", ["lerobot-image", "lerobot-video", "minari-v0", "worldmodel.h5"])
+def test_what_other_libraries_wrote_is_trained_on_and_scored(name: str, tmp_path: Path):
+    told = convert(Path(__file__).parents[1] / "written" / name, tmp_path / "store")
+    run = toy_run(str(tmp_path / "store"), tmp_path / "run", batch=2)
+    assert told.episodes == 3
+    scores = json.loads((run.folder / "scores.json").read_text())
+    assert scores["psnr_pooled"] > 0 and (run.folder / "report.html").exists()
 
 
 # ---- proposals

@@ -17,6 +17,7 @@ from gtmsm.episodes.convert import convert
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.split import split
+from gtmsm.episodes.survey import survey
 from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
 from gtmsm.run import Run
@@ -300,6 +301,13 @@ def test_moves_and_turns_are_found_though_many_steps_fail(opened, tmp_path: Path
     data = opened(grid_walks(60, 64))
     small = {"updates": 300, "batch": 8, "model__vae__width": 32, "learning_rate": 3e-3, "anneal_updates": 300}
     run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, watch_every=10_000, **small)
-    left, right, forward = gtmsm.WorldModel.load(run.folder).motion.M.detach().T
+    model = gtmsm.WorldModel.load(run.folder)
+    left, right, forward = model.motion.M.T
     assert float(forward[0]) * run.experiment.unit == pytest.approx(10, rel=0.02)
     assert (float(left[2]), float(right[2])) == pytest.approx((np.pi / 2, -np.pi / 2), rel=0.02)
+    walks = grid_walks(60, 64)
+    clip = Pool.of(walks, np.arange(60), CPU)(60, 64, torch.Generator().manual_seed(0))
+    failed = survey(walks, np.arange(60)).how(clip.x, clip.a, clip.true_step)[:, 1:]
+    noticed = (model.bumps.noticed(model.vae.encode(clip.x).mean, clip.a, None) != clip.a).any(-1)[:, 1:]
+    assert failed.float().mean() > 0.1
+    assert (noticed == failed).float().mean() > 0.97

@@ -116,7 +116,7 @@ class Loss(nn.Module):
             loss = loss + objective.foresight * error2
             logs["foresight"] = error2 / x[0, 0].numel()
         if model.bumps is not None:
-            logs["bumps"] = self._bumps(foreseen, a, a if tried is None else tried, asked, tau)
+            logs["bumps"] = self._bumps(foreseen, x, a, a if tried is None else tried, asked, tau)
             loss = loss + logs["bumps"]
         for name, weight, value in self._of_the_motion(walk, a, true_step):
             logs[name] = value
@@ -124,21 +124,29 @@ class Loss(nn.Module):
         return loss, {name: value.detach() for name, value in logs.items()}, foreseen.needed
 
     def _bumps(
-        self, foreseen: Foreseen, a: Actions, tried: Actions, asked: Int[Tensor, "batch asked"] | None, tau: int
-    ) -> Float[Tensor, ""]:
-        """How badly it is told which steps fail, by the views before them and by what memory predicts of these."""
-        assert self.model.bumps is not None
-        made, attempt = (at_steps(torch.roll(part, -1, 1), asked, tau) for part in (a, tried))
-        last = at_steps(torch.arange(a.shape[1], device=a.device).expand(a.shape[:2])[..., None], asked, tau)[..., 0]
-        counts = (attempt != 0).any(-1) & (last < a.shape[1] - 1)
+        self, foreseen: Foreseen, x: Frames, a: Actions, tried: Actions, asked: Int[Tensor, "batch asked"] | None,
+        tau: int,
+    ) -> Float[Tensor, ""]:  # fmt: skip
+        """How badly it is told which steps fail: by the views before and after them, by those before alone, and by what
+        memory predicts of these."""
+        bumps, forecast = self.model.bumps, foreseen.forecast
+        assert bumps is not None
+        same = nn.functional.pad((x[:, 1:] == x[:, :-1]).flatten(2).all(-1), (0, 1))
+        attempt, failed = nn.functional.pad(tried[:, 1:], (0, 0, 0, 1)), (tried != a).any(-1).roll(-1, 1)
+        steps = torch.cat([attempt, failed[..., None], same[..., None]], dim=-1)
+        attempt, failed, same = at_steps(steps, asked, tau).split([a.shape[-1], 1, 1], dim=-1)
+        counts = (attempt != 0).any(-1)  # the last step of a clip has none after it
         if foreseen.complete is not None:
             counts = counts & foreseen.complete
-        forecast = foreseen.forecast
-        views = torch.cat([foreseen.code.mean, forecast.peak()]).detach()
-        near = forecast.neighbours.distance2.detach().amin(-1)
-        distance2 = torch.cat([torch.zeros_like(near), near])
-        attempt, failed, counts = (torch.cat([part, part]) for part in (attempt, (made != attempt).any(-1), counts))
-        return self.model.bumps.loss(self.model.bumps(views, attempt, distance2), failed, counts.to(near))
+        view, near = foreseen.code.mean, forecast.neighbours.distance2.amin(-1)
+        unknown = torch.zeros_like(near)
+        logits = bumps(
+            torch.cat([view, view, forecast.peak()]).detach(),
+            attempt.repeat(3, 1, 1),
+            torch.cat([unknown, unknown, near]).detach(),
+            torch.cat([2 * same[..., 0] - 1, unknown, unknown]),
+        )
+        return bumps.loss(logits, failed[..., 0].repeat(3, 1), counts.repeat(3, 1).to(near))
 
     def _of_the_motion(self, walk: Walk, a: Actions, true_step: Poses) -> list[tuple[str, float, Float[Tensor, ""]]]:
         """Name, weight and value of the terms that train the motion and landmarks."""

@@ -27,8 +27,10 @@ try:
 except ImportError:
     raise InputError('recordings need zarr and its codecs; install them with: pip install "gtmsm[own]"') from None
 
-LEVEL = -1
-"""Of zstd: frames of rooms take 59% of their size and are unpacked 1.35 times as fast as those of level 3 (51%)."""
+LEVEL = -7
+"""Of zstd: frames of rooms take 75% of their size, and a window is read 1.3 times as fast as at level -1 (64%)."""
+DECLARED = -1
+"""What zarr is told. It matters to those who write only, and stores of any level are the same to read."""
 ENTRY = np.dtype("<u8")
 CHECKSUM = 4
 """Bytes."""
@@ -85,7 +87,7 @@ class Layout:
         """What zarr has to know."""
         codec: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
         checksum = {"name": "crc32c"}
-        inner = [codec, {"name": "zstd", "configuration": {"level": LEVEL, "checksum": False}}, checksum]
+        inner = [codec, {"name": "zstd", "configuration": {"level": DECLARED, "checksum": False}}, checksum]
         sharding = {
             "chunk_shape": [self.chunk, *self.row],
             "codecs": inner,

@@ -203,6 +203,7 @@ def _rows(
                 of = np.asarray(rows["episode_index"].to_pylist(), np.int64)
                 done = np.asarray(rows["action"].to_pylist(), np.float64)
                 seen = [row["bytes"] for row in rows[recorded.camera].to_pylist()] if with_pictures else []
+                require(of.ndim == 1, f"episode_index has rows of shape {of.shape[1:]}")
                 require(all(isinstance(b, bytes) for b in seen), "pictures are not in the file; store them in it")
             yield of, done.reshape(len(of), -1), seen
 

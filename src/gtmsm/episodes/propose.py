@@ -19,7 +19,7 @@ AHEAD = re.compile(r"forward|ahead|straight", re.I)
 SIDES = re.compile(r"\b(left|right)\b", re.I)
 
 REPEATING = 0.2
-"""Of the frames, from which on memory is read as exact views rather than blended by a network."""
+"""Of the frames, from which on memory is read as exact views rather than blended by a network, unless agents turn."""
 FAILING = 0.005
 """Of the steps, from which on failed ones matter."""
 CARRIED = 0.3
@@ -68,8 +68,10 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     """What to train on clips of at most so many steps, and why."""
     motion = _motion(facts)
     tau, horizon = _lengths(facts, most, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
-    size, blended = _Size.of(facts, gpu), facts.repeats < REPEATING
-    neighbours = min(4 if blended else 5, tau)
+    repeating = facts.repeats >= REPEATING
+    # Views of an agent with a heading overlap: what was never seen can be put together.
+    size, blended = _Size.of(facts, gpu), motion.heading or not repeating
+    neighbours = min((8 if repeating else 4) if blended else 5, tau)
     unit = 1.0
     if motion.metric and facts.step:
         unit = facts.step / (STEP_WITH_HEADING if motion.heading else 1.0)
@@ -89,7 +91,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
         **schedule(motion, tau, horizon, neighbours, gpu),
     }
     views = (
-        f"only {100 * facts.repeats:.0f}% of views come back exactly: a network blends the {neighbours} nearest"
+        f"{100 * facts.repeats:.0f}% of views come back exactly: a network blends the {neighbours} nearest"
         if blended
         else f"{100 * facts.repeats:.0f}% of views come back exactly: memory is read as a mixture of {neighbours}"
     )

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import gymnasium
@@ -488,7 +489,8 @@ def test_the_goal_of_a_grid_ends_no_clip(tmp_path):
 
 
 def test_miniworld_is_drawn_without_a_screen(tmp_path):
-    pytest.importorskip("miniworld")
+    if find_spec("miniworld") is None:  # to import it would look for a screen
+        pytest.skip("MiniWorld is not installed")
     try:
         record(tmp_path / "s", "MiniWorld-FourRooms-v0", size=32, walker="explore", steps=80, clips=1)
     except InputError as problem:

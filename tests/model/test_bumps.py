@@ -104,6 +104,22 @@ def test_an_imagined_agent_bumps_where_memory_shows_a_wall():
     assert dream.poses[0, :, 0].tolist() == pytest.approx([1, 2, 2, 2], abs=1e-5)
 
 
+def test_bumps_foreseen_at_once_are_those_of_step_after_step():
+    model, generator = a_model(), torch.Generator().manual_seed(1)
+    model.motion.turn[LEFT] = 0.7  # no pose comes back, so that no two entries are equally near
+    which = torch.randint(2, (30,), generator=generator).tolist()
+    frames, tried = walked(model, which, (torch.rand(30, generator=generator) < 0.4).tolist())
+    memory, here = model.memorise(frames, tried)
+    plan = torch.eye(2)[torch.randint(2, (5, 40), generator=generator)]
+    state, made = here.mean.expand(5, -1), []
+    for a in plan.split(1, dim=1):
+        made.append(model.bumps.foreseen(model, memory, state, a))
+        state = model.motion.unroll(state, made[-1])[:, -1]
+    expected = torch.cat(made, dim=1)
+    assert 10 < (expected != plan).any(-1).sum() < 100
+    assert torch.equal(model.bumps.foreseen(model, memory, here.mean.expand(5, -1), plan), expected)
+
+
 def test_fewer_than_no_units_are_refused():
     with pytest.raises(InputError, match="bumps is -1"):
         WorldModelConfig(bumps=-1)

@@ -52,15 +52,19 @@ class Bumps(nn.Module):
         return actions.masked_fill(F.pad(failed, (actions.shape[1] - failed.shape[1], 0))[..., None], 0.0)
 
     def foreseen(self, model: "WorldModel", memory: "Memory", here: State, plan: Actions) -> Actions:
-        """The plan without the steps that would fail, one after the other."""
-        made = []
-        for a in plan.split(1, dim=1):
-            forecast = model.read(memory, Belief(model.motion.place(here)[:, None]))
+        """The plan without the steps that would fail.
+
+        All steps at once, again and again until nothing changes: each round settles at least one step more, and what
+        no round changes is what step after step would find. Rounds are as many as bumps and one, not as steps.
+        """
+        made, before = plan, torch.empty_like(plan[:, :0])
+        while not torch.equal(made, before):
+            path = torch.cat([here[:, None], model.motion.unroll(here, made[:, :-1])], dim=1)
+            forecast = model.read(memory, Belief(model.motion.place(path)))
             near = forecast.neighbours.distance2.amin(-1)
-            fails = self(forecast.peak(), a, near, torch.zeros_like(near)) > 0
-            made.append(a.masked_fill(fails[..., None], 0.0))
-            here = model.motion.unroll(here, made[-1])[:, -1]
-        return torch.cat(made, dim=1) if made else plan
+            fails = self(forecast.peak(), plan, near, torch.zeros_like(near)) > 0
+            made, before = plan.masked_fill(fails[..., None], 0.0), made
+        return made
 
     def loss(self, logits: PerStep, failed: PerStep, counts: PerStep) -> Float[Tensor, ""]:
         """Nats per step that counts."""

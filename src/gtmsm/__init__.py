@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gtmsm.config import Device
 from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
+from gtmsm.explore import Explorer
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory
@@ -24,6 +25,7 @@ __all__ = [
     "Belief",
     "Clip",
     "Dream",
+    "Explorer",
     "Gaussian",
     "InputError",
     "LongMemory",

@@ -59,11 +59,10 @@ _preset("obstacles-small", "obstacles",
 # A step has failed where the model recognises that it has.
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements; does not find its motion yet (docs/notebook.md)", {
-    "slip": {"probability": 0.0},
     "training.objective": {"displacement": 0.0, "regret": 10.0},
-    "training.curriculum": {"prospect": True, "motion_rate": 1.0},
+    "training.curriculum": {"prospect": True, "motion_rate": 0.0},
     # Four of five actions move by a unit: units are steps. Few steps at a time, before many have failed.
-    "training.prospect": {"length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
+    "training.prospect": {"loops": 96, "length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
     "evaluation": {"metric_poses": False},
 })  # fmt: skip
 _preset("rotate", RoomsExperiment,

@@ -8,7 +8,8 @@ from gtmsm.config import config, require
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
-from gtmsm.tensors import Actions, Frames, Poses
+from gtmsm.tensors import Actions, Frames, Poses, applied
+from gtmsm.training.loops import moved
 
 
 @config
@@ -159,19 +160,27 @@ class Loss(nn.Module):
             terms.append(("displacement", objective.displacement if walk.learned is None else 0.0, error2))
         if walk.learned is None:
             return terms
-        made = true_step if objective.displacement else motion.displacement(walk.mean.detach())
+        made = true_step if objective.displacement else self._reckoned(walk, a)
         regret = motion.regret(walk.learned.before.detach(), a, made)[:, after].mean()
         terms.append(("regret", objective.displacement or objective.regret, regret))
         if objective.recognition:
-            terms.append(("recognition", objective.recognition, self._recognition(walk, true_step)))
+            terms.append(("recognition", objective.recognition, self._recognition(walk, a, true_step)))
         return terms
 
-    def _recognition(self, walk: Walk, true_step: Poses) -> Float[Tensor, ""]:
+    def _reckoned(self, walk: Walk, a: Actions) -> Poses:
+        """The steps of a walk as far as frames alone tell: as planned, but for those that changed nothing."""
+        assert walk.codes is not None
+        motion = self.model.motion
+        if motion.state_size > motion.pose_size:  # what a step does depends on velocities, too
+            return motion.displacement(walk.mean.detach())
+        with torch.no_grad():
+            return applied(motion.M, a) * moved(walk.codes)[..., None]
+
+    def _recognition(self, walk: Walk, a: Actions, true_step: Poses) -> Float[Tensor, ""]:
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
         model = self.model
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
-        own = walk.mean[..., : model.motion.pose_size].detach()
-        path = model.motion.retrace(true_step) if self.objective.displacement else own
+        path = model.motion.retrace(true_step if self.objective.displacement else self._reckoned(walk, a))
         landmarks = model.require_landmarks("recognise places")
         return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match)
 

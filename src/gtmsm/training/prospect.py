@@ -21,6 +21,11 @@ from gtmsm.kernels.search.nearest import nearest_k
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import measure
 from gtmsm.tensors import Gaussian
+from gtmsm.training.loops import find_by_loops
+
+
+LOOP_CLIPS = 200
+"""In which loops are looked for."""
 
 
 @config
@@ -50,6 +55,9 @@ class ProspectConfig:
     yardstick: Literal["variance", "spread"] = "variance"
     """What codes are compared by: each code's own variance, right where places are revisited exactly; or how far apart
     codes of a clip are, right where the next best view should count as well."""
+    loops: int = 0
+    """Steps of the clips in which loops are looked for, before anything is drawn: a view that comes back says that the
+    moves between add up to nothing (`loops.py`). For motions without a heading; 0: no loops."""
     angles: int = 4_096
     """Values tried over a full turn where a motion's angles are scanned, and again around the best of them."""
 
@@ -71,6 +79,8 @@ class Find:
 
     vector: Float[Tensor, "size"]
     score: float
+    verdict: str = ""
+    """How sure it is, in words."""
 
 
 def cross_entropy_search(
@@ -211,6 +221,12 @@ def prospect(
             ]
         )
 
+    if settings.loops and not model.settings.motion.has_heading:
+        clip = source(LOOP_CLIPS, settings.loops, generator)
+        loops = find_by_loops(model.vae.encode(clip.x), clip.a, scout.motion.state_size, settings.length)
+        if loops.found:
+            model.motion.adopt({"M": loops.M})
+            return Find(loops.M.flatten(), loops.closed, loops.verdict)
     if scout.angles:
         used = source(4 * settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
         find = scan_angles(score, used, settings)

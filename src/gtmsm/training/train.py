@@ -119,7 +119,7 @@ class _Loop:
                     find = prospect(self.model, source, settings.prospect, self.updater.generator)
                     self.updater.share(self.model)
                     self.prospected = True
-                    display.say(f"prospected for the motion: score {find.score:.2f}")
+                    display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
                     log.write(update, {"prospect": find.score})
                 self.updater.enter(stage)
                 stop = self._anyone(interrupted)

@@ -1,0 +1,95 @@
+"""The motion from views that come back: the moves made between two equal views add up to nothing.
+
+Codes tell which views are equal: their own variances are the tolerance. A view that is the same after a step says that
+the step was not made. No search, no displacements: the moves of all loops are a matrix, and M is its null space.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gtmsm.tensors import Actions, Gaussian, PerStep
+
+SAME = 1e-4
+"""Squared difference of two codes, in their own variances and per number of the code, below which views are equal."""
+SPAN = 32
+"""Steps of a loop at most: of longer ones most moves cancel, and more views are equal by chance."""
+ENOUGH = 100
+"""Loops without which nothing is said."""
+CLOSED = 0.25
+"""Steps by which a loop may be off."""
+
+
+@dataclass(frozen=True)
+class Loops:
+    """What closed loops say of the moves of each action."""
+
+    M: Float[Tensor, "S A"]
+    """Up to a linear map: loops tell which moves cancel, not how long they are."""
+    count: int
+    closed: float
+    """Share of the loops that M closes, to a quarter of a step."""
+    runner_up: float
+    """The same where the axis that closes loops worst is replaced by the next best."""
+
+    @property
+    def found(self) -> bool:
+        """Whether most loops close, and not by any axes."""
+        return self.count >= ENOUGH and self.closed >= 0.6 and self.runner_up < 0.75 * self.closed
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        if self.count < ENOUGH:
+            return f"{self.count} views came back, too few to tell the motion by"
+        closed = f"{self.count} loops, of which {self.closed:.1%} close (by the next best axes {self.runner_up:.1%})"
+        return f"motion {'found' if self.found else 'not found'} by {closed}"
+
+
+def look_same(one: Gaussian, other: Gaussian) -> Bool[Tensor, "*batch"]:
+    """Whether two views are the same as far as their codes can tell."""
+    variance = one.log_var.exp() + other.log_var.exp()
+    return ((one.mean - other.mean).square() / variance).mean(-1) < SAME
+
+
+def moved(code: Gaussian) -> PerStep:
+    """1 where a step changed the view, 0 where it did not; of a clip's first step nobody knows: 1."""
+    still = look_same(code[:, 1:], code[:, :-1])
+    return torch.cat([torch.ones_like(still[:, :1]), ~still], dim=1).to(code.mean)
+
+
+def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) -> Loops:
+    """M by the loops of these clips, scaled to `length`."""
+    made = a * moved(code)[..., None]
+    total = made.cumsum(1)
+    spans = []
+    for span in range(2, min(SPAN, a.shape[1] - 1) + 1):
+        same = look_same(code[:, span:], code[:, :-span])
+        spans.append((total[:, span:] - total[:, :-span])[same])
+    sums = torch.cat(spans).double()
+    sums = sums[sums.abs().sum(-1) > 0.5]
+    used = sums.abs().sum(0) > 0  # others never moved the agent
+    M = torch.zeros(dimensions, a.shape[-1], dtype=a.dtype, device=a.device)
+    if len(sums) < ENOUGH or int(used.sum()) <= dimensions:
+        return Loops(M, len(sums), 0.0, 0.0)
+    sums = sums[:, used]
+    axes = _null_axes(sums / sums.norm(dim=1, keepdim=True), dimensions)
+
+    def closed(chosen: Float[Tensor, "A S"]) -> float:
+        unit = chosen * (dimensions * used.sum() / chosen.numel()) ** 0.5  # a move is about one unit long
+        return float(((sums @ unit).norm(dim=1) < CLOSED).double().mean())
+
+    others = axes[:, [*range(dimensions - 1), dimensions]]
+    M[:, used] = (axes[:, :dimensions].T * (length / dimensions**0.5 if length else 1.0)).to(M)
+    return Loops(M, len(sums), closed(axes[:, :dimensions]), closed(others))
+
+
+def _null_axes(loops: Float[Tensor, "n A"], dimensions: int) -> Float[Tensor, "A A"]:
+    """Orthonormal axes, first those along which loops come to nothing: the least sum of distances, by reweighting."""
+    weight = torch.ones_like(loops[:, 0])
+    for _ in range(20):
+        axes = torch.linalg.eigh((loops * weight[:, None]).T @ loops).eigenvectors
+        weight = 1 / ((loops @ axes[:, :dimensions]).norm(dim=1) + 1e-3)
+    return axes

@@ -20,7 +20,7 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.tensors import Actions, Belief, EntryPoses, Gaussian, PerStep, Poses, State, States, Variance, gather
+from gtmsm.tensors import Actions, Belief, EntryPoses, Gaussian, PerEntry, PerStep, Poses, State, States, Variance, gather
 
 
 @dataclass(frozen=True)
@@ -173,10 +173,10 @@ class Landmarks(nn.Module):
         return Learned(track, divergence, before, match)
 
     def recognition_loss(
-        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None
+        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None, trust: PerEntry | None = None
     ) -> Float[Tensor, ""]:
         """`Comparison.walk_loss`, given the poses of a walk."""
-        return self.compare.walk_loss(code, lookup, path, match)
+        return self.compare.walk_loss(code, lookup, path, match, trust)
 
     def log_prob(
         self, pose: Float[Tensor, "batch K D"], noise: Float[Tensor, "batch K G"], state: State, variance: Variance

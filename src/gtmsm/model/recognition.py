@@ -159,15 +159,17 @@ class Comparison(nn.Module):
         anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
         return -torch.logaddexp(shown, anywhere)
 
-    def walk_loss(self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None) -> Float[Tensor, ""]:
+    def walk_loss(
+        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None, trust: PerEntry | None = None
+    ) -> Float[Tensor, ""]:
         """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
 
         Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of
-        the walk itself, if it has been computed already.
+        the walk itself, if it has been computed already; `trust` weighs each pair by how sure its relative pose is.
         """
         log_odds, offset, noise = match or self(code, code, lookup)
         relative = self.space.displacement(gather(path, lookup.index), path[:, :, None])
-        there = lookup.there.to(relative)
+        there = lookup.there.to(relative) * (1.0 if trust is None else trust)
         pairs = (self.loss(log_odds, offset, noise, relative) * there).sum() / there.sum().clamp_min(1)
         other = Gaussian(code.mean.roll(1, 0), code.log_var.roll(1, 0))
         strange = look_up(other, code, self.settings.matches)
@@ -181,7 +183,10 @@ class Comparison(nn.Module):
             self.confidence(strange_odds, strange_noise, strange.distance),
         ]
         truth = torch.cat([right, torch.zeros_like(right)], dim=1).to(confidence[0])
-        calibration = binary_cross_entropy_with_logits(torch.cat(confidence, dim=1), truth)
+        weight = None
+        if trust is not None:
+            weight = torch.cat([trust.gather(-1, best)[..., 0], torch.ones_like(trust[..., 0])], dim=1)
+        calibration = binary_cross_entropy_with_logits(torch.cat(confidence, dim=1), truth, weight)
         return pairs - logsigmoid(-strange_odds).mean() + calibration
 
     def evidence(self, log_odds: Float[Tensor, "*n K"], noise: Float[Tensor, "*n K G"]) -> Float[Tensor, "*n K"]:

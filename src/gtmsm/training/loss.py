@@ -30,10 +30,13 @@ class ObjectiveConfig:
     regret: float = 0.0
     """The regression with landmarks and without true displacements: weight, in nats per unit and step, of the distance
     between planned steps and those that the model has recognised."""
+    reckoning: float = 0.9
+    """Without true displacements: how much less two views teach about each other with every move made between them.
+    Moves that went wrong unnoticed make their relative pose wrong."""
     recognition: float = 1.0
     """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
-    with landmarks only. Poses follow from the true displacements where these are learned from, else they are the
-    model's own."""
+    with landmarks only. Poses follow from the true displacements where these are learned from, else from the actions
+    that changed what was seen."""
     recognition_only: bool = False
     """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
     targets: int = 0
@@ -45,6 +48,7 @@ class ObjectiveConfig:
             not self.recognition_only or self.displacement > 0,
             "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
         )
+        require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
@@ -180,9 +184,14 @@ class Loss(nn.Module):
         """How badly places are recognised, by the path that true displacements make, or the model's own."""
         model = self.model
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
-        path = model.motion.retrace(true_step if self.objective.displacement else self._reckoned(walk, a))
-        landmarks = model.require_landmarks("recognise places")
-        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match)
+        landmarks, index = model.require_landmarks("recognise places"), walk.lookup.index
+        steps, trust = true_step, None
+        if not self.objective.displacement:
+            steps = self._reckoned(walk, a)
+            moves = (steps != 0).any(-1).cumsum(1)
+            trust = self.objective.reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
+        path = model.motion.retrace(steps)
+        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
 
     def _recognition_of(self, x: Frames, true_step: Poses) -> Float[Tensor, ""]:
         """The loss of recognising places, with all else fixed."""

@@ -20,7 +20,19 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.tensors import Actions, Belief, EntryPoses, Gaussian, PerEntry, PerStep, Poses, State, States, Variance, gather
+from gtmsm.tensors import (
+    Actions,
+    Belief,
+    EntryPoses,
+    Gaussian,
+    PerEntry,
+    PerStep,
+    Poses,
+    State,
+    States,
+    Variance,
+    gather,
+)
 
 
 @dataclass(frozen=True)

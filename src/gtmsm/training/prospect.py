@@ -23,7 +23,6 @@ from gtmsm.model.memory import measure
 from gtmsm.tensors import Gaussian
 from gtmsm.training.loops import find_by_loops
 
-
 LOOP_CLIPS = 200
 """In which loops are looked for."""
 

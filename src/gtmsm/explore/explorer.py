@@ -1,6 +1,7 @@
 """One agent in one place: a frame and an action at a time."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from gtmsm.config import is_whole, require
 from gtmsm.errors import shown
+from gtmsm.files import as_path, read_tensors, write_tensors
+from gtmsm.model.checks import require_here, require_like, require_memory
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.localisation import PoseMixture
+from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Belief, States
+from gtmsm.tensors import Belief, Gaussian, States
 
 Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
@@ -29,11 +33,22 @@ class Explorer:
     explorer.step(frame)                      # what it sees first
     explorer.step(frame, action)              # what an action led to
     explorer.imagine([[0, 0, 2]]).frames      # what three actions would show
+    explorer.save("walk.safetensors")         # Explorer.load goes on from there
     """
 
     def __init__(self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None) -> None:
+        """Go on with `memory`, which stays as it is, from `here`: `model.anywhere(1)` where nobody knows that."""
+        if memory is not None:
+            require_memory(model, memory)
+            require(memory.batch == 1, f"got {memory.batch} memories for 1 agent; give one of them, as memory[:1] is")
+        if here is not None:
+            require_here(model, here)
+            require(len(here.mean) == 1, f"got {len(here.mean)} poses for 1 agent; give one of them, as here[:1] is")
         self.model = model
         self.memory = memory
+        if model.settings.recall.distance == "euclidean":  # the only one that a long memory is searched by
+            empty = LongMemory() if memory is None else LongMemory.of(memory)
+            self.memory = memory.snapshot() if isinstance(memory, LongMemory) else empty
         self.here = Belief(model.motion.start(1)) if here is None else here
         self._path: list[Float[Tensor, "1 S"]] = []
 
@@ -70,6 +85,51 @@ class Explorer:
         require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
         assert self.memory is not None
         return self.model.localise(self.memory, self._frame(frame)[None, None])
+
+    def fork(self) -> "Explorer":
+        """Another explorer that knows what this one does; from now on each remembers for itself."""
+        other = Explorer(self.model, self.memory, self.here)
+        other._path = list(self._path)
+        return other
+
+    def save(self, path: str | Path) -> None:
+        """What it remembers, where it is and where it was, as one safetensors file; written whole or not at all."""
+        memory = None if self.memory is None else self.memory.snapshot()
+        columns = {} if memory is None or not len(memory) else memory.columns
+        tensors = {f"memory.{name}": column for name, column in columns.items()}
+        tensors |= {"path": self.path, "here.mean": self.here.mean}
+        if self.here.covariance is not None:
+            tensors["here.covariance"] = self.here.covariance
+        about = {"explorer": 1, "weights": self.model.fingerprint}
+        write_tensors(as_path(path), tensors, about)
+
+    @classmethod
+    def load(cls, path: str | Path, model: WorldModel) -> "Explorer":
+        """As it was when it was saved; `model` must have the weights that it had then."""
+        path = as_path(path)
+        about, tensors = read_tensors(path)
+        require("explorer" in about, f"{path} was not saved by an Explorer; give a file that Explorer.save wrote")
+        made, mine = about.get("weights"), model.fingerprint
+        require(
+            made == mine, f"{path} was made by the weights {shown(made)}, not by {mine}; load the model that made it"
+        )
+        like = model.motion.start(1)
+        tensors = {name: tensor.to(like.device) for name, tensor in tensors.items()}
+        require(
+            {"path", "here.mean"} <= tensors.keys(),
+            f"{path} lacks path or here.mean; give a file that Explorer.save wrote",
+        )
+        memory = None
+        if "memory.mean" in tensors:
+            columns = {name.removeprefix("memory."): value for name, value in tensors.items()}
+            require({"place", "log_var"} <= columns.keys(), f"{path} lacks places or codes; is it whole?")
+            place = Belief(columns["place"], columns.get("covariance"))
+            code = Gaussian(columns["mean"], columns["log_var"])
+            memory = Memory(place, code, columns.get("digest"), columns.get("variance"), mine)
+        explorer = cls(model, memory, Belief(tensors["here.mean"], tensors.get("here.covariance")))
+        require_like(model, "path is", tensors["path"], (1, "time", like.shape[-1]), "")
+        explorer._path = list(tensors["path"].unbind(1))
+        return explorer
 
     def _frame(self, frame: Frame) -> Float[Tensor, "channel height width"]:
         """As the model takes it."""

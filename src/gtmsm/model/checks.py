@@ -13,7 +13,7 @@ from torch import Tensor
 from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
 from gtmsm.model.long_memory import LongMemory
-from gtmsm.model.memory import Memory
+from gtmsm.model.memory import Memory, require_weights_of
 from gtmsm.tensors import FLOATS, Belief, Gaussian, are_finite, have_values
 
 if TYPE_CHECKING:
@@ -89,6 +89,8 @@ def require_kind(thing: object, wanted: type) -> None:
 def require_memory(model: "WorldModel", memory: Memory) -> None:
     """A memory that this model could have written, of finite numbers."""
     require_kind(memory, Memory)
+    if memory.weights is not None:
+        require_weights_of(memory, model.fingerprint)
     if isinstance(memory, LongMemory) and not len(memory):  # it has no sizes yet
         return
     memory = memory.to_check

@@ -30,6 +30,7 @@ from gtmsm.model.checks import (
 )
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
+from gtmsm.model.fingerprint import Fingerprint
 from gtmsm.model.frame_memory import FrameMemory, frame_numbers
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
@@ -130,6 +131,7 @@ class WorldModel(nn.Module):
         if settings.landmark.form != "off":
             self.landmarks = Landmarks(settings.landmark, settings.vae.code_size, self.motion)
         self.bumps = Bumps(settings.vae.code_size, action_size, settings.bumps) if settings.bumps else None
+        self._fingerprint = Fingerprint()
 
     def _build_prior(self, places: int) -> Prior:
         """The prior that the settings name."""
@@ -139,6 +141,16 @@ class WorldModel(nn.Module):
         if settings.prior == "rays":
             return RayAttention(settings, code_size, patch_grid(self.frame_shape))
         return MixturePrior()
+
+    @property
+    def fingerprint(self) -> str | None:
+        """Of its weights: memories say which made them, and are refused by others."""
+        return self._fingerprint.of(self)
+
+    def train(self, mode: bool = True) -> "WorldModel":
+        """`nn.Module.train`; weights may have changed since."""
+        self._fingerprint.forget()
+        return super().train(mode)
 
     def memorise(
         self,
@@ -159,6 +171,7 @@ class WorldModel(nn.Module):
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
+        written = replace(written, weights=self.fingerprint)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         return (memory.write(written) if memory else written), walk[:, -1]
 

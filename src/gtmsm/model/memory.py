@@ -46,6 +46,8 @@ class Memory:
     """What the prior computed of each entry when it was written (`Prior.digest`)."""
     variance: Float[Tensor, "batch n G"] | None = None
     """Variance of the pose of each entry, of position and heading separately; landmarks need it."""
+    weights: str | None = None
+    """Fingerprint of the weights that made it; None where that is not known."""
 
     def __len__(self) -> int:
         """Number of entries in each memory of the batch."""
@@ -78,7 +80,7 @@ class Memory:
     def __getitem__(self, which: slice) -> "Memory":
         """Some of the memories: `memory[:1]` is the first of them."""
         digest, variance = (None if x is None else x[which] for x in (self.digest, self.variance))
-        return Memory(self.place[which], self.code[which], digest, variance)
+        return Memory(self.place[which], self.code[which], digest, variance, self.weights)
 
     def snapshot(self) -> "Memory":
         """This memory as it is now, whatever is written later: for a value, itself."""
@@ -88,10 +90,11 @@ class Memory:
         """A memory of the entries of both, those of `later` last; parts that either lacks are left out."""
         mine = self.columns
         theirs = require_entries(later, mine)
+        weights = require_weights_of(later, self.weights)
         require(later.is_finite, "what is written holds NaN or infinity; give finite numbers")
         both = {name: torch.cat([mine[name], theirs[name]], 1) for name in mine.keys() & theirs.keys()}
         place, code = Belief(both["place"], both.get("covariance")), Gaussian(both["mean"], both["log_var"])
-        return Memory(place, code, both.get("digest"), both.get("variance"))
+        return Memory(place, code, both.get("digest"), both.get("variance"), weights)
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
         """The k entries nearest to each query."""
@@ -134,6 +137,16 @@ def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]
         if not fits or column.dim() < 3:
             raise InputError(f"{name} of what is written is {shown(column)}; expected floats like {shown(own)}")
     return columns
+
+
+def require_weights_of(memory: Memory, weights: str | None) -> str | None:
+    """Refuse a memory that other weights have made, where both are known; returns those that are."""
+    if None not in (memory.weights, weights) and memory.weights != weights:
+        raise InputError(
+            f"this memory was made by the weights {memory.weights}, not by {weights}; use the model that made it, or "
+            "memorise the walk again"
+        )
+    return memory.weights or weights
 
 
 def require_query(query: Any, place: Float[Tensor, "batch n P"]) -> None:

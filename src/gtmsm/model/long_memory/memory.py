@@ -22,7 +22,7 @@ from gtmsm.model.long_memory.checks import (
 )
 from gtmsm.model.long_memory.index import GridIndex, TreeIndex
 from gtmsm.model.long_memory.rows import LARGEST, Rows
-from gtmsm.model.memory import Bank, Distance, Memory, Neighbours, require_index, require_query
+from gtmsm.model.memory import Bank, Distance, Memory, Neighbours, require_index, require_query, require_weights_of
 from gtmsm.tensors import Belief, Gaussian
 
 Kind: TypeAlias = Literal["tree", "grid"]
@@ -52,6 +52,7 @@ class LongMemory(Memory):
             require_choice("index", index, get_args(Kind))
         self._kind, self._buffer, self._ratio = index, buffer, ratio
         self._index: TreeIndex | GridIndex | None = None
+        self._weights: str | None = None
         self._writing = RLock()
 
     # A store changes, equals nothing but itself, and is true even if it is empty.
@@ -117,6 +118,11 @@ class LongMemory(Memory):
         return self._columns("variance")[0]
 
     @property
+    def weights(self) -> str | None:  # type: ignore[override]
+        """Fingerprint of the weights that made it."""
+        return self._weights
+
+    @property
     def to_check(self) -> Memory:
         """Its first entry: all are of the same sizes, and finite."""
         index, _ = self._now()
@@ -125,7 +131,7 @@ class LongMemory(Memory):
         names, number = index.rows.names, torch.zeros(1, 1, dtype=torch.int64, device=index.rows.device)
         first = dict(zip(names, index.rows.at(names, number), strict=True))
         place, code = Belief(first["place"], first.get("covariance")), Gaussian(first["mean"], first["log_var"])
-        return Memory(place, code, first.get("digest"), first.get("variance"))
+        return Memory(place, code, first.get("digest"), first.get("variance"), self.weights)
 
     def snapshot(self) -> "LongMemory":
         """This memory as it is now. It shares entries and index, so that it takes about the same time at any length.
@@ -142,6 +148,7 @@ class LongMemory(Memory):
         with self._writing:
             index, end = self._now()
             columns = columns_of(later, None if index is None else index.rows)
+            weights = require_weights_of(later, self.weights)
             if not len(later):
                 return self
             if index is None:
@@ -149,7 +156,7 @@ class LongMemory(Memory):
             elif lacking := set(index.rows.names) - columns.keys():
                 index = index.snapshot(end, lacking)
             index.rows.append({name: columns[name] for name in index.rows.names})
-            self._index = index
+            self._index, self._weights = index, weights
         return self
 
     def insert(self, place: Vector, mean: Vector, log_var: Vector) -> None:

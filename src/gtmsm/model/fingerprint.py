@@ -1,0 +1,40 @@
+"""Which weights made a memory: codes of one model mean nothing to another."""
+
+import hashlib
+from collections.abc import Hashable
+
+import torch
+from torch import Tensor, nn
+
+from gtmsm.tensors import have_values
+
+
+class Fingerprint:
+    """The SHA-256 of a module's weights, looked at once and again when they may have changed."""
+
+    def __init__(self) -> None:
+        self._found: tuple[Hashable, str] | None = None
+
+    def forget(self) -> None:
+        """Look again next time: a captured graph changes weights and tells nobody."""
+        self._found = None
+
+    def of(self, module: nn.Module) -> str | None:
+        """16 digits; None where weights cannot be looked at, as while they are compiled."""
+        weights = [*module.parameters(), *module.buffers()]
+        if not have_values(*weights):
+            return None
+        # PyTorch counts the writes to every tensor, except to those made in inference mode.
+        state = tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in weights)
+        if self._found is None or self._found[0] != state:
+            self._found = state, _digest(module.state_dict())
+        return self._found[1]
+
+
+def _digest(tensors: dict[str, Tensor]) -> str:
+    """Of names, types, sizes and bits."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]

@@ -1,6 +1,7 @@
 """Knowing where you are from what you see: App. D, in both its forms."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -129,7 +130,7 @@ def test_two_landmarks_move_the_papers_plan_by_their_betas():
         motion.M[0, 0] = 1.0
         landmarks.paper.beta[-1].bias.fill_(math.log(0.25 / 0.75))  # beta is 1/4 for any distance
         landmarks.paper.spread[-1].bias.fill_(math.log(2.0))
-    past = Known(
+    past = Known.whole(
         torch.tensor([[[3.0, 0.0], [0.0, 2.0]]], dtype=torch.float64),
         torch.tensor([[[0.1], [0.2]]], dtype=torch.float64),
         codes(1, 2),
@@ -408,7 +409,7 @@ def test_loops_cannot_be_closed_before_they_are_walked():
 def test_the_reversed_dictionary_reads_the_tensors_of_memory_itself():
     (frames, actions), model = walks(), model_of()
     memory, here = model.memorise(frames, actions)
-    known = model._known(memory, here.mean, model.landmarks.as_variance(here), memory.code)
+    known = model._known(memory, memory.code)
     assert known.code is memory.code
     assert known.variance is memory.variance
     assert known.pose.data_ptr() == memory.place.mean.data_ptr()
@@ -420,6 +421,7 @@ def test_who_comes_back_with_a_memory_is_where_the_memory_says():
     memory, _ = model.memorise(frames, actions, closure=0)
     model.landmarks.compare.net[-1].weight.zero_()
     model.landmarks.compare.net[-1].bias.zero_()
+    memory = replace(memory, weights=None)
     start = memory.place.mean[:, 5] + 1.0
     here = Belief(start, torch.eye(2)[None])
     found = model.follow(frames[:, [5]], torch.zeros(1, 1, ACTIONS), memory, here).mean[:, 0]
@@ -490,7 +492,7 @@ def heard(landmarks, motion, monkeypatch, **asked):
 
     monkeypatch.setattr(motion, "filter", spy)
     code = codes(2, 6)
-    nothing = Known(motion.start(2)[:, None][:, :0], motion.start(2)[:, None, :1][:, :0], code[:, :0])
+    nothing = Known.whole(motion.start(2)[:, None][:, :0], motion.start(2)[:, None, :1][:, :0], code[:, :0])
     track = landmarks.follow(
         motion, motion.start(2), torch.zeros(2, 1).double(), drawn(2, 6, ACTIONS), code, nothing, **asked
     )
@@ -553,7 +555,7 @@ def test_a_walk_from_anywhere_without_a_memory_is_moved_to_where_the_walls_say(m
     shift = torch.tensor([[3.0, 4.0], [-1.0, 2.0]], dtype=torch.float64)
     monkeypatch.setattr(motion, "among_walls", lambda *_: (shift, torch.full((2, 1), 0.75).double()))
     a, code, start = drawn(2, 6, ACTIONS), codes(), motion.start(2)
-    nothing = Known(start[:, None][:, :0], start[:, None, :1][:, :0], code[:, :0])
+    nothing = Known.whole(start[:, None][:, :0], start[:, None, :1][:, :0], code[:, :0])
     track = landmarks.follow(motion, start, landmarks.ignorance(2, start), a, code, nothing)
     torch.testing.assert_close(track.state, shift[:, None] + (a @ motion.M.T).cumsum(1), rtol=1e-9, atol=1e-10)
     grown = 0.75 + 0.5**2 * torch.arange(1, 7, dtype=torch.float64)

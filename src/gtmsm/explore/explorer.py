@@ -1,6 +1,7 @@
 """One agent in one place: a frame and an action at a time."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -9,12 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.config import is_whole, require
+from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import shown
-from gtmsm.files import as_path, read_tensors, write_tensors
-from gtmsm.model.checks import require_here, require_like, require_memory
+from gtmsm.explore.loops import OPEN, OpenSteps
+from gtmsm.explore.saved import Saved
+from gtmsm.model.bearings import LOOK
+from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.dream import Dream
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.gtmsm import Observed, WorldModel
 from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
@@ -27,7 +30,7 @@ Action: TypeAlias = int | Sequence[float] | np.ndarray | Tensor
 
 
 class Explorer:
-    """Memorises, recognises and imagines while an agent walks.
+    """Memorises, recognises and imagines while an agent walks; a step costs the same however long the walk.
 
     explorer = Explorer(model)
     explorer.step(frame)                      # what it sees first
@@ -36,39 +39,103 @@ class Explorer:
     explorer.save("walk.safetensors")         # Explorer.load goes on from there
     """
 
-    def __init__(self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None) -> None:
-        """Go on with `memory`, which stays as it is, from `here`: `model.anywhere(1)` where nobody knows that."""
-        if memory is not None:
-            require_memory(model, memory)
-            require(memory.batch == 1, f"got {memory.batch} memories for 1 agent; give one of them, as memory[:1] is")
-        if here is not None:
-            require_here(model, here)
-            require(len(here.mean) == 1, f"got {len(here.mean)} poses for 1 agent; give one of them, as here[:1] is")
-        self.model = model
-        self.memory = memory
-        if model.settings.recall.distance == "euclidean":  # the only one that a long memory is searched by
-            empty = LongMemory() if memory is None else LongMemory.of(memory)
-            self.memory = memory.snapshot() if isinstance(memory, LongMemory) else empty
+    memory: Memory
+    """What it remembers: a `LongMemory`, unless the model reads memory by the KL distance."""
+    here: Belief
+    """Where it is."""
+    lost: bool
+    """Whether it has not found out yet where on the map it is. Until then nothing is memorised."""
+
+    def __init__(
+        self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None, closure: int | None = None
+    ) -> None:
+        """Go on with `memory`, which stays as it is, from `here`: `model.anywhere(1)` where nobody knows that.
+
+        `closure`: steps after which loops are closed, 0 for never; None: as the settings of landmarks say.
+        """
+        self.model, self.closure = model, _every(model, closure)
+        self.memory = _own(model, memory)
         self.here = Belief(model.motion.start(1)) if here is None else here
+        require_here(model, self.here)
+        poses = len(self.here.mean)
+        require(poses == 1, f"here holds {poses} poses, and an explorer is 1 agent; give one, as here[:1] is")
+        self.lost = model.landmarks is not None and model.landmarks.is_lost(model.landmarks.as_variance(self.here))
+        require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
         self._path: list[Float[Tensor, "1 S"]] = []
+        self._unplaced: list[tuple[Tensor, Tensor]] = []
+        self._settled, self._since_closure = self.memory.snapshot(), 0
+        self._open: OpenSteps | None = None
 
     def __len__(self) -> int:
         """Number of views memorised."""
-        return 0 if self.memory is None else len(self.memory)
+        return len(self.memory)
 
     @property
     def path(self) -> States:
-        """Where it was after each step."""
+        """Where it was after each step, by what is known now: while it was lost, a guess."""
         start = self.model.motion.start(1)[:, None]
         return torch.stack(self._path, dim=1) if self._path else start[:, :0]
 
     @torch.no_grad()
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
         """Memorise what `action` led to; returns where the agent is now. None: it did nothing, or has just arrived."""
-        frames = self._frame(frame)[None, None]
-        self.memory, self.here = self.model.memorise(frames, self._action(action)[None, None], self.memory, self.here)
-        self._path.append(self.here.mean)
+        x, a = self._frame(frame)[None, None], self._action(action)[None, None]
+        if self.lost:
+            self._find_out(x, a)
+        else:
+            self._take_in(self.model.observe(x, a, self.memory, self._known_here(), closure=0))
         return self.here
+
+    def _find_out(self, x: Tensor, a: Tensor) -> None:
+        """Look at the last views together; where they are recognised, they are the first of this walk."""
+        assert self.model.landmarks is not None
+        self._unplaced = [*self._unplaced, (x, a)][-LOOK:]
+        frames, actions = (torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True))
+        seen = self.model.observe(frames, actions, self.memory, self.model.anywhere(1), closure=0)
+        self.here = seen.walk[:, -1]
+        if self.model.landmarks.is_placed(self.model.landmarks.as_variance(self.here)):
+            self.lost, before = False, len(self._unplaced) - 1
+            self._path = self._path[: len(self._path) - before]
+            self._unplaced = []
+            self._take_in(seen)
+        else:
+            self._path.append(self.here.mean)
+
+    def _take_in(self, seen: Observed) -> None:
+        """Write what was seen, and close loops where it is time."""
+        first, self.here = len(self), seen.walk[:, -1]
+        self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
+        self._path += seen.walk.mean.unbind(1)
+        if self.closure:
+            steps = OpenSteps.of(self.model, first, seen)
+            self._open = steps if self._open is None else self._open.then(steps)
+            self._since_closure += len(steps)
+            if self._since_closure >= self.closure:
+                self.close_loops()
+
+    def _known_here(self) -> Belief:
+        """Where it is, never as uncertain as anywhere: who walks far through the unknown is not lost for that."""
+        landmarks = self.model.landmarks
+        if landmarks is None or not landmarks.is_lost(variance := landmarks.as_variance(self.here)):
+            return self.here
+        less = variance.minimum(0.99 * landmarks.ignorance(1, variance))
+        return Belief(self.here.mean, landmarks.as_covariance(less, self.here.mean))
+
+    @torch.no_grad()
+    def close_loops(self) -> None:
+        """Correct the last steps by all that was recognised since: done by itself after every `closure` steps."""
+        if self._open is None:
+            return
+        assert isinstance(self.memory, LongMemory) and isinstance(self._settled, LongMemory)
+        closed, tail = self._open.closed(self.model, self.memory), self.memory.since(self._open.first)
+        self._path[-len(closed) :] = closed.state.unbind(1)
+        self.here = Belief(closed.state[:, -1], self.here.covariance)
+        moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns
+        old = max(0, len(closed) + self.closure - OPEN)
+        if old:
+            self._settled.write(Memory.of_columns({name: x[:, :old] for name, x in moved.items()}, tail.weights))
+        rest = Memory.of_columns({name: x[:, old:] for name, x in moved.items()}, tail.weights)
+        self.memory, self._open, self._since_closure = self._settled.snapshot().write(rest), closed.without(old), 0
 
     @torch.no_grad()
     def imagine(self, plans: Tensor | Sequence[Sequence[Action]], generator: torch.Generator | None = None) -> Dream:
@@ -76,59 +143,42 @@ class Explorer:
         if not isinstance(plans, Tensor):
             plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
         require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
-        assert self.memory is not None
         return self.model.imagine(self.memory, self.here, plans, generator)
 
     @torch.no_grad()
     def localise(self, frame: Frame) -> PoseMixture:
         """Where was this picture seen?"""
         require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
-        assert self.memory is not None
         return self.model.localise(self.memory, self._frame(frame)[None, None])
 
     def fork(self) -> "Explorer":
         """Another explorer that knows what this one does; from now on each remembers for itself."""
-        other = Explorer(self.model, self.memory, self.here)
-        other._path = list(self._path)
+        other = Explorer(self.model, self.memory, self.here, self.closure)
+        other._settled, other._open, other._since_closure = self._settled.snapshot(), self._open, self._since_closure
+        other.lost, other._path, other._unplaced = self.lost, list(self._path), list(self._unplaced)
         return other
 
     def save(self, path: str | Path) -> None:
         """What it remembers, where it is and where it was, as one safetensors file; written whole or not at all."""
-        memory = None if self.memory is None else self.memory.snapshot()
-        columns = {} if memory is None or not len(memory) else memory.columns
-        tensors = {f"memory.{name}": column for name, column in columns.items()}
-        tensors |= {"path": self.path, "here.mean": self.here.mean}
-        if self.here.covariance is not None:
-            tensors["here.covariance"] = self.here.covariance
-        about = {"explorer": 1, "weights": self.model.fingerprint}
-        write_tensors(as_path(path), tensors, about)
+        unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
+        Saved(
+            self.memory if len(self) else None, self.here, self.path, self.closure, self._since_closure, self._open,
+            (unplaced[0], unplaced[1]) if unplaced else None,
+        ).write(path, self.model)  # fmt: skip
 
     @classmethod
     def load(cls, path: str | Path, model: WorldModel) -> "Explorer":
         """As it was when it was saved; `model` must have the weights that it had then."""
-        path = as_path(path)
-        about, tensors = read_tensors(path)
-        require("explorer" in about, f"{path} was not saved by an Explorer; give a file that Explorer.save wrote")
-        made, mine = about.get("weights"), model.fingerprint
-        require(
-            made == mine, f"{path} was made by the weights {shown(made)}, not by {mine}; load the model that made it"
-        )
-        like = model.motion.start(1)
-        tensors = {name: tensor.to(like.device) for name, tensor in tensors.items()}
-        require(
-            {"path", "here.mean"} <= tensors.keys(),
-            f"{path} lacks path or here.mean; give a file that Explorer.save wrote",
-        )
-        memory = None
-        if "memory.mean" in tensors:
-            columns = {name.removeprefix("memory."): value for name, value in tensors.items()}
-            require({"place", "log_var"} <= columns.keys(), f"{path} lacks places or codes; is it whole?")
-            place = Belief(columns["place"], columns.get("covariance"))
-            code = Gaussian(columns["mean"], columns["log_var"])
-            memory = Memory(place, code, columns.get("digest"), columns.get("variance"), mine)
-        explorer = cls(model, memory, Belief(tensors["here.mean"], tensors.get("here.covariance")))
-        require_like(model, "path is", tensors["path"], (1, "time", like.shape[-1]), "")
-        explorer._path = list(tensors["path"].unbind(1))
+        saved = Saved.read(path, model)
+        explorer = cls(model, saved.memory, saved.here, saved.closure)
+        explorer._path = list(saved.path.unbind(1))
+        if saved.unplaced is not None:
+            explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]
+        if saved.open is not None:
+            assert saved.memory is not None
+            settled = {name: column[:, : saved.open.first] for name, column in saved.memory.columns.items()}
+            explorer._settled = LongMemory.of(Memory.of_columns(settled, saved.memory.weights))
+            explorer._open, explorer._since_closure = saved.open, saved.since_closure
         return explorer
 
     def _frame(self, frame: Frame) -> Float[Tensor, "channel height width"]:
@@ -154,3 +204,31 @@ class Explorer:
     def _like(self) -> Tensor:
         """A tensor of the model's device and precision."""
         return self.model.motion.start(1)
+
+
+def _own(model: WorldModel, memory: Memory | None) -> Memory:
+    """A memory that nobody else writes to, with the entries of this one."""
+    if memory is not None:
+        require_memory(model, memory)
+        require(
+            memory.batch == 1, f"got {memory.batch} memories, and an explorer is 1 agent; give one, as memory[:1] is"
+        )
+    if isinstance(memory, LongMemory):
+        return memory.snapshot()
+    if model.settings.recall.distance == "kl":  # a long memory is searched by the means of places alone
+        nothing, size = model.motion.start(1)[:, :0], model.place_size
+        codes = nothing.new_zeros(1, 0, model.settings.vae.code_size)
+        place = Belief(nothing.new_zeros(1, 0, size), nothing.new_zeros(1, 0, size, size))
+        return memory or Memory(place, Gaussian(codes, codes))
+    return LongMemory() if memory is None else LongMemory.of(memory)
+
+
+def _every(model: WorldModel, closure: int | None) -> int:
+    """Steps after which loops are closed; 0 for never."""
+    if model.landmarks is None or model.landmarks.settings.form != "bayes":
+        require(not closure, f"closure is {closure}, but loops are closed by landmarks of form bayes; leave it out")
+        return 0
+    if closure is None:
+        return model.landmarks.settings.closure
+    require_whole("closure", closure, least=0, most=OPEN // 2)
+    return closure

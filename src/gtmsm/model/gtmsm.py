@@ -1,6 +1,6 @@
 """The world model: memorise, imagine, explain."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -34,6 +34,7 @@ from gtmsm.model.fingerprint import Fingerprint
 from gtmsm.model.frame_memory import FrameMemory, frame_numbers
 from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
+from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.localisation import PoseMixture, merge_matches
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
@@ -41,7 +42,7 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
-from gtmsm.tensors import Actions, Belief, Frames, Gaussian, gather, require_generator
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, gather, require_generator
 
 
 @config
@@ -108,6 +109,20 @@ LARGEST = 1_024
 """Side of a frame in pixels, and number of actions."""
 
 
+@dataclass(frozen=True)
+class Observed:
+    """A walk that was followed, and what is to be memorised of it."""
+
+    entries: Memory
+    walk: Belief
+    made: Actions
+    """Its actions, without those that the views say have failed."""
+    start: State
+    """Where it began, as far as that was found out."""
+    sights: Sights | None
+    """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+
+
 class WorldModel(nn.Module):
     """GTM-SM (Fraccaro et al., 2018): what was seen, where, and what any actions would show.
 
@@ -163,17 +178,33 @@ class WorldModel(nn.Module):
         """Store what was seen and where (section 3.3); returns the memory and where the agent is now.
 
         Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
-        0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is.
+        0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is: calls of single
+        steps close no loops, `Explorer` does.
         """
+        seen = self.observe(frames, actions, memory, here, closure)
+        return (memory.write(seen.entries) if memory else seen.entries), seen.walk[:, -1]
+
+    def observe(
+        self,
+        frames: Frames,
+        actions: Actions,
+        memory: Memory | None = None,
+        here: Belief | None = None,
+        closure: int | None = None,
+    ) -> Observed:
+        """What `memorise` writes, and how the walk was followed."""
         require_clips(self, frames, actions, "memorise", memory, here)
+        alone = bool(closure) and memory is not None and frames.shape[1] == 1
+        fix = f"walk with Explorer(model, closure={closure}), or give the walk in one call"
+        require(not alone, f"closure is {closure}, but there is 1 step, which closes no loop; {fix}")
         code = self.vae.encode(frames)
-        walk, variance = self._follow(self._made(actions, code, memory), code, memory, here, closure)
+        made = self._made(actions, code, memory)
+        walk, variance, start, sights = self._follow(made, code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
-        written = replace(written, weights=self.fingerprint)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
-        return (memory.write(written) if memory else written), walk[:, -1]
+        return Observed(replace(written, weights=self.fingerprint), walk, made, start, sights)
 
     def follow(
         self,
@@ -210,16 +241,14 @@ class WorldModel(nn.Module):
         plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
         require_kind(memory, Memory)
         require_clips(self, frames, plan, "localise", memory)
-        memory = memory.snapshot()
-        asked = landmarks.settings.matches
-        require_enough(memory, asked)
+        require_enough(memory, landmarks.settings.matches)
         code = self.vae.encode(frames)
-        lookup = look_up(memory.code, code, asked)
-        log_odds, offset, noise = landmarks.compare(memory.code, code, lookup)
+        past = self._known(memory, code)
+        lookup = look_up(past.code, code, landmarks.settings.matches)
+        log_odds, offset, noise = landmarks.compare(past.code, code, lookup)
         sure = landmarks.compare.confidence(log_odds, noise, lookup.distance).mean(1)
         score = landmarks.compare.evidence(log_odds, noise)[:, -1]
         entry = lookup.index[:, -1]
-        past = self._known(memory, self.motion.start(len(frames)), memory.code.mean[:, 0, :0], code)
         pose = self.motion.space.step(gather(past.pose, entry), offset[:, -1])
         if frames.shape[1] > 1:
             here = self.anywhere(len(frames))
@@ -228,7 +257,7 @@ class WorldModel(nn.Module):
             )
             score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
         variance = noise[:, -1] + gather(past.variance, entry)
-        found = merge_matches(landmarks.compare, score, pose, variance, entry, sure)
+        found = merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)
         require_finite(self, "localise", {}, found.weight, found.pose, found.variance, found.unknown)
         return found
 
@@ -236,33 +265,39 @@ class WorldModel(nn.Module):
         """The actions without those that the views before them say have failed."""
         if self.bumps is None:
             return actions
-        before = None if memory is None or not len(memory) else memory.snapshot().code.mean[:, -1]
+        before = None
+        if memory is not None and (held := len(memory)):
+            last = torch.full((memory.batch,), held - 1, device=actions.device)
+            before = memory.code_at(last).mean
         return self.bumps.noticed(code.mean, actions, before)
 
     def _follow(
         self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
-    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None]:
-        """The walk, and with landmarks the variances of its poses."""
+    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None, Float[Tensor, "batch S"], Sights | None]:
+        """The walk; with landmarks the variances of its poses; where it began, and what was recognised on it."""
         if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
             raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
         here = here or Belief(self.motion.start(len(actions)))
         if self.landmarks is None:
-            return self.motion.believe(here, actions), None
+            return self.motion.believe(here, actions), None, here.mean, None
         variance = self.landmarks.as_variance(here)
-        past = self._known(memory, here.mean, variance, code)
-        track = self.landmarks.follow(self.motion, here.mean, variance, actions, code, past, closure=closure)
-        return Belief(track.state, self.landmarks.as_covariance(track.variance, track.state)), track.variance
+        past = self._known(memory, code)
+        trace = self.landmarks.trace(self.motion, here.mean, variance, actions, code, past, closure=closure)
+        (state, variance), sights = trace.track, trace.sights
+        if sights is not None:
+            sights = sights._replace(index=past.numbers(actions.shape[1])[sights.index])
+        return Belief(state, self.landmarks.as_covariance(variance, state)), variance, trace.start, sights
 
-    def _known(
-        self, memory: Memory | None, start: Float[Tensor, "batch S"], variance: Float[Tensor, "batch G"], code: Gaussian
-    ) -> Known:
-        """What landmarks may recognise in `memory`; nothing where there is none."""
+    def _known(self, memory: Memory | None, code: Gaussian) -> Known:
+        """What landmarks may recognise in `memory` when they see this; nothing where there is none."""
+        landmarks = self.require_landmarks("recognise places")
         if memory is None or not len(memory):
-            return Known(start[:, None, : self.motion.pose_size][:, :0], variance[:, None][:, :0], code[:, :0])
-        memory = memory.snapshot()  # its columns are read one after the other
-        if memory.variance is None:
+            start = self.motion.start(len(code.mean))[:, None][:, :0]
+            return Known.whole(start[..., : self.motion.pose_size], start[..., : len(landmarks.groups)], code[:, :0])
+        found = memory.alike(code.mean, landmarks.asked)
+        if found.variance is None:
             raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
-        return Known(self.motion.pose_at(memory.place.mean), memory.variance, memory.code)
+        return Known(self.motion.pose_at(found.place), found.variance, found.code, found.number, found.held)
 
     def require_landmarks(self, what: str) -> Landmarks:
         """Refuse what needs landmarks where there are none."""

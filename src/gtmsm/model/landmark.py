@@ -8,9 +8,10 @@ pose?) and from the distance between that place and the plan, in units of its va
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
@@ -37,11 +38,34 @@ from gtmsm.tensors import (
 
 @dataclass(frozen=True)
 class Known:
-    """The entries of a map: poses, their variances, and codes of what was seen there."""
+    """The entries of a map: poses, their variances, and codes of what was seen there; some may be left out."""
 
     pose: EntryPoses
     variance: Float[Tensor, "batch n G"]
     code: Gaussian
+    number: Int[Tensor, "n"]
+    """Which entries these are."""
+    held: int
+    """How many there are in all."""
+
+    @classmethod
+    def whole(cls, pose: EntryPoses, variance: Float[Tensor, "batch n G"], code: Gaussian) -> "Known":
+        """All entries of a map."""
+        return cls(pose, variance, code, torch.arange(pose.shape[1], device=pose.device), pose.shape[1])
+
+    def numbers(self, steps: int) -> Int[Tensor, "n_and_steps"]:
+        """Those of its entries, and on through the steps of a walk."""
+        return torch.cat([self.number, self.held + torch.arange(steps, device=self.number.device)])
+
+
+class Trace(NamedTuple):
+    """A walk as it was followed."""
+
+    track: Track
+    start: State
+    """Where it began, as far as that was found out."""
+    sights: Sights | None
+    """What was recognised at each step, by rows of `Known` and on through the steps; in Bayes' form."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +105,16 @@ class Landmarks(nn.Module):
         steady, stray = (chosen.steady**2, chosen.steady_turn**2), (chosen.stray**2, chosen.stray_turn**2)
         return Surprise(chosen.surprise, steady, stray)
 
-    def look_back(self, entries: Gaussian, code: Gaussian, first: int) -> Lookup:
-        """The entries that look most like each step of a walk, among those before it."""
-        return look_up(entries, code, self.settings.matches, first, self.settings.recent)
+    @property
+    def asked(self) -> int:
+        """How many entries of memory a step looks up, to find K' that are not too recent."""
+        return self.settings.matches + self.settings.recent
+
+    def look_back(
+        self, entries: Gaussian, code: Gaussian, first: int, number: Int[Tensor, "n"] | None = None
+    ) -> Lookup:
+        """The entries that look most like each step of a walk, among those before it; see `look_up`."""
+        return look_up(entries, code, self.settings.matches, first, self.settings.recent, number)
 
     def _sights(self, match: Match, lookup: Lookup) -> Sights:
         """Matches as the filter takes them: log-odds per unit of area, less `doubt`."""
@@ -102,32 +133,53 @@ class Landmarks(nn.Module):
         guess: bool = False,
         closure: int | None = None,
     ) -> Track:
+        """The track of `trace`."""
+        return self.trace(motion, start, variance, actions, code, past, guess, closure).track
+
+    def trace(
+        self,
+        motion: Motion,
+        start: State,
+        variance: Variance,
+        actions: Actions,
+        code: Gaussian,
+        past: Known,
+        guess: bool = False,
+        closure: int | None = None,
+    ) -> Trace:
         """q*(s_t) of each step, from actions and from what was seen, reading m_{1:t-1}.
 
         `guess`: the actions are unknown, and every step may lead anywhere near. `closure`: steps after which loops are
         closed, 0 for never; None: as the settings say.
         """
-        if self._is_lost(variance):
+        if self.is_lost(variance):
             if past.pose.shape[1]:
                 found, agreed = locate_start(self.compare, motion, actions, code, past.pose, past.code)
                 start, variance = motion.settle(start, found), self._start_variance(agreed)
             elif self.settings.form == "bayes":
-                return self._fit_to_walls(motion, start, actions, code, past)
+                return Trace(self._fit_to_walls(motion, start, actions, code, past), start, None)
         entries, known = past.code.then(code), (past.pose, past.variance)
-        lookup = self.look_back(entries, code, past.pose.shape[1])
+        lookup = self.look_back(entries, code, past.held, past.numbers(code.mean.shape[1]))
         if self.settings.form == "paper":
             require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
-            return self.paper.filter(motion, start, variance, actions, lookup, known)[0]
+            return Trace(self.paper.filter(motion, start, variance, actions, lookup, known)[0], start, None)
         sights = self._sights(self.compare(entries, code, lookup), lookup)
         surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:
-            bonus = self.settings.doubt / 3
-            return filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
-        return motion.filter(start, actions, variance, sights, known, surprise, walls=True)
+            bonus = self.bonus
+            track = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
+        else:
+            track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
+        return Trace(track, start, sights)
 
-    def _is_lost(self, variance: Variance) -> bool:
+    @property
+    def bonus(self) -> float:
+        """Nats added to the log-odds of sights where loops are closed."""
+        return self.settings.doubt / 3
+
+    def is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""
         lost = variance[:, 0] >= self.settings.reach**2
         require(
@@ -135,6 +187,10 @@ class Landmarks(nn.Module):
             f"{int(lost.sum())} of {len(lost)} walks begin anywhere, the others at known places; follow them apart",
         )
         return bool(lost.all())
+
+    def is_placed(self, variance: Variance) -> bool:
+        """Whether all poses are known at least as well as after a step that went otherwise."""
+        return bool((variance[:, 0] < self.settings.stray**2).all())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """From that of a step that went otherwise, where all matches agree on the start, to `ignorance`."""

@@ -13,7 +13,7 @@ from torch.nn.functional import mse_loss
 from gtmsm.config import is_whole, require, require_choice
 from gtmsm.errors import InputError, shown
 from gtmsm.kernels.search.nearest import nearest_k
-from gtmsm.tensors import FLOATS, Belief, EntryIndex, Gaussian, PerEntry, are_finite, gather, have_values
+from gtmsm.tensors import FLOATS, Belief, Codes, EntryIndex, Gaussian, PerEntry, are_finite, gather, have_values
 
 Distance: TypeAlias = Literal["euclidean", "kl"]
 
@@ -32,6 +32,19 @@ class Neighbours:
     """Which entries of the memory."""
     distance2: PerEntry
     """Squared distances, with gradients; for the KL distance, divergences."""
+
+
+@dataclass(frozen=True)
+class Alike:
+    """Entries of a memory that look like something, in their order."""
+
+    number: Int[Tensor, "n"]
+    """Which entries they are."""
+    held: int
+    """How many the memory holds."""
+    place: Float[Tensor, "batch n P"]
+    code: Gaussian
+    variance: Float[Tensor, "batch n G"] | None
 
 
 @dataclass(frozen=True)
@@ -72,6 +85,12 @@ class Memory:
         }  # fmt: skip
         return {name: column for name, column in columns.items() if column is not None}
 
+    @staticmethod
+    def of_columns(columns: Mapping[str, Tensor], weights: str | None) -> "Memory":
+        """The memory that has these `columns`."""
+        place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
+        return Memory(place, code, columns.get("digest"), columns.get("variance"), weights)
+
     @cached_property
     def is_finite(self) -> bool:
         """Whether it holds no NaN and no infinity; looked at once, since a memory is a value."""
@@ -93,8 +112,7 @@ class Memory:
         weights = require_weights_of(later, self.weights)
         require(later.is_finite, "what is written holds NaN or infinity; give finite numbers")
         both = {name: torch.cat([mine[name], theirs[name]], 1) for name in mine.keys() & theirs.keys()}
-        place, code = Belief(both["place"], both.get("covariance")), Gaussian(both["mean"], both["log_var"])
-        return Memory(place, code, both.get("digest"), both.get("variance"), weights)
+        return Memory.of_columns(both, weights)
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
         """The k entries nearest to each query."""
@@ -113,6 +131,11 @@ class Memory:
         """Codes of the entries `index`."""
         self._require(index)
         return self.code.at(index)
+
+    def alike(self, code: Codes, k: int) -> Alike:
+        """Entries among which are the k whose codes are nearest to each of these, and the last one: here all."""
+        number = torch.arange(len(self), device=self.code.mean.device)
+        return Alike(number, len(self), self.place.mean, self.code, self.variance)
 
     def _require(self, index: object) -> None:
         require_index(index, self.batch, len(self), self.code.mean.device)

@@ -43,15 +43,20 @@ def filter_with_closure(
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
         state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
-        before = torch.cat([s[:, None], state[:, :-1]], dim=1)
-        planned = motion.step(before, actions[:, now])[..., :size]
-        plans = torch.cat([plans, motion.space.displacement(before[..., :size], planned)], dim=1)
+        plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
         states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
         so_far = Sights(*(part[:, : now.stop] for part in believed))
         pose = close_loops(motion.space, states[..., :size], start[:, :size], plans, so_far, past[0], surprise)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
     return Track(states, variances)
+
+
+def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
+    """The displacement that each action was to make, from where the agent was before it."""
+    before = torch.cat([start[:, None], states[:, :-1]], dim=1)
+    planned = motion.step(before, actions)[..., : motion.pose_size]
+    return motion.space.displacement(before[..., : motion.pose_size], planned)
 
 
 def close_loops(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
@@ -81,17 +81,24 @@ class Lookup:
     """Mean squared distance of the codes, in units of their own variances."""
 
 
-def look_up(entries: Gaussian, query: Gaussian, k: int, first: int | None = None, recent: int = 1) -> Lookup:
+def look_up(
+    entries: Gaussian,
+    query: Gaussian,
+    k: int,
+    first: int | None = None,
+    recent: int = 1,
+    number: Int[Tensor, "n"] | None = None,
+) -> Lookup:
     """The `k` entries nearest to each query by code.
 
     With `first`, query t is entry first + t itself, sees only entries from `recent` steps before it, and the one just
-    before it is always among them. The search is without gradients, and for all steps at once: codes do not depend on
-    poses.
+    before it is always among them. `number` says which entries these are, where some were left out. The search is
+    without gradients, and for all steps at once: codes do not depend on poses.
     """
     with torch.no_grad():
         far = torch.cdist(query.mean, entries.mean, compute_mode="donot_use_mm_for_euclid_dist")
         if first is not None:
-            entry = torch.arange(far.shape[-1], device=far.device)
+            entry = torch.arange(far.shape[-1], device=far.device) if number is None else number
             now = first + torch.arange(far.shape[-2], device=far.device)[:, None]
             far = far.masked_fill(entry > now - recent, math.inf).masked_fill(entry == now - 1, -1.0)
         found, index = far.topk(min(k, far.shape[-1]), dim=-1, largest=False)

@@ -6,15 +6,20 @@ from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
 from gtmsm.kernels.search.grid_search import Grid, grid_search, make_grid, table_of
-from gtmsm.model.long_memory.rows import Rows
+from gtmsm.model.long_memory.rows import Rows, is_far
 from gtmsm.model.long_memory.tree import Tree
 
 SPARE = 4
 """Neighbours searched beyond those asked for, to see whether the last of them is tied with others."""
+NEWEST_CODES = 512
+"""Size of the buffer of codes."""
+WIDE = 32
+"""Numbers of a code beyond which a tree is no faster than to look at all of them."""
 AT_ONCE = 2**22
 """Pairs of query and candidate compared together."""
 SLACK = 1 + 1e-9
@@ -46,24 +51,40 @@ class Index(ABC):
     that begin meanwhile in other threads wait for it; entries can be written.
     """
 
-    def __init__(self, rows: Rows, buffer: int, ratio: int, parts: tuple[Any, ...] = ()) -> None:
-        self.rows, self._buffer, self._ratio = rows, buffer, ratio
+    def __init__(self, rows: Rows, buffer: int, ratio: int, parts: tuple[Any, ...] = (), column: str = "place") -> None:
+        self.rows, self._buffer, self._ratio, self._column = rows, buffer, ratio, column
         self._building = Lock()
         self._state = self._state_of(parts)
+        self._by_code: TreeIndex | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has grids at other addresses, and a lock of its own."""
-        return type(self), (self.rows, self._buffer, self._ratio, self._state.parts)
+        return type(self), (self.rows, self._buffer, self._ratio, self._state.parts, self._column)
 
     def snapshot(self: AnyIndex, end: int, without: Collection[str] = ()) -> AnyIndex:
         """An index of `Rows.snapshot`, which shares the parts."""
-        state, end = self._caught_up(end)
-        return type(self)(self.rows.snapshot(end, without), self._buffer, self._ratio, state.parts)
+        (state, end), codes = self._caught_up(end), self._by_code
+        of_codes, end = (None, end) if codes is None else codes._caught_up(end)
+        other = type(self)(self.rows.snapshot(end, without), self._buffer, self._ratio, state.parts, self._column)
+        if of_codes is not None:
+            other._by_code = TreeIndex(other.rows, NEWEST_CODES, self._ratio, of_codes.parts, "mean")
+        return other
+
+    def look_alike(self, code: Float[Tensor, "m Z"], k: int, end: int) -> tuple[Int64[Tensor, "m K"], int]:
+        """The k of `end` entries whose codes are nearest to each of these; and `end`, or more if there are by now."""
+        if is_far(self.rows.device) or code.shape[-1] > WIDE:
+            return self.rows.nearest("mean", code, k, end), end
+        if self._by_code is None:
+            with self._building:
+                self._by_code = self._by_code or TreeIndex(self.rows, NEWEST_CODES, self._ratio, column="mean")
+        _, end = self._by_code._caught_up(end)
+        return torch.from_numpy(self._by_code.search(code.double().numpy(), k, end)[0]), end
 
     @property
     def nbytes(self) -> int:
         """Bytes held."""
-        return self._state.beside.nbytes + sum(part.nbytes for part in self._state.parts)
+        codes = 0 if self._by_code is None else self._by_code.nbytes
+        return codes + self._state.beside.nbytes + sum(part.nbytes for part in self._state.parts)
 
     @property
     def sizes(self) -> list[int]:
@@ -103,17 +124,17 @@ class Index(ABC):
 
 
 class Buffer:
-    """The newest entries, from `first` on, axis by axis in float64."""
+    """The newest entries of a column, from `first` on, axis by axis in float64."""
 
-    def __init__(self, first: int, axes: int, size: int) -> None:
-        self._first, self._held, self._keys = first, 0, np.empty((axes, size))
+    def __init__(self, column: str, first: int, axes: int, size: int) -> None:
+        self._column, self._first, self._held, self._keys = column, first, 0, np.empty((axes, size))
         self.nbytes = self._keys.nbytes
 
     def up_to(self, end: int, rows: Rows) -> np.ndarray:
         """Those before `end`. Any thread that searches adds what is missing: all write the same."""
         held, wanted = self._held, end - self._first
         if held < wanted:
-            self._keys[:, held:wanted] = rows.span("place", self._first + held, end).numpy().T
+            self._keys[:, held:wanted] = rows.span(self._column, self._first + held, end).numpy().T
             self._held = wanted
         return self._keys[:, :wanted]
 
@@ -133,10 +154,10 @@ class TreeIndex(Index):
         return np.concatenate([index for index, _ in found]), np.concatenate([far2 for _, far2 in found])
 
     def _build(self, first: int, end: int) -> Tree:
-        return Tree(first, self.rows.doubles("place", first, end))
+        return Tree(first, self.rows.doubles(self._column, first, end))
 
     def _beside(self, parts: tuple[Tree, ...], covered: int) -> Buffer:
-        return Buffer(covered, self.rows.sizes[0], self._buffer)
+        return Buffer(self._column, covered, self.rows.like(self._column).shape[-1], self._buffer)
 
     def _search(self, query: np.ndarray, k: int, state: State, recent: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """`search` for a few queries."""

@@ -22,7 +22,16 @@ from gtmsm.model.long_memory.checks import (
 )
 from gtmsm.model.long_memory.index import GridIndex, TreeIndex
 from gtmsm.model.long_memory.rows import LARGEST, Rows
-from gtmsm.model.memory import Bank, Distance, Memory, Neighbours, require_index, require_query, require_weights_of
+from gtmsm.model.memory import (
+    Alike,
+    Bank,
+    Distance,
+    Memory,
+    Neighbours,
+    require_index,
+    require_query,
+    require_weights_of,
+)
 from gtmsm.tensors import Belief, Gaussian
 
 Kind: TypeAlias = Literal["tree", "grid"]
@@ -130,8 +139,7 @@ class LongMemory(Memory):
             return Memory(self.place, self.code)
         names, number = index.rows.names, torch.zeros(1, 1, dtype=torch.int64, device=index.rows.device)
         first = dict(zip(names, index.rows.at(names, number), strict=True))
-        place, code = Belief(first["place"], first.get("covariance")), Gaussian(first["mean"], first["log_var"])
-        return Memory(place, code, first.get("digest"), first.get("variance"), self.weights)
+        return Memory.of_columns(first, self.weights)
 
     def snapshot(self) -> "LongMemory":
         """This memory as it is now. It shares entries and index, so that it takes about the same time at any length.
@@ -139,6 +147,14 @@ class LongMemory(Memory):
         It is a memory by itself: what is written to one of them later is not in the other.
         """
         return copy(self)
+
+    def since(self, first: int) -> Memory:
+        """The entries from number `first` on, as a memory by themselves."""
+        index, end = self._now()
+        if index is None or not is_whole(first) or not 0 <= first < end:
+            raise InputError(f"asked for the entries from {shown(first)} on of a memory that holds {end}")
+        rows = index.rows
+        return Memory.of_columns({name: rows.span(name, first, end)[None] for name in rows.names}, self.weights)
 
     def write(self, later: Memory) -> "LongMemory":
         """Append the entries of `later`; columns that either lacks (digests, say) are dropped."""
@@ -240,6 +256,23 @@ class LongMemory(Memory):
             needed, row = index.unique(return_inverse=True)
         mean, log_var, *digest = rows.at(["mean", "log_var", *["digest"] * keeps], needed)
         return Gaussian(mean, log_var), row, digest[0] if digest else None
+
+    def alike(self, code: Float[Tensor, "1 time Z"], k: int) -> Alike:
+        """The k entries whose codes are nearest to each of these, each once, and the last entry; by an index of codes.
+
+        All of them where a search would find about as many. Of entries equally near the earlier are taken.
+        """
+        index, end = self._now()
+        asked = code.detach()[0]
+        if index is None:
+            return super().alike(code, k)
+        number = torch.arange(end, device=asked.device)
+        if (k := min(k, end)) * len(asked) < end:
+            found, end = index.look_alike(asked, k, end)
+            number = torch.cat([found.flatten(), number[-1:]]).unique()
+        names = [name for name in ("place", "mean", "log_var", "variance") if name in index.rows.names]
+        place, mean, log_var, *variance = index.rows.at(names, number[None])
+        return Alike(number, end, place, Gaussian(mean, log_var), variance[0] if variance else None)
 
     def _now(self) -> tuple[TreeIndex | GridIndex | None, int]:
         """The index, and the number of entries to read by it: all that a reader needs of one moment."""

@@ -189,6 +189,17 @@ class Rows:
         parts = self._parts(name, first, end)
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else self._like[name]
 
+    def nearest(self, name: str, query: Tensor, k: int, end: int) -> Tensor:
+        """The k of `end` rows nearest to each query by this column, by looking at all of them, block by block."""
+        found, first = [], 0
+        for part in self._parts(name, 0, end):
+            far = torch.cdist(query, part, compute_mode="donot_use_mm_for_euclid_dist")
+            near, row = far.topk(min(k, len(part)), dim=-1, largest=False)
+            found.append((near, row + first))
+            first += len(part)
+        far, row = (torch.cat(parts, -1) for parts in zip(*found, strict=True))
+        return row.gather(-1, far.topk(k, dim=-1, largest=False).indices)
+
     def doubles(self, name: str, first: int, end: int) -> np.ndarray:
         """Rows `first` to `end` of a column in float64, without another copy; on a CPU only."""
         whole, done = allocate((end - first, *self._like[name].shape[1:]), torch.float64).numpy(), 0

@@ -1,0 +1,73 @@
+"""The last steps of a walk, whose poses are corrected when a place is recognised again: loop closure while walking."""
+
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+
+from gtmsm.model.gtmsm import Observed, WorldModel
+from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.memory import Memory
+from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.tensors import Poses, State, States
+
+OPEN = 512
+"""Steps that are still corrected. Older ones stay where they are: a step costs the same however long the walk."""
+
+
+@dataclass(frozen=True)
+class OpenSteps:
+    """A value, like a memory: steps that follow each other, what was planned at each and what was recognised."""
+
+    first: int
+    """Number of the entry of the first step."""
+    start: State
+    """Where the agent was before it."""
+    state: States
+    plan: Poses
+    """The displacement that each step was to make."""
+    sights: Sights
+    """By the numbers of entries."""
+
+    def __len__(self) -> int:
+        """Number of steps."""
+        return self.state.shape[1]
+
+    @classmethod
+    def of(cls, model: WorldModel, first: int, seen: Observed) -> "OpenSteps":
+        """The steps of a walk that was followed."""
+        assert model.landmarks is not None and seen.sights is not None
+        plan = planned_steps(model.motion, seen.start, seen.walk.mean, seen.made)
+        missing = model.landmarks.settings.matches - seen.sights.index.shape[-1]
+        index, log_odds, offset, noise = seen.sights
+        sights = Sights(
+            F.pad(index, (0, missing)), F.pad(log_odds, (0, missing), value=-torch.inf),
+            F.pad(offset, (0, 0, 0, missing)), F.pad(noise, (0, 0, 0, missing), value=1.0),
+        )  # fmt: skip
+        return cls(first, seen.start, seen.walk.mean, plan, sights)
+
+    def then(self, later: "OpenSteps") -> "OpenSteps":
+        """Both, one after the other."""
+        sights = Sights(*(torch.cat(parts, 1) for parts in zip(self.sights, later.sights, strict=True)))
+        state, plan = torch.cat([self.state, later.state], 1), torch.cat([self.plan, later.plan], 1)
+        return replace(self, state=state, plan=plan, sights=sights)
+
+    def closed(self, model: WorldModel, memory: Memory) -> "OpenSteps":
+        """With poses that agree best with all that was planned and recognised; entries before them are fixed."""
+        assert model.landmarks is not None
+        size, number = model.motion.pose_size, self.sights.index
+        fixed = number[number < self.first].unique()
+        row = torch.where(number < self.first, torch.searchsorted(fixed, number), number - self.first + len(fixed))
+        past = model.motion.pose_at(memory.place_at(fixed[None])) if len(fixed) else self.state[:, :0, :size]
+        sights = self.sights._replace(index=row, log_odds=self.sights.log_odds + model.landmarks.bonus)
+        pose = close_loops(
+            model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
+            model.landmarks.surprise,
+        )  # fmt: skip
+        return replace(self, state=torch.cat([pose, self.state[..., size:]], -1))
+
+    def without(self, n: int) -> "OpenSteps":
+        """The steps after the first n."""
+        start = self.state[:, n - 1] if n else self.start
+        sights = Sights(*(part[:, n:] for part in self.sights))
+        return OpenSteps(self.first + n, start, self.state[:, n:], self.plan[:, n:], sights)

@@ -1,0 +1,135 @@
+"""An explorer as one safetensors file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gtmsm.config import is_whole, require
+from gtmsm.errors import shown
+from gtmsm.explore.loops import OpenSteps
+from gtmsm.files import as_path, read_tensors, write_tensors
+from gtmsm.model.checks import require_finite, require_here, require_like, require_memory
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Actions, Belief, Frames, States
+
+MOST = 2**40
+"""Largest number of a step or an entry."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """All that an explorer knows."""
+
+    memory: Memory | None
+    """None: it is empty."""
+    here: Belief
+    path: States
+    closure: int
+    since_closure: int
+    open: OpenSteps | None
+    unplaced: tuple[Frames, Actions] | None
+    """What was seen since it is lost."""
+
+    def write(self, path: str | Path, model: WorldModel) -> None:
+        """Whole or not at all."""
+        tensors = {"path": self.path, "here.mean": self.here.mean, "here.covariance": self.here.covariance}
+        about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
+        if self.memory is not None:
+            tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
+        if self.open is not None:
+            about["first"] = self.open.first
+            tensors |= {"open.start": self.open.start, "open.state": self.open.state, "open.plan": self.open.plan}
+            tensors |= {f"sights.{name}": part for name, part in self.open.sights._asdict().items()}
+        if self.unplaced is not None:
+            tensors |= {"unplaced.frames": self.unplaced[0], "unplaced.actions": self.unplaced[1]}
+        there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
+        write_tensors(as_path(path), there, about)
+
+    @classmethod
+    def read(cls, path: str | Path, model: WorldModel) -> "Saved":
+        """What `write` wrote, if these weights made it; refuses a file in which anything is missing or does not fit."""
+        path = as_path(path)
+        about, tensors = read_tensors(path)
+        require("explorer" in about, f"{path} was not saved by an Explorer; give a file that Explorer.save wrote")
+        made, mine = about.get("weights"), model.fingerprint
+        other = f"{path} was made by the weights {shown(made)}, not by {mine}; load the model that made it"
+        require(made == mine, other)
+        file = _File(path, model, {name: x.to(model.motion.start(1).device) for name, x in tensors.items()}, about)
+        memory, opened = file.memory(), None
+        held = 0 if memory is None else len(memory)
+        if "first" in about:
+            opened = file.open_steps(held)
+        unplaced = None
+        if "unplaced.frames" in tensors:
+            frames = file.like("unplaced.frames", 1, "time", *model.frame_shape)
+            unplaced = frames, file.like("unplaced.actions", 1, frames.shape[1], model.action_size)
+        here = Belief(file.tensor("here.mean"), file.tensors.get("here.covariance"))
+        require_here(model, here)
+        walked = file.like("path", 1, "time", model.motion.state_size)
+        steps = 0 if opened is None else len(opened)
+        require(steps <= walked.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
+        floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name != "sights.log_odds"}
+        require_finite(model, "load", floats)
+        return cls(memory, here, walked, file.number("closure"), file.number("since"), opened, unplaced)
+
+
+WHOLE = "is it a whole file of Explorer.save?"
+
+
+@dataclass(frozen=True)
+class _File:
+    """What was found in a file."""
+
+    path: Path
+    model: WorldModel
+    tensors: dict[str, Tensor]
+    about: dict[str, Any]
+
+    def number(self, name: str) -> int:
+        """A whole number that the description gives."""
+        value = self.about.get(name)
+        require(is_whole(value) and 0 <= value < MOST, f"{self.path}: {name} is {shown(value)}; {WHOLE}")  # type: ignore[operator]
+        return int(value)  # type: ignore[arg-type]
+
+    def tensor(self, name: str) -> Tensor:
+        """One that must be there."""
+        require(name in self.tensors, f"{self.path} lacks {name}; {WHOLE}")
+        return self.tensors[name]
+
+    def like(self, name: str, *sizes: int | str) -> Tensor:
+        """One of these sizes, of the type of the weights."""
+        require_like(self.model, f"{self.path}: {name} is", self.tensor(name), sizes, f"; {WHOLE}")
+        return self.tensors[name]
+
+    def memory(self) -> Memory | None:
+        """The memory, if it is not empty."""
+        columns = {name[7:]: x for name, x in self.tensors.items() if name.startswith("memory.")}
+        if not columns:
+            return None
+        for name in ("place", "mean", "log_var"):
+            self.tensor(f"memory.{name}")
+        memory = Memory.of_columns(columns, self.model.fingerprint)
+        require_memory(self.model, memory)
+        require(memory.batch == 1, f"{self.path} holds {memory.batch} memories; {WHOLE}")
+        return memory
+
+    def open_steps(self, held: int) -> OpenSteps:
+        """The last steps of a memory that holds so many entries."""
+        landmarks, first = self.model.require_landmarks("close loops"), self.number("first")
+        steps, size = held - first, self.model.motion.pose_size
+        require(steps > 0, f"{self.path}: first is {first} of {held} entries; {WHOLE}")
+        state = self.like("open.state", 1, steps, self.model.motion.state_size)
+        sizes, index = (1, steps, landmarks.settings.matches), self.tensor("sights.index")
+        fits = index.dtype == torch.int64 and index.shape == sizes and 0 <= int(index.min()) <= int(index.max()) < held
+        require(fits, f"{self.path}: sights.index is {shown(index)}; {WHOLE}")
+        log_odds, noise = self.like("sights.log_odds", *sizes), self.like("sights.noise", *sizes, len(landmarks.groups))
+        require(not log_odds.isnan().any(), f"{self.path}: sights.log_odds holds NaN; {WHOLE}")
+        require(bool((noise > 0).all()), f"{self.path}: sights.noise is not positive; {WHOLE}")
+        sights = Sights(index, log_odds, self.like("sights.offset", *sizes, size), noise)
+        start = self.like("open.start", 1, self.model.motion.state_size)
+        return OpenSteps(first, start, state, self.like("open.plan", 1, steps, size), sights)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
-from gtmsm.explore import Explorer
+from gtmsm.explore import Explorer, loops
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -17,15 +18,23 @@ from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import load_images
+from gtmsm.worlds.walkers import PoissonWalker
 
+SHIPPED = Path(__file__).parents[2] / "weights" / "obstacles-celeba"
 PLANS = torch.eye(5)[torch.tensor([[0, 1, 2, 3, 4], [3, 3, 3, 1, 1]])]
 
 
-def model_of(form="bayes", seed=0, distance="euclidean", **landmarks) -> WorldModel:
+EAGER = {"doubt": -20.0}
+"""So ready to believe that even a network that has learned nothing is heard."""
+
+
+def model_of(form="bayes", seed=0, distance="euclidean", kind="walled", **landmarks) -> WorldModel:
     torch.manual_seed(seed)
     settings = WorldModelConfig(
         vae=FrameVAEConfig(width=16, code_size=4),
-        motion=MotionConfig(kind="walled", noise=1e-2, hidden=8),
+        motion=MotionConfig(kind=kind, noise=1e-2, hidden=8),
         recall=RecallConfig(distance=distance),
         landmark=LandmarkConfig(form=form, width=8, matches=3, **landmarks),
     )
@@ -38,8 +47,8 @@ def a_walk(steps=20, seed=1) -> tuple[torch.Tensor, torch.Tensor]:
     return frames, torch.eye(5)[torch.randint(5, (steps,), generator=generator)]
 
 
-def explored(model: WorldModel, steps=20, seed=1) -> Explorer:
-    explorer = Explorer(model)
+def explored(model: WorldModel, steps=20, seed=1, closure=None) -> Explorer:
+    explorer = Explorer(model, closure=closure)
     for frame, action in zip(*a_walk(steps, seed), strict=True):
         explorer.step(frame, action)
     return explorer
@@ -66,10 +75,12 @@ def test_steps_one_by_one_are_the_walk_in_one_call(form):
     assert torch.allclose(explorer.imagine(PLANS).frames, model.imagine(memory, here, PLANS).frames, atol=1e-5)
 
 
-@pytest.mark.parametrize(("form", "distance"), [("off", "euclidean"), ("bayes", "euclidean"), ("off", "kl")])
-def test_an_explorer_reopened_answers_the_same_to_the_bit_and_walks_on_alike(tmp_path: Path, form, distance):
-    model = model_of(form, distance=distance)
-    explorer = explored(model)
+@pytest.mark.parametrize(
+    ("form", "distance", "closure"), [("off", "euclidean", 0), ("bayes", "euclidean", 8), ("off", "kl", 0)]
+)
+def test_an_explorer_reopened_answers_the_same_to_the_bit_and_walks_on_alike(tmp_path: Path, form, distance, closure):
+    model = model_of(form, distance=distance, **EAGER)
+    explorer = explored(model, closure=closure)
     explorer.save(tmp_path / "walk.safetensors")
     other = Explorer.load(tmp_path / "walk.safetensors", model)
     assert len(other) == len(explorer) == 20
@@ -139,6 +150,119 @@ def _save_and_die(explorer: Explorer, path: Path, n: int) -> None:
         code = 0
     finally:
         os._exit(code)
+
+
+# ---- loops
+
+
+@pytest.mark.parametrize("kind", ["walled", "turning"])
+def test_loops_closed_while_walking_are_those_of_one_call(kind):
+    model, (frames, actions) = model_of(kind=kind, **EAGER), a_walk(40)
+    frames[20:] = 0.99 * frames[:20]  # it comes back, and what it sees is hardly the same
+    explorer = Explorer(model, closure=8)
+    for frame, action in zip(frames, actions, strict=True):
+        explorer.step(frame, action)
+    closed, never = (model.follow(frames[None], actions[None], closure=n).mean for n in (8, 0))
+    assert (closed - never).abs().max() > 0.01
+    torch.testing.assert_close(explorer.path, closed, rtol=0, atol=1e-4)
+    torch.testing.assert_close(explorer.here.mean, closed[:, -1], rtol=0, atol=1e-4)
+    memory, _ = model.memorise(frames[None], actions[None], closure=8)
+    torch.testing.assert_close(explorer.memory.place.mean, memory.place.mean, rtol=0, atol=1e-4)
+
+
+def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):
+    monkeypatch.setattr(loops, "SINGLE", 8)
+    monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 32)
+    explorer, (frames, actions) = Explorer(model_of(**EAGER), closure=8), a_walk(96)
+    frames[48:] = frames[:48]
+    paths = []
+    for frame, action in zip(frames, actions, strict=True):
+        explorer.step(frame, action)
+        paths.append(explorer.path)
+    assert len(explorer) == 96
+    assert torch.equal(explorer.memory.place.mean, explorer.path)
+    corrected = (paths[95] - torch.cat([paths[80], paths[95][:, 81:]], 1)).abs().amax(-1)[0]
+    assert corrected[:48].max() == 0  # those were settled when 80 steps were walked
+    assert corrected[64:].max() > 0
+
+
+def test_a_fork_closes_loops_of_its_own():
+    explorer = explored(model_of(**EAGER), steps=20, closure=8)
+    fork, other = explorer.fork(), explorer.fork()
+    for walk, seed in ((fork, 1), (explorer, 1), (other, 2)):
+        for frame, action in zip(*a_walk(10, seed), strict=True):
+            walk.step(frame, action)
+    assert same(fork, explorer)
+    assert not torch.equal(other.path, explorer.path)
+
+
+def test_memorise_says_that_single_steps_close_no_loops():
+    model, (frames, actions) = model_of(), a_walk()
+    memory, here = model.memorise(frames[None], actions[None], closure=8)
+    with pytest.raises(InputError, match="1 step, which closes no loop; walk with Explorer"):
+        model.memorise(frames[None, :1], actions[None, :1], memory, here, closure=8)
+
+
+@pytest.mark.parametrize("form", ["off", "paper"])
+def test_loops_need_landmarks_that_can_close_them(form):
+    with pytest.raises(InputError, match="closed by landmarks of form bayes"):
+        Explorer(model_of(form), closure=8)
+
+
+# ---- unknown starts
+
+
+def test_a_second_walk_through_a_place_finds_out_where_it_is_and_adds_to_the_memory():
+    """Pictures that the shipped weights were not trained on; another one is not taken for this."""
+    model, world = WorldModel.load(SHIPPED), ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    explorer = Explorer(model)
+    for frame, action in seen_on(world, picture=7, cell=4, steps=200):
+        explorer.step(frame, action)
+    stranger, second = (Explorer(model, explorer.memory, model.anywhere(1)) for _ in range(2))
+    for walk, picture in ((stranger, 300), (second, 7)):
+        assert walk.lost
+        for frame, action in seen_on(world, picture, cell=2, steps=30):
+            walk.step(frame, action)
+        assert walk.path.shape == (1, 30, 2)
+    assert (stranger.lost, second.lost) == (True, False)
+    assert (len(stranger), len(second), len(explorer)) == (200, 230, 200)
+    assert (second.here.mean[0] - (world.pose[0] - 4)).norm() < 0.5
+
+
+def seen_on(world: ImageWalk, picture: int, cell: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Frames and actions of a walk from this row and column."""
+    world.place(torch.tensor([picture]), torch.tensor([[cell, cell]]))
+    clip = as_clip(world, PoissonWalker()(world, steps, torch.Generator().manual_seed(cell)))
+    return list(zip(clip.x[0], clip.a[0], strict=True))
+
+
+def test_one_that_is_lost_is_saved_as_it_is(tmp_path: Path):
+    model = model_of()
+    explorer = Explorer(model, explored(model).memory, model.anywhere(1))
+    for frame, action in zip(*a_walk(3, seed=2), strict=True):
+        explorer.step(frame, action)
+    assert explorer.lost
+    explorer.save(tmp_path / "walk.safetensors")
+    other = Explorer.load(tmp_path / "walk.safetensors", model)
+    assert other.lost
+    frame, action = (part[0] for part in a_walk(1, seed=3))
+    assert torch.equal(explorer.step(frame, action).mean, other.step(frame, action).mean)
+
+
+def test_nobody_is_lost_without_a_memory():
+    model = model_of()
+    with pytest.raises(InputError, match="no memory to find it in"):
+        Explorer(model, here=model.anywhere(1))
+
+
+def test_who_recognises_nothing_for_hundreds_of_steps_walks_by_its_actions():
+    model, (frames, actions) = model_of(doubt=100.0, stray=2.0), a_walk(60)
+    explorer = Explorer(model)
+    for frame, action in zip(frames, actions, strict=True):
+        explorer.step(frame, action)
+    assert model.landmarks.as_variance(explorer.here).item() > model.landmarks.settings.reach**2
+    reckoned = model.motion.unroll(model.motion.start(1), actions[None])
+    torch.testing.assert_close(explorer.path, reckoned, rtol=0, atol=1e-3)
 
 
 # ---- which weights made it

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import shown
-from gtmsm.explore.loops import OPEN, OpenSteps
+from gtmsm.explore.loops import OPEN, SINGLE, OpenSteps
 from gtmsm.explore.saved import Saved
 from gtmsm.model.bearings import LOOK
 from gtmsm.model.checks import require_here, require_memory
@@ -63,8 +63,10 @@ class Explorer:
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
         self._path: list[Float[Tensor, "1 S"]] = []
         self._unplaced: list[tuple[Tensor, Tensor]] = []
-        self._settled, self._since_closure = self.memory.snapshot(), 0
+        self._settled = self.memory.snapshot()
         self._open: OpenSteps | None = None
+        self._fresh: list[Observed] = []  # steps that are no part of `_open` yet
+        self._since_closure = 0
 
     def __len__(self) -> int:
         """Number of views memorised."""
@@ -103,13 +105,12 @@ class Explorer:
 
     def _take_in(self, seen: Observed) -> None:
         """Write what was seen, and close loops where it is time."""
-        first, self.here = len(self), seen.walk[:, -1]
+        self.here = seen.walk[:, -1]
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
         self._path += seen.walk.mean.unbind(1)
         if self.closure:
-            steps = OpenSteps.of(self.model, first, seen)
-            self._open = steps if self._open is None else self._open.then(steps)
-            self._since_closure += len(steps)
+            self._fresh.append(seen)
+            self._since_closure += len(seen.entries)
             if self._since_closure >= self.closure:
                 self.close_loops()
 
@@ -124,10 +125,11 @@ class Explorer:
     @torch.no_grad()
     def close_loops(self) -> None:
         """Correct the last steps by all that was recognised since: done by itself after every `closure` steps."""
-        if self._open is None:
+        steps = self._gathered()
+        if steps is None:
             return
         assert isinstance(self.memory, LongMemory) and isinstance(self._settled, LongMemory)
-        closed, tail = self._open.closed(self.model, self.memory), self.memory.since(self._open.first)
+        closed, tail = steps.closed(self.model, self.memory), self.memory.since(steps.first)
         self._path[-len(closed) :] = closed.state.unbind(1)
         self.here = Belief(closed.state[:, -1], self.here.covariance)
         moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns
@@ -135,7 +137,16 @@ class Explorer:
         if old:
             self._settled.write(Memory.of_columns({name: x[:, :old] for name, x in moved.items()}, tail.weights))
         rest = Memory.of_columns({name: x[:, old:] for name, x in moved.items()}, tail.weights)
-        self.memory, self._open, self._since_closure = self._settled.snapshot().write(rest), closed.without(old), 0
+        self.memory = self._settled.index_codes().snapshot().write(rest)
+        self._open, self._since_closure = closed.without(old), 0
+
+    def _gathered(self) -> OpenSteps | None:
+        """The steps that can still be corrected."""
+        if self._fresh:
+            first = len(self) - sum(len(seen.entries) for seen in self._fresh)
+            steps = OpenSteps.of(self.model, first, self._fresh)
+            self._open, self._fresh = steps if self._open is None else self._open.then(steps), []
+        return self._open
 
     @torch.no_grad()
     def imagine(self, plans: Tensor | Sequence[Sequence[Action]], generator: torch.Generator | None = None) -> Dream:
@@ -154,17 +165,19 @@ class Explorer:
     def fork(self) -> "Explorer":
         """Another explorer that knows what this one does; from now on each remembers for itself."""
         other = Explorer(self.model, self.memory, self.here, self.closure)
-        other._settled, other._open, other._since_closure = self._settled.snapshot(), self._open, self._since_closure
+        other._settled, other._open, other._since_closure = (
+            self._settled.snapshot(), self._gathered(), self._since_closure,
+        )  # fmt: skip
         other.lost, other._path, other._unplaced = self.lost, list(self._path), list(self._unplaced)
         return other
 
     def save(self, path: str | Path) -> None:
         """What it remembers, where it is and where it was, as one safetensors file; written whole or not at all."""
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
-        Saved(
-            self.memory if len(self) else None, self.here, self.path, self.closure, self._since_closure, self._open,
-            (unplaced[0], unplaced[1]) if unplaced else None,
-        ).write(path, self.model)  # fmt: skip
+        memory, steps = self.memory if len(self) else None, self._gathered()
+        lost = (unplaced[0], unplaced[1]) if unplaced else None
+        saved = Saved(memory, self.here, self.path, self.closure, self._since_closure, steps, lost)
+        saved.write(path, self.model)
 
     @classmethod
     def load(cls, path: str | Path, model: WorldModel) -> "Explorer":
@@ -173,6 +186,7 @@ class Explorer:
         explorer = cls(model, saved.memory, saved.here, saved.closure)
         explorer._path = list(saved.path.unbind(1))
         if saved.unplaced is not None:
+            explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]
         if saved.open is not None:
             assert saved.memory is not None
@@ -230,5 +244,5 @@ def _every(model: WorldModel, closure: int | None) -> int:
         return 0
     if closure is None:
         return model.landmarks.settings.closure
-    require_whole("closure", closure, least=0, most=OPEN // 2)
+    require_whole("closure", closure, least=0, most=SINGLE)
     return closure

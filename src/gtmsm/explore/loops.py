@@ -1,9 +1,12 @@
 """The last steps of a walk, whose poses are corrected when a place is recognised again: loop closure while walking."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Int
+from torch import Tensor
 
 from gtmsm.model.gtmsm import Observed, WorldModel
 from gtmsm.model.landmark_filter import Sights
@@ -11,8 +14,10 @@ from gtmsm.model.memory import Memory
 from gtmsm.model.pose_graph import close_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
-OPEN = 512
+OPEN = 2_048
 """Steps that are still corrected. Older ones stay where they are: a step costs the same however long the walk."""
+SINGLE, TOGETHER = 256, 8
+"""The last steps, which are corrected one by one, and how many of those before them are moved together."""
 
 
 @dataclass(frozen=True)
@@ -34,17 +39,12 @@ class OpenSteps:
         return self.state.shape[1]
 
     @classmethod
-    def of(cls, model: WorldModel, first: int, seen: Observed) -> "OpenSteps":
-        """The steps of a walk that was followed."""
-        assert model.landmarks is not None and seen.sights is not None
-        plan = planned_steps(model.motion, seen.start, seen.walk.mean, seen.made)
-        missing = model.landmarks.settings.matches - seen.sights.index.shape[-1]
-        index, log_odds, offset, noise = seen.sights
-        sights = Sights(
-            F.pad(index, (0, missing)), F.pad(log_odds, (0, missing), value=-torch.inf),
-            F.pad(offset, (0, 0, 0, missing)), F.pad(noise, (0, 0, 0, missing), value=1.0),
-        )  # fmt: skip
-        return cls(first, seen.start, seen.walk.mean, plan, sights)
+    def of(cls, model: WorldModel, first: int, seen: Sequence[Observed]) -> "OpenSteps":
+        """Steps as they were followed, one part of the walk after the other."""
+        states, made = torch.cat([part.walk.mean for part in seen], 1), torch.cat([part.made for part in seen], 1)
+        plan = planned_steps(model.motion, seen[0].start, states, made)
+        sights = [_padded(part.sights, model.require_landmarks("close loops").settings.matches) for part in seen]
+        return cls(first, seen[0].start, states, plan, Sights(*(torch.cat(x, 1) for x in zip(*sights, strict=True))))
 
     def then(self, later: "OpenSteps") -> "OpenSteps":
         """Both, one after the other."""
@@ -62,12 +62,33 @@ class OpenSteps:
         sights = self.sights._replace(index=row, log_odds=self.sights.log_odds + model.landmarks.bonus)
         pose = close_loops(
             model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
-            model.landmarks.surprise,
+            model.landmarks.surprise, self._parts(),
         )  # fmt: skip
         return replace(self, state=torch.cat([pose, self.state[..., size:]], -1))
+
+    def _parts(self) -> Int[Tensor, "time"]:
+        """The part that each step belongs to: steps of a part keep together from one closure to the next."""
+        number = torch.arange(self.first, self.first + len(self), device=self.state.device)
+        single = (self.first + len(self) - SINGLE) // TOGETHER * TOGETHER
+        begins = (number >= single) | (number % TOGETHER == 0)
+        begins[0] = True
+        return begins.cumsum(0) - 1
 
     def without(self, n: int) -> "OpenSteps":
         """The steps after the first n."""
         start = self.state[:, n - 1] if n else self.start
         sights = Sights(*(part[:, n:] for part in self.sights))
         return OpenSteps(self.first + n, start, self.state[:, n:], self.plan[:, n:], sights)
+
+
+def _padded(sights: Sights | None, k: int) -> Sights:
+    """With k of them at each step; those that are missing cannot be right."""
+    assert sights is not None
+    missing = k - sights.index.shape[-1]
+    if not missing:
+        return sights
+    index, log_odds, offset, noise = sights
+    return Sights(
+        F.pad(index, (0, missing)), F.pad(log_odds, (0, missing), value=-torch.inf),
+        F.pad(offset, (0, 0, 0, missing)), F.pad(noise, (0, 0, 0, missing), value=1.0),
+    )  # fmt: skip

@@ -204,7 +204,8 @@ class WorldModel(nn.Module):
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
-        return Observed(replace(written, weights=self.fingerprint), walk, made, start, sights)
+        weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
+        return Observed(replace(written, weights=weights), walk, made, start, sights)
 
     def follow(
         self,

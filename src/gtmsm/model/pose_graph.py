@@ -60,25 +60,34 @@ def planned_steps(motion: Motion, start: State, states: States, actions: Actions
 
 
 def close_loops(
-    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: EntryPoses, surprise: Surprise
+    space: Space,
+    pose: Poses,
+    start: Pose,
+    plan: Poses,
+    sights: Sights,
+    past: EntryPoses,
+    surprise: Surprise,
+    part: Int[Tensor, "time"] | None = None,
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
-    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
+    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses. Steps
+    of the same `part`, counted from 0, are moved together; None: each by itself.
     """
+    part = torch.arange(pose.shape[1], device=pose.device) if part is None else part
     for slack in SLACK:
         known = gather(torch.cat([past, pose], dim=1), sights.index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
         off_plan = space.difference(space.step(before, plan), pose)
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
         trust, far2 = _trust(space, off_sight, sights), space.squared_lengths(off_plan)
-        steps, seen = pose - before - off_plan, pose[:, :, None] - known - off_sight
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
             stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
-            fixed, pull = (start[:, group], past[..., group]), trust / sights.noise[..., g]
-            relaxed.append(_relax(*fixed, steps[..., group], stiff, sights.index, seen[..., group], pull))
+            pull = trust / sights.noise[..., g]
+            moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull, part)
+            relaxed.append(pose[..., group] + moved)
         pose = torch.cat(relaxed, dim=-1)
     return pose
 
@@ -103,36 +112,34 @@ def _stiffness(
 
 
 def _relax(
-    start: State,
-    past: Float[Tensor, "batch n S"],
-    step: States,
+    off_plan: States,
     stiff: Float[Tensor, "batch time"],
     index: Int[Tensor, "batch time K"],
-    sight: Float[Tensor, "batch time K S"],
+    off_sight: Float[Tensor, "batch time K S"],
     pull: PerEntry,
+    part: Int[Tensor, "time"],
 ) -> States:
-    """The x that minimises sum_t stiff (x_t - x_{t-1} - step)^2 + sum_tk pull (x_t - x_k - sight)^2 given x_0, past."""
+    """How far to move each step: the d of each part that minimises, over all steps t and sights k,
+
+    stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2. What lies before the walk, the start and steps
+    of a negative index, does not move.
+    """
     batch, steps, k = index.shape
-    first = past.shape[1]
-    now = torch.arange(steps, device=step.device)
-    # Nodes of the walk first, then the fixed ones: the past, and the start.
-    fixed = torch.cat([past, start[:, None]], dim=1)
-    end = torch.where(index < first, steps + index, index - first).flatten(1)
-    before = torch.cat([now.new_full((1,), steps + first), now[:-1]]).expand(batch, -1)
-    later = torch.cat([now.expand(batch, -1), now[:, None].expand(steps, k).flatten().expand(batch, -1)], dim=1)
+    count, fixed = int(part[-1]) + 1, part.new_tensor([-1])
+    before = torch.cat([fixed, part[:-1]]).expand(batch, -1)
+    end = torch.where(index < 0, -1, part[index.clamp(min=0)]).flatten(1)
+    later = torch.cat([part, part[:, None].expand(steps, k).flatten()]).expand(batch, -1)
     earlier = torch.cat([before, end], dim=1)
-    weight = torch.cat([stiff, pull.flatten(1)], dim=1)
-    length = torch.cat([step, sight.flatten(1, 2)], dim=1)
-    free = (earlier < steps).to(weight)
-    matrix = weight.new_zeros(batch, steps * steps)
-    inner = earlier.clamp(max=steps - 1)
-    matrix.scatter_add_(1, later * steps + later, weight)
-    matrix.scatter_add_(1, inner * steps + inner, weight * free)
-    matrix.scatter_add_(1, later * steps + inner, -weight * free)
-    matrix.scatter_add_(1, inner * steps + later, -weight * free)
-    anchor = gather(fixed, (earlier - steps).clamp(min=0)) * (1 - free)[..., None]
-    pulled = weight[..., None] * (length + anchor)
-    right = torch.zeros_like(step)
-    right.scatter_add_(1, later[..., None].expand_as(pulled), pulled)
-    right.scatter_add_(1, inner[..., None].expand_as(pulled), -(weight * free)[..., None] * length)
-    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, steps, steps)))
+    weight = torch.cat([stiff, pull.flatten(1)], dim=1) * (earlier != later)
+    pulled = weight[..., None] * torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1)
+    inner, loose = earlier.clamp(min=0), weight * (earlier >= 0)
+    matrix = weight.new_zeros(batch, count * count)
+    matrix.scatter_add_(1, later * count + later, weight)
+    matrix.scatter_add_(1, inner * count + inner, loose)
+    matrix.scatter_add_(1, later * count + inner, -loose)
+    matrix.scatter_add_(1, inner * count + later, -loose)
+    right = pulled.new_zeros(batch, count, pulled.shape[-1])
+    right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
+    right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
+    solved = torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, count, count)))
+    return solved[:, part]

@@ -56,6 +56,8 @@ class Index(ABC):
         self._building = Lock()
         self._state = self._state_of(parts)
         self._by_code: TreeIndex | None = None
+        self.first: Any = None
+        """The first entry, once somebody has asked for it; it never changes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has grids at other addresses, and a lock of its own."""
@@ -72,13 +74,18 @@ class Index(ABC):
 
     def look_alike(self, code: Float[Tensor, "m Z"], k: int, end: int) -> tuple[Int64[Tensor, "m K"], int]:
         """The k of `end` entries whose codes are nearest to each of these; and `end`, or more if there are by now."""
-        if is_far(self.rows.device) or code.shape[-1] > WIDE:
+        codes = self.by_code()
+        if codes is None:
             return self.rows.nearest("mean", code, k, end), end
-        if self._by_code is None:
+        _, end = codes._caught_up(end)
+        return torch.from_numpy(codes.search(code.double().numpy(), k, end)[0]), end
+
+    def by_code(self) -> "TreeIndex | None":
+        """An index of the codes of these entries, which snapshots share; None where it would be of no use."""
+        if self._by_code is None and not is_far(self.rows.device) and self.rows.sizes[1] <= WIDE:
             with self._building:
                 self._by_code = self._by_code or TreeIndex(self.rows, NEWEST_CODES, self._ratio, column="mean")
-        _, end = self._by_code._caught_up(end)
-        return torch.from_numpy(self._by_code.search(code.double().numpy(), k, end)[0]), end
+        return self._by_code
 
     @property
     def nbytes(self) -> int:

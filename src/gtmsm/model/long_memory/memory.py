@@ -137,9 +137,12 @@ class LongMemory(Memory):
         index, _ = self._now()
         if index is None:
             return Memory(self.place, self.code)
+        if index.first is not None and index.first.weights == self.weights:
+            return index.first
         names, number = index.rows.names, torch.zeros(1, 1, dtype=torch.int64, device=index.rows.device)
         first = dict(zip(names, index.rows.at(names, number), strict=True))
-        return Memory.of_columns(first, self.weights)
+        index.first = Memory.of_columns(first, self.weights)
+        return index.first
 
     def snapshot(self) -> "LongMemory":
         """This memory as it is now. It shares entries and index, so that it takes about the same time at any length.
@@ -147,6 +150,12 @@ class LongMemory(Memory):
         It is a memory by itself: what is written to one of them later is not in the other.
         """
         return copy(self)
+
+    def index_codes(self) -> "LongMemory":
+        """Look entries up by an index of codes from now on, in snapshots as well; `alike` does so by itself."""
+        if self._index is not None:
+            self._index.by_code()
+        return self
 
     def since(self, first: int) -> Memory:
         """The entries from number `first` on, as a memory by themselves."""

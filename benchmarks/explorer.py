@@ -43,21 +43,21 @@ def cost(model: WorldModel, steps: int, closure: int) -> None:
     """Milliseconds of each step of one long walk, by the clock and by the processor."""
     clip = record(slipping(a_world(), SlipConfig(probability=0.1)), WALKER, 1, steps, torch.Generator().manual_seed(0))
     explorer, wall, busy = Explorer(model, closure=closure), torch.zeros(steps), torch.zeros(steps)
+    print(f"a walk of {steps:,} steps, loops closed every {closure}; ms of a step")
+    print("up to step     median   mean  99 of 100  longest | processor: median   mean | in the right cell")
+    part = max(1, steps // 10)
     for t in range(steps):
         since, worked = time.perf_counter(), time.process_time()
         explorer.step(clip.x[0, t], clip.a[0, t])
         wall[t], busy[t] = 1e3 * (time.perf_counter() - since), 1e3 * (time.process_time() - worked)
-    is_right = right(explorer.path, clip)[0].float()
-    print(f"a walk of {steps:,} steps, loops closed every {closure}; ms of a step")
-    print("up to step     median   mean  99 of 100  longest | processor: median   mean | in the right cell")
-    part = max(1, steps // 10)
-    for end in range(part, steps + 1, part):
-        of = slice(end - part, end)
-        near, cpu = wall[of], busy[of]
-        print(
-            f"{end:12,} {near.median():8.2f} {near.mean():6.2f} {near.quantile(0.99):10.2f} {near.max():8.1f} | "
-            f"{cpu.median():17.2f} {cpu.mean():6.2f} | {100 * is_right[of].mean():.1f}%"
-        )
+        if (t + 1) % part == 0:
+            near, cpu = wall[t + 1 - part : t + 1], busy[t + 1 - part : t + 1]
+            is_right = right(explorer.path, clip[:, : t + 1])[0, -part:].float()
+            print(
+                f"{t + 1:12,} {near.median():8.2f} {near.mean():6.2f} {near.quantile(0.99):10.2f} {near.max():8.1f} | "
+                f"{cpu.median():17.2f} {cpu.mean():6.2f} | {100 * is_right.mean():.1f}%",
+                flush=True,
+            )
     first, last = slice(0, 1_000), slice(steps - 1_000, steps)
     for name, times in (("clock", wall), ("processor", busy)):
         ratio = times[last].mean() / times[first].mean()

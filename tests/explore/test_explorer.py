@@ -10,7 +10,7 @@ import torch
 
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
-from gtmsm.explore import Explorer, loops
+from gtmsm.explore import Explorer
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -171,7 +171,6 @@ def test_loops_closed_while_walking_are_those_of_one_call(kind):
 
 
 def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):
-    monkeypatch.setattr(loops, "SINGLE", 8)
     monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 32)
     explorer, (frames, actions) = Explorer(model_of(**EAGER), closure=8), a_walk(96)
     frames[48:] = frames[:48]

@@ -788,3 +788,44 @@ def test_imagining_copies_no_long_memory(monkeypatch):
         long, wanted = LongMemory.of(memory), model.imagine(memory, here, actions).frames
         monkeypatch.setattr(LongMemory, "_columns", None)
         torch.testing.assert_close(model.imagine(long, here, actions).frames, wanted)
+
+
+# ---- entries that look alike
+
+
+@pytest.mark.parametrize(("kind", "size"), [("tree", 4), ("tree", 40), ("grid", 4)])
+def test_entries_that_look_alike_are_those_of_a_search_of_all_codes_while_memory_grows(kind, size, monkeypatch):
+    monkeypatch.setattr(index, "NEWEST_CODES", 32)
+    codes, places = points(600, size, seed=3), points(600, 2)
+    codes[300:] = codes[torch.randint(300, (300,), generator=seeded(5))]  # half of them were seen before
+    memory, query = LongMemory(index=kind), codes[:2][None] + 0.1
+    for begin in range(0, 600, 25):
+        now = slice(begin, begin + 25)
+        memory.write(Memory(Belief(places[None, now]), Gaussian(codes[None, now], codes[None, now])))
+        found, held = memory.snapshot().alike(query, 9) if begin % 50 else memory.alike(query, 9), begin + 25
+        assert found.held == held
+        assert torch.equal(found.place[0], places[found.number])
+        assert torch.equal(found.code.mean[0], codes[found.number])
+        assert held - 1 in found.number
+        assert len(found.number) <= 2 * 9 + 1
+        far = (query[0][:, None] - codes[:held]).norm(dim=-1)
+        near = far[:, found.number].topk(9, largest=False).values
+        torch.testing.assert_close(near, far.topk(9, largest=False).values)
+        if kind == "tree" and size == 4 and held > 19:
+            first = by_sorting(codes[:held], query[0], 9).flatten()
+            assert set(found.number.tolist()) == {*first.tolist(), held - 1}
+
+
+def test_a_memory_that_is_hardly_larger_than_what_is_asked_for_is_given_whole():
+    memory = LongMemory.of(memory_of(points(20, 2)))
+    assert memory.alike(points(4, 3)[None], 5).number.tolist() == list(range(20))
+    assert len(memory.alike(points(3, 3)[None], 5).number) < 20
+
+
+def test_the_last_entries_of_a_long_memory_are_a_memory():
+    whole = memory_of(points(30, 2))
+    part = LongMemory.of(whole).since(21)
+    assert torch.equal(part.place.mean, whole.place.mean[:, 21:])
+    assert torch.equal(part.code.log_var, whole.code.log_var[:, 21:])
+    with pytest.raises(InputError, match="entries from 30 on of a memory that holds 30"):
+        LongMemory.of(whole).since(30)

@@ -59,28 +59,22 @@ def test_a_net_of_equal_threads_spreads_the_error_evenly():
         torch.full((1, 4, 1), -1),
         torch.ones(1, 4, 1, 1, dtype=torch.float64),
         tensor([[[0.0], [0.0], [0.0], [1.0]]]),
-        torch.arange(4),
     )
     assert moved.flatten().tolist() == pytest.approx([-0.2, -0.4, -0.6, -0.8])
 
 
-@pytest.mark.parametrize("part", [[0, 1, 2, 3, 4, 5], [0, 0, 0, 1, 1, 2], [0, 0, 0, 0, 0, 0]])
-def test_a_net_tied_to_itself_lies_where_its_energy_is_least(part):
+def test_a_net_tied_to_itself_lies_where_its_energy_is_least():
     generator = torch.Generator().manual_seed(0)
     off_plan, stiff = torch.randn(2, 6, 2, generator=generator).double(), torch.rand(2, 6, generator=generator).double()
     index = torch.stack([torch.randint(-3, t, (2, 2), generator=generator) for t in range(6)], 1)
     off_sight = torch.randn(2, 6, 2, 2, generator=generator).double()
     pull = torch.rand(2, 6, 2, generator=generator).double()
-    moved = _relax(off_plan, stiff, index, off_sight, pull, torch.tensor(part))
-    first = [part.index(p) for p in sorted(set(part))]
-    x = moved[:, first].clone().requires_grad_()
-    each = x[:, part]
-    torch.testing.assert_close(each, moved)
-    every = torch.cat([torch.zeros_like(each[:, :3]), each], 1)
+    x = _relax(off_plan, stiff, index, off_sight, pull).requires_grad_()
+    every = torch.cat([torch.zeros_like(x[:, :3]), x], 1)
     seen = torch.stack([every[i, index[i] + 3] for i in range(2)])
-    before = torch.cat([torch.zeros_like(each[:, :1]), each[:, :-1]], 1)
-    energy = (stiff * (each - before + off_plan).square().sum(-1)).sum()
-    energy = energy + (pull * (each[:, :, None] - seen + off_sight).square().sum(-1)).sum()
+    before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
+    energy = (stiff * (x - before + off_plan).square().sum(-1)).sum()
+    energy = energy + (pull * (x[:, :, None] - seen + off_sight).square().sum(-1)).sum()
     energy.backward()
     torch.testing.assert_close(x.grad, torch.zeros_like(x.grad), rtol=0, atol=1e-10)
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import shown
-from gtmsm.explore.loops import OPEN, SINGLE, OpenSteps
+from gtmsm.explore.loops import OPEN, OpenSteps
 from gtmsm.explore.saved import Saved
 from gtmsm.model.bearings import LOOK
 from gtmsm.model.checks import require_here, require_memory
@@ -244,5 +244,5 @@ def _every(model: WorldModel, closure: int | None) -> int:
         return 0
     if closure is None:
         return model.landmarks.settings.closure
-    require_whole("closure", closure, least=0, most=SINGLE)
+    require_whole("closure", closure, least=0, most=OPEN // 2)
     return closure

@@ -5,8 +5,6 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Int
-from torch import Tensor
 
 from gtmsm.model.gtmsm import Observed, WorldModel
 from gtmsm.model.landmark_filter import Sights
@@ -14,10 +12,8 @@ from gtmsm.model.memory import Memory
 from gtmsm.model.pose_graph import close_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
-OPEN = 2_048
+OPEN = 1_024
 """Steps that are still corrected. Older ones stay where they are: a step costs the same however long the walk."""
-SINGLE, TOGETHER = 256, 8
-"""The last steps, which are corrected one by one, and how many of those before them are moved together."""
 
 
 @dataclass(frozen=True)
@@ -62,17 +58,9 @@ class OpenSteps:
         sights = self.sights._replace(index=row, log_odds=self.sights.log_odds + model.landmarks.bonus)
         pose = close_loops(
             model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
-            model.landmarks.surprise, self._parts(),
+            model.landmarks.surprise,
         )  # fmt: skip
         return replace(self, state=torch.cat([pose, self.state[..., size:]], -1))
-
-    def _parts(self) -> Int[Tensor, "time"]:
-        """The part that each step belongs to: steps of a part keep together from one closure to the next."""
-        number = torch.arange(self.first, self.first + len(self), device=self.state.device)
-        single = (self.first + len(self) - SINGLE) // TOGETHER * TOGETHER
-        begins = (number >= single) | (number % TOGETHER == 0)
-        begins[0] = True
-        return begins.cumsum(0) - 1
 
     def without(self, n: int) -> "OpenSteps":
         """The steps after the first n."""

@@ -60,21 +60,12 @@ def planned_steps(motion: Motion, start: State, states: States, actions: Actions
 
 
 def close_loops(
-    space: Space,
-    pose: Poses,
-    start: Pose,
-    plan: Poses,
-    sights: Sights,
-    past: EntryPoses,
-    surprise: Surprise,
-    part: Int[Tensor, "time"] | None = None,
+    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: EntryPoses, surprise: Surprise
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
-    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses. Steps
-    of the same `part`, counted from 0, are moved together; None: each by itself.
+    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
     """
-    part = torch.arange(pose.shape[1], device=pose.device) if part is None else part
     for slack in SLACK:
         known = gather(torch.cat([past, pose], dim=1), sights.index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
@@ -86,7 +77,7 @@ def close_loops(
             size, loose = group.stop - group.start, slack * surprise.mean(g)
             stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
             pull = trust / sights.noise[..., g]
-            moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull, part)
+            moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull)
             relaxed.append(pose[..., group] + moved)
         pose = torch.cat(relaxed, dim=-1)
     return pose
@@ -117,29 +108,25 @@ def _relax(
     index: Int[Tensor, "batch time K"],
     off_sight: Float[Tensor, "batch time K S"],
     pull: PerEntry,
-    part: Int[Tensor, "time"],
 ) -> States:
-    """How far to move each step: the d of each part that minimises, over all steps t and sights k,
+    """How far to move each step: the d that minimises, over all steps t and sights k,
 
     stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2. What lies before the walk, the start and steps
     of a negative index, does not move.
     """
     batch, steps, k = index.shape
-    count, fixed = int(part[-1]) + 1, part.new_tensor([-1])
-    before = torch.cat([fixed, part[:-1]]).expand(batch, -1)
-    end = torch.where(index < 0, -1, part[index.clamp(min=0)]).flatten(1)
-    later = torch.cat([part, part[:, None].expand(steps, k).flatten()]).expand(batch, -1)
-    earlier = torch.cat([before, end], dim=1)
-    weight = torch.cat([stiff, pull.flatten(1)], dim=1) * (earlier != later)
+    now = torch.arange(steps, device=index.device)
+    later = torch.cat([now, now[:, None].expand(steps, k).flatten()]).expand(batch, -1)
+    earlier = torch.cat([(now - 1).expand(batch, -1), index.flatten(1)], dim=1)
+    weight = torch.cat([stiff, pull.flatten(1)], dim=1)
     pulled = weight[..., None] * torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1)
     inner, loose = earlier.clamp(min=0), weight * (earlier >= 0)
-    matrix = weight.new_zeros(batch, count * count)
-    matrix.scatter_add_(1, later * count + later, weight)
-    matrix.scatter_add_(1, inner * count + inner, loose)
-    matrix.scatter_add_(1, later * count + inner, -loose)
-    matrix.scatter_add_(1, inner * count + later, -loose)
-    right = pulled.new_zeros(batch, count, pulled.shape[-1])
+    matrix = weight.new_zeros(batch, steps * steps)
+    matrix.scatter_add_(1, later * steps + later, weight)
+    matrix.scatter_add_(1, inner * steps + inner, loose)
+    matrix.scatter_add_(1, later * steps + inner, -loose)
+    matrix.scatter_add_(1, inner * steps + later, -loose)
+    right = torch.zeros_like(off_plan)
     right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
     right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
-    solved = torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, count, count)))
-    return solved[:, part]
+    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, steps, steps)))

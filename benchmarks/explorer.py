@@ -1,7 +1,8 @@
 """What an Explorer costs per step, and how well it knows where it is: `python benchmarks/explorer.py [PART ...]`.
 
-Parts, by default all: `cost` (100,000 steps, some minutes; draws explorer.png), `loops` (walks with 10% slips, online
-and in one call), `walks` (a second walk through a picture from an unknown start, and one through another picture).
+Parts, by default all: `cost` (100,000 steps, some minutes; draws explorer.png), `beside` (steps with 100,000 views
+memorised and with 1,000, in turn, so that other work on the machine slows both alike), `loops` (walks with 10% slips,
+online and in one call), `walks` (a second walk through a picture from an unknown start, and one through another).
 The weights are weights/obstacles-celeba, the pictures are those that ship, none of which they were trained on.
 `--steps`, `--walks` and `--closure` change the sizes.
 """
@@ -14,7 +15,7 @@ import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
 
-from gtmsm import Explorer, WorldModel
+from gtmsm import Belief, Explorer, Memory, WorldModel
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation.examine.examiner import from_start
@@ -26,7 +27,7 @@ from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
 
 WEIGHTS = Path(__file__).parent.parent / "weights" / "obstacles-celeba"
 WALKER = PoissonWalker(PoissonWalkerConfig(look_first=True))
-PARTS = ("cost", "loops", "walks")
+PARTS = ("cost", "beside", "loops", "walks")
 
 
 def a_world() -> ImageWalk:
@@ -74,6 +75,27 @@ def cost(model: WorldModel, steps: int, closure: int) -> None:
     plt.legend()
     plt.tight_layout()
     plt.savefig("explorer.png", dpi=120)
+
+
+def beside(model: WorldModel, steps: int, closure: int, more: int = 1_280) -> None:
+    """The same steps, with few views memorised before them and with many, at their true places."""
+    clip = record(a_world(), WALKER, 1, steps + more, torch.Generator().manual_seed(1))
+    true, landmarks = from_start(clip.true_start, clip.true_pose), model.require_landmarks("walk")
+    explorers, times = [], torch.zeros(2, more)
+    for first in (steps - 1_000, 0):
+        code, place = model.vae.encode(clip.x[:, first:steps]), true[:, first:steps]
+        variance = torch.full_like(place[..., :1], 0.01)
+        memory = Memory(Belief(place, landmarks.as_covariance(variance, place)), code, variance=variance)
+        explorers.append(Explorer(model, memory, Belief(true[:, steps - 1]), closure))
+    for t in range(more):
+        for i, explorer in enumerate(explorers):
+            since = time.process_time()
+            explorer.step(clip.x[0, steps + t], clip.a[0, steps + t])
+            times[i, t] = 1e3 * (time.process_time() - since)
+    few, many = times
+    print(f"{more} steps with 1,000 and with {steps:,} views before, loops closed every {closure}; processor ms:")
+    print(f"  median {few.median():.2f} and {many.median():.2f}, {many.median() / few.median():.2f} times;", end=" ")
+    print(f"mean {few.mean():.2f} and {many.mean():.2f}, {many.mean() / few.mean():.2f} times", flush=True)
 
 
 def loops(model: WorldModel, walks: int, closure: int, steps: int) -> None:
@@ -143,6 +165,8 @@ def main() -> None:
         for part in given.parts or PARTS:
             if part == "cost":
                 cost(model, given.steps, given.closure)
+            elif part == "beside":
+                beside(model, given.steps, given.closure)
             elif part == "loops":
                 loops(model, given.walks, given.closure, min(given.steps, 1_000))
             else:

@@ -61,7 +61,8 @@ class Explorer:
         require(poses == 1, f"here holds {poses} poses, and an explorer is 1 agent; give one, as here[:1] is")
         self.lost = model.landmarks is not None and model.landmarks.is_lost(model.landmarks.as_variance(self.here))
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
-        self._path: list[Float[Tensor, "1 S"]] = []
+        with torch.inference_mode(False):  # who is made there may walk outside of it
+            self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with room for more
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
         self._open: OpenSteps | None = None
@@ -75,8 +76,16 @@ class Explorer:
     @property
     def path(self) -> States:
         """Where it was after each step, by what is known now: while it was lost, a guess."""
-        start = self.model.motion.start(1)[:, None]
-        return torch.stack(self._path, dim=1) if self._path else start[:, :0]
+        return self._path[:, : self._walked].clone()
+
+    def _went(self, where: States, again: int = 0) -> None:
+        """Add these states to the path, instead of its last `again`."""
+        first = self._walked - again
+        self._walked = first + where.shape[1]
+        with torch.inference_mode(False), torch.no_grad():
+            while self._walked > self._path.shape[1]:
+                self._path = torch.cat([self._path, self._path], 1)
+            self._path[:, first : self._walked] = where
 
     @torch.no_grad()
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
@@ -96,18 +105,17 @@ class Explorer:
         seen = self.model.observe(frames, actions, self.memory, self.model.anywhere(1), closure=0)
         self.here = seen.walk[:, -1]
         if self.model.landmarks.is_placed(self.model.landmarks.as_variance(self.here)):
-            self.lost, before = False, len(self._unplaced) - 1
-            self._path = self._path[: len(self._path) - before]
-            self._unplaced = []
+            self._walked -= len(self._unplaced) - 1  # what it had guessed of them
+            self.lost, self._unplaced = False, []
             self._take_in(seen)
         else:
-            self._path.append(self.here.mean)
+            self._went(self.here.mean[:, None])
 
     def _take_in(self, seen: Observed) -> None:
         """Write what was seen, and close loops where it is time."""
         self.here = seen.walk[:, -1]
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
-        self._path += seen.walk.mean.unbind(1)
+        self._went(seen.walk.mean)
         if self.closure:
             self._fresh.append(seen)
             self._since_closure += len(seen.entries)
@@ -130,7 +138,7 @@ class Explorer:
             return
         assert isinstance(self.memory, LongMemory) and isinstance(self._settled, LongMemory)
         closed, tail = steps.closed(self.model, self.memory), self.memory.since(steps.first)
-        self._path[-len(closed) :] = closed.state.unbind(1)
+        self._went(closed.state, again=len(closed))
         self.here = Belief(closed.state[:, -1], self.here.covariance)
         moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns
         old = max(0, len(closed) + self.closure - OPEN)
@@ -168,7 +176,8 @@ class Explorer:
         other._settled, other._open, other._since_closure = (
             self._settled.snapshot(), self._gathered(), self._since_closure,
         )  # fmt: skip
-        other.lost, other._path, other._unplaced = self.lost, list(self._path), list(self._unplaced)
+        other.lost, other._unplaced = self.lost, self._unplaced
+        other._went(self.path)
         return other
 
     def save(self, path: str | Path) -> None:
@@ -184,7 +193,7 @@ class Explorer:
         """As it was when it was saved; `model` must have the weights that it had then."""
         saved = Saved.read(path, model)
         explorer = cls(model, saved.memory, saved.here, saved.closure)
-        explorer._path = list(saved.path.unbind(1))
+        explorer._went(saved.path)
         if saved.unplaced is not None:
             explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]

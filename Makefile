@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fast lint format bench fuzz examples pins clean
+.PHONY: help setup demo play page test fast lint format bench fuzz examples pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -18,8 +18,12 @@ setup: $(READY)  ## make .venv and install gtmsm into it
 demo: $(READY)  ## train a small world model and watch it remember
 	@$(BIN)/gtmsm demo $(ARGS)
 
+play: $(READY)  ## walk in it: a page for your browser, with the weights that are shipped
+	@$(BIN)/gtmsm play $(ARGS)
+
 # One thread per worker: two workers on two cores that each start two threads are slower than one.
-test fast bench fuzz: export OMP_NUM_THREADS = 1
+test fast bench fuzz page: export OMP_NUM_THREADS = 1
+page: export GTMSM_BROWSER = chromium
 test fast fuzz examples: export MPLBACKEND = Agg
 
 test: $(READY)  ## all tests, small trainings too
@@ -27,6 +31,14 @@ test: $(READY)  ## all tests, small trainings too
 
 fast: $(READY)  ## the tests that train nothing
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable -m "not slow" $(ARGS)
+
+# A browser cannot be fetched by pip: it is Debian's. Whoever may not install it is told how, and nothing fails.
+page: $(READY)  ## the page in a real browser: installs chromium where it may, keeps pictures in .page/
+	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
+		echo "installing chromium (once)" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || true
+	@if command -v chromium >/dev/null; then \
+		$(PIP) --no-build-isolation -e '.[browser]' && $(BIN)/python -m pytest tests/page/test_browser.py $(ARGS); \
+	else echo "no browser here, so the page is not tested in one; on Debian: apt install chromium"; fi
 
 lint: $(READY)  ## style, types, and who imports whom
 	@$(BIN)/ruff check .
@@ -62,7 +74,7 @@ pins:  ## renew constraints.txt (torch stays where it is)
 	cp "$$work/pins.txt" constraints.txt
 
 clean:  ## remove .venv and every cache, but not runs/
-	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz .import_linter_cache .benchmarks
+	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz .page .import_linter_cache .benchmarks
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml constraints.txt
@@ -74,5 +86,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (once; about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid]'
+	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play]'
 	@touch $@

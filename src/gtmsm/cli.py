@@ -36,6 +36,7 @@ VERBS = {
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "clips of any Gymnasium environment: gtmsm record ENV_ID --out PATH; or a run's walk: record RUN OUT.npz",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
+    "play": "a page to walk in a world and in its memory: gtmsm play [RUN], then open the address that it says",
     "compare": "one table of the scores of several runs, and the fraction that converged",
     "data": "look at recordings and check them: gtmsm data info|verify|sample|convert PATH",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
@@ -389,6 +390,44 @@ def _answer(verb: str, words: list[str]) -> int:
 
     given |= {"run": Run.open(given["run"])} | ({"device": choose_device(given["device"])} if "device" in given else {})
     plain_console().print(getattr(import_module(module), name)(**given), soft_wrap=True)
+    return 0
+
+
+@dataclass(frozen=True)
+class PlayFlags:
+    """Serve a page on which one walks in a world beside the model's imagination of it."""
+
+    run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
+    """A run folder, whose world is walked; default: all worlds that there are shipped weights for."""
+    weights: Path | None = None
+    """Folder of the shipped weights; default: weights/ here, or in the repository that gtmsm was installed from."""
+    host: str = "127.0.0.1"
+    """Where to listen; others than this computer can walk, too, if it is given as 0.0.0.0 or by a name."""
+    port: int = 8765
+    """The same; 0: any that is free."""
+    sessions: int = 128
+    """Visitors at a time."""
+    history: int = 512
+    """Steps that each can go back; older ones are forgotten."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
+def _play(words: list[str]) -> int:
+    flags = parse(PlayFlags, words, "gtmsm play", PlayFlags())
+    try:
+        from gtmsm.page.server import Limits, serve
+    except ModuleNotFoundError as problem:
+        if problem.name not in ("fastapi", "uvicorn", "websockets"):
+            raise
+        raise InputError(f'the page needs {problem.name}; run: pip install "gtmsm[play]"') from None
+    from gtmsm.training.engine import choose_device
+
+    serve(
+        flags.run, weights=flags.weights, host=flags.host, port=flags.port, device=choose_device(flags.device),
+        limits=Limits(sessions=flags.sessions, history=flags.history),
+        tell=lambda line: plain_console().print(line, soft_wrap=True),
+    )  # fmt: skip
     return 0
 
 

@@ -5,6 +5,7 @@ wrong inside is an `InputError` that names the file and the place. Nothing is ev
 """
 
 import fcntl
+import io
 import json
 import math
 import os
@@ -13,7 +14,7 @@ import secrets
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -283,19 +284,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return _by_name(found, str(path))
 
 
+class _Content(io.BytesIO):
+    """What a file holds, for decoders whose complaints quote what they were given."""
+
+    def __repr__(self) -> str:
+        return f"of {len(self.getbuffer()):,} bytes"
+
+
 @contextmanager
-def open_picture(path: Path) -> Iterator[Image.Image]:
-    """A PNG or JPEG of which only the header has been read; the block holds nothing but calls of Pillow."""
+def open_picture(source: Path | bytes, most: int = MOST_PIXELS) -> Iterator[Image.Image]:
+    """A PNG or JPEG of which only the header has been read; the block holds nothing but calls of Pillow.
+
+    `source` is a file or what one holds; a picture of more than `most` pixels is refused.
+    """
+    name = "the picture" if isinstance(source, bytes) else str(source)
     with (
-        opened(path) as file,
+        nullcontext(_Content(source)) if isinstance(source, bytes) else opened(source) as file,
         warnings.catch_warnings(),
-        refusing(f"{path}: cannot be read as a PNG or JPEG picture", "repair it or leave it out"),
+        refusing(f"{name}: cannot be read as a PNG or JPEG picture", "repair it or leave it out"),
     ):
         warnings.simplefilter("ignore")  # a damaged picture is refused or read: Pillow's doubts help nobody
         with Image.open(file, formats=PICTURES) as image:
-            if math.prod(image.size) > MOST_PIXELS:
+            if math.prod(image.size) > most:
                 wide, high = image.size
-                raise InputError(f"{path}: {wide}x{high} is more than {MOST_PIXELS:,} pixels; make the picture smaller")
+                raise InputError(f"{name}: {wide}x{high} is more than {most:,} pixels; make the picture smaller")
             yield image
 
 

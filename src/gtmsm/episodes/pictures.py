@@ -1,8 +1,5 @@
 """Pictures that environments and files give: which observations are pictures, and how they become frames."""
 
-import io
-import math
-import warnings
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,8 +9,7 @@ from gymnasium import spaces
 from jaxtyping import Float32, UInt8
 from PIL import Image
 
-from gtmsm.config import require
-from gtmsm.files import MOST_PIXELS, PICTURES, open_picture, refusing
+from gtmsm.files import open_picture
 
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]
 
@@ -67,11 +63,8 @@ def of_file(path: Path) -> Frame:
 
 def of_bytes(content: bytes) -> Frame:
     """A PNG or JPEG that lies inside another file."""
-    with warnings.catch_warnings(), refusing("a picture in it cannot be read", "expected PNG or JPEG"):
-        warnings.simplefilter("ignore")
-        with Image.open(io.BytesIO(content), formats=PICTURES) as image:
-            require(math.prod(image.size) <= MOST_PIXELS, f"a picture of {image.size} pixels; make it smaller")
-            return _pixels(image)
+    with open_picture(content) as image:
+        return _pixels(image)
 
 
 def _pixels(image: Image.Image) -> Frame:

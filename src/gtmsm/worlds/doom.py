@@ -97,7 +97,7 @@ class DoomEnv(gymnasium.Env[np.ndarray, Any]):
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(self.places or 2**31))
         self.place = drawn if self.places or seed is None else seed
-        maze = self._draw(self.place)
+        self.maze = maze = self._draw(self.place)
         self._enter(maze)
         self._goal: Info = {"goal": self._observation(), "goal_state": self._pose()}
         self._enter(maze)

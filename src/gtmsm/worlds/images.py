@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
-from gtmsm.files import as_path, open_picture, read_arrays
+from gtmsm.files import MOST_PIXELS, as_path, open_picture, read_arrays
 from gtmsm.worlds.photographs import photograph_views
 
 BUILTIN = "builtin"
@@ -122,9 +122,12 @@ def _from_folder(folder: Path, size: int) -> tuple[UInt8[Tensor, "n 3 size size"
     return train_images, test_images
 
 
-def load_picture(path: Path, size: int) -> UInt8[Tensor, "3 size size"]:
-    """The central square of one picture as RGB; transparent pixels become white."""
-    with open_picture(path) as image:
+def load_picture(source: Path | bytes, size: int, most: int = MOST_PIXELS) -> UInt8[Tensor, "3 size size"]:
+    """The central square of one picture, a file or what one holds, as RGB; transparent pixels become white.
+
+    One of more than `most` pixels is refused.
+    """
+    with open_picture(source, most) as image:
         image.draft(None, (2 * size, 2 * size))  # a JPEG can be read smaller, and much faster
         square = ImageOps.fit(_opaque(ImageOps.exif_transpose(image)), (size, size), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)

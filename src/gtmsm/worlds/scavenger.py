@@ -1,6 +1,7 @@
 """A policy that walks from object to object through rooms, around obstacles, as Labyrinth's agents do."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -62,12 +63,18 @@ class ScavengerWalker:
 
         Slips are not foreseen: where actions go wrong, the agent does what it had planned.
         """
+        actions = self.steps(world, generator)
+        return torch.stack([next(actions) for _ in range(steps)], 1)
+
+    def steps(self, world: World, generator: torch.Generator) -> Iterator[Int64[Tensor, "n"]]:
+        """The same, an action at a time, for as long as somebody asks: what the world does meanwhile is not noticed."""
         world = unwrapped(world)
         if not isinstance(world, Rooms):
             raise InputError(f"a scavenger walks in Rooms, not in {type(world).__name__}; choose another walker")
         here = world if world.device.type == generator.device.type else world.to(generator.device)
         walk = _Scavenging(here, self.config, generator)
-        return torch.stack([walk.step() for _ in range(steps)], 1).to(world.device)
+        while True:
+            yield walk.step().to(world.device)
 
 
 class _Scavenging:

@@ -1,0 +1,14 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("fastapi", reason="the page needs fastapi: pip install 'gtmsm[play]'")
+
+from gtmsm.page.catalogue import Catalogue  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> Catalogue:
+    """The shipped weights."""
+    return Catalogue(None, Path(__file__).parents[2] / "weights", torch.device("cpu"))

@@ -30,7 +30,7 @@ class ObjectiveConfig:
     regret: float = 0.0
     """The regression with landmarks and without true displacements: weight, in nats per unit and step, of the distance
     between planned steps and those that the model has recognised."""
-    reckoning: float = 0.9
+    reckoning: float = 1.0
     """Without true displacements: how much less two views teach about each other with every move made between them.
     Moves that went wrong unnoticed make their relative pose wrong."""
     recognition: float = 1.0
@@ -188,7 +188,7 @@ class Loss(nn.Module):
         steps, trust = true_step, None
         if not self.objective.displacement:
             steps = self._reckoned(walk, a)
-            moves = (steps != 0).any(-1).cumsum(1)
+            moves = moved(walk.codes).cumsum(1)
             trust = self.objective.reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
         path = model.motion.retrace(steps)
         return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)

@@ -9,10 +9,12 @@ from gtmsm.config import Device
 from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
 from gtmsm.explore import Explorer
+from gtmsm.explore.dream_env import register_dream
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
+from gtmsm.model.planning import Plan, PlanConfig
 from gtmsm.tensors import Belief, Gaussian
 from gtmsm.worlds.gym import register_envs
 
@@ -30,6 +32,8 @@ __all__ = [
     "InputError",
     "LongMemory",
     "Memory",
+    "Plan",
+    "PlanConfig",
     "Recorder",
     "WorldModel",
     "WorldModelConfig",
@@ -73,3 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 register_envs()
+register_dream()

@@ -35,6 +35,7 @@ VERBS = {
     "evaluate": "score a run in held-out places: scores.json and report.html",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "clips of any Gymnasium environment: gtmsm record ENV_ID --out PATH; or a run's walk: record RUN OUT.npz",
+    "plan": "walk to a goal in a run's memory of a place, plan after plan, as a video: gtmsm plan RUN [--goal PICTURE]",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "play": "a page to walk in a world and in its memory: gtmsm play [RUN], then open the address that it says",
     "compare": "one table of the scores of several runs, and the fraction that converged",
@@ -374,7 +375,33 @@ class LocaliseFlags:
     """Where to compute."""
 
 
+@dataclass(frozen=True)
+class PlanFlags:
+    """Memorise a walk through a held-out place, then walk to something seen there, planning again on the way."""
+
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run folder."""
+    goal: str = ""
+    """A step of the memorised walk, whose view to walk to, or a picture file of the very size that the agent sees;
+    default: a view drawn at random."""
+    seed: int = 0
+    """Of the place, the walk, the goal and the search."""
+    every: int = 4
+    """Steps after which to plan again."""
+    steps: int | None = None
+    """The most to take; default: 64 on pictures, 256 in rooms."""
+    tau: int | None = None
+    """Steps to memorise first; default: as the run's config says."""
+    images: str | None = None
+    """The run's images, where they have moved, or others: "builtin" will do."""
+    out: Path = Path("plan.mp4")
+    """An .mp4 or .gif to write: where it is, what it sees, what the plan expected, and the goal."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
 ANSWERS: dict[str, tuple[type, str, str]] = {
+    "plan": (PlanFlags, "gtmsm.trip", "film_plan"),
     "imagine": (ImagineFlags, "gtmsm.film", "film_imagination"),
     "record": (RecordFlags, "gtmsm.find", "record_walk"),
     "localise": (LocaliseFlags, "gtmsm.find", "find_picture"),

@@ -21,7 +21,8 @@ from gtmsm.model.gtmsm import Observed, WorldModel
 from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Belief, Gaussian, States
+from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal
+from gtmsm.tensors import Actions, Belief, Gaussian, States
 
 Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
@@ -63,6 +64,7 @@ class Explorer:
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
         with torch.inference_mode(False):  # who is made there may walk outside of it
             self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with room for more
+        self._done: list[Float[Tensor, "1 1 A"]] = []  # the action of each step of the path
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
         self._open: OpenSteps | None = None
@@ -91,6 +93,7 @@ class Explorer:
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
         """Memorise what `action` led to; returns where the agent is now. None: it did nothing, or has just arrived."""
         x, a = self._frame(frame)[None, None], self._action(action)[None, None]
+        self._done.append(a)
         if self.lost:
             self._find_out(x, a)
         else:
@@ -161,14 +164,47 @@ class Explorer:
         """What each of these plans would show from here; a plan is a sequence of actions."""
         if not isinstance(plans, Tensor):
             plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
-        require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
-        return self.model.imagine(self.memory, self.here, plans, generator)
+        return self.model.imagine(self._memorised(), self.here, plans, generator)
 
     @torch.no_grad()
     def localise(self, frame: Frame) -> PoseMixture:
         """Where was this picture seen?"""
+        return self.model.localise(self._memorised(), self._frame(frame)[None, None])
+
+    def plan(
+        self,
+        goal: Frame,
+        settings: PlanConfig | None = None,
+        before: Plan | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Plan:
+        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided."""
+        goal, memory, walked = self._goal(goal), self._memorised(), self.walked
+        return self.model.plan(memory, self.here, goal, walked, settings, before=before, generator=generator)
+
+    @torch.no_grad()
+    def find(self, goal: Frame) -> Goal:
+        """Where a goal is: a pose is taken as it is, a picture is looked up."""
+        return find_goal(self.model, self._memorised().snapshot(), self._goal(goal))
+
+    @property
+    def walked(self) -> Walked:
+        """The steps that it tried, but for the first, and where they led."""
+        path, done = self.path[0], self._actions()[0]
+        return Walked(path[:-1], done[1:], path[1:])
+
+    def _actions(self) -> Actions:
+        """What it did at each step."""
+        return torch.cat(self._done, 1) if self._done else self._action(None)[None, None][:, :0]
+
+    def _memorised(self) -> Memory:
+        """The memory, which must hold something."""
         require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
-        return self.model.localise(self.memory, self._frame(frame)[None, None])
+        return self.memory
+
+    def _goal(self, goal: Frame) -> Tensor:
+        """A pose, or a picture as the model takes it."""
+        return torch.as_tensor(goal).to(self._like) if getattr(goal, "ndim", 0) == 1 else self._frame(goal)
 
     def fork(self) -> "Explorer":
         """Another explorer that knows what this one does; from now on each remembers for itself."""
@@ -178,6 +214,7 @@ class Explorer:
         )  # fmt: skip
         other.lost, other._unplaced = self.lost, self._unplaced
         other._went(self.path)
+        other._done = list(self._done)
         return other
 
     def save(self, path: str | Path) -> None:
@@ -185,7 +222,7 @@ class Explorer:
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
         memory, steps = self.memory if len(self) else None, self._gathered()
         lost = (unplaced[0], unplaced[1]) if unplaced else None
-        saved = Saved(memory, self.here, self.path, self.closure, self._since_closure, steps, lost)
+        saved = Saved(memory, self.here, self.path, self._actions(), self.closure, self._since_closure, steps, lost)
         saved.write(path, self.model)
 
     @classmethod
@@ -194,6 +231,7 @@ class Explorer:
         saved = Saved.read(path, model)
         explorer = cls(model, saved.memory, saved.here, saved.closure)
         explorer._went(saved.path)
+        explorer._done = list(saved.actions.split(1, 1)) if saved.actions.shape[1] else []
         if saved.unplaced is not None:
             explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]

@@ -29,6 +29,8 @@ class Saved:
     """None: it is empty."""
     here: Belief
     path: States
+    actions: Actions
+    """What it did at each step of the path."""
     closure: int
     since_closure: int
     open: OpenSteps | None
@@ -37,7 +39,12 @@ class Saved:
 
     def write(self, path: str | Path, model: WorldModel) -> None:
         """Whole or not at all."""
-        tensors = {"path": self.path, "here.mean": self.here.mean, "here.covariance": self.here.covariance}
+        tensors = {
+            "path": self.path,
+            "actions": self.actions,
+            "here.mean": self.here.mean,
+            "here.covariance": self.here.covariance,
+        }
         about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
         if self.memory is not None:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
@@ -71,11 +78,12 @@ class Saved:
         here = Belief(file.tensor("here.mean"), file.tensors.get("here.covariance"))
         require_here(model, here)
         walked = file.like("path", 1, "time", model.motion.state_size)
+        done = file.like("actions", 1, walked.shape[1], model.action_size)
         steps = 0 if opened is None else len(opened)
         require(steps <= walked.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
         floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name != "sights.log_odds"}
         require_finite(model, "load", floats)
-        return cls(memory, here, walked, file.number("closure"), file.number("since"), opened, unplaced)
+        return cls(memory, here, walked, done, file.number("closure"), file.number("since"), opened, unplaced)
 
 
 WHOLE = "is it a whole file of Explorer.save?"

@@ -38,6 +38,7 @@ from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.localisation import PoseMixture, merge_matches
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import MotionConfig, build_motion
+from gtmsm.model.planning import Plan, PlanConfig, Walked, plan
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
@@ -333,6 +334,24 @@ class WorldModel(nn.Module):
             query = self.motion.believe(here, actions)
         require_finite(self, "imagine", {}, poses)
         return Dream(poses, partial(self._recall, memory, query), self._show, generator)
+
+    def plan(
+        self,
+        memory: Memory,
+        here: Belief,
+        goal: Float[Tensor, "*goal"],
+        walked: Walked | None = None,
+        settings: PlanConfig | None = None,
+        choices: Float[Tensor, "m A"] | None = None,
+        before: Plan | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Plan:
+        """Actions that lead from `here` to `goal`, a picture or a pose, by search over sequences of actions.
+
+        `walked`: steps tried so far; what they bumped into is barred. `choices`: actions to choose from, one-hot ones
+        by default. `before`: an earlier plan, of which the search may keep what is left. Without a generator: seed 0.
+        """
+        return plan(self, memory, here, goal, walked, settings, choices, before, generator)
 
     def _recall(self, memory: Memory, query: Belief) -> Forecast:
         """`read` for a dream: distances must be numbers, or the entries found are any."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
@@ -183,6 +183,10 @@ class Motion(nn.Module, ABC):
     def among_walls(self, before: States, a: Actions, steps: Poses, surprise: float) -> tuple[State, Variance]:
         """The shift of a walk at which its steps fit the walls best, and its variance: 0 for a motion without walls."""
         return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : len(self.space.groups)])
+
+    def is_open(self, pose: Float[Tensor, "*batch S"]) -> Bool[Tensor, "*batch"]:
+        """Whether steps lead there as far as walls are known: everywhere for a motion without walls."""
+        return torch.ones_like(pose[..., 0], dtype=torch.bool)
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """`step` without walls."""

@@ -101,6 +101,10 @@ class Walled(Free):
         made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0).to(d)
         return d, made, length2 > 0.1 * length2.max()
 
+    def is_open(self, pose: Float[Tensor, "*batch S"]) -> Bool[Tensor, "*batch"]:
+        """Where sigma_d is at least one half."""
+        return self.gate.logit(pose) >= 0
+
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
         """s + M a."""
         return super().step(s, a)

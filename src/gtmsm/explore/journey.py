@@ -1,0 +1,124 @@
+"""From here to a goal in a real world: plan, act, look, and plan again."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gtmsm.config import config, require_whole
+from gtmsm.explore.explorer import Explorer, Frame
+from gtmsm.model.planning import Plan, PlanConfig
+from gtmsm.tensors import Belief
+
+REACH = 2
+"""How far around its place an agent looks for another, in units of the distance that counts as there."""
+CONVINCING = 0.6
+"""Share of the squared error of the view at its believed place below which another place is believed instead."""
+
+
+@config
+class TravelConfig:
+    """How to travel."""
+
+    every: int = 4
+    """Steps after which to plan again; also where a step did not lead where it should have."""
+    steps: int = 64
+    """The most that may be taken."""
+    plan: PlanConfig = PlanConfig()
+
+    def __post_init__(self) -> None:
+        """Refuse journeys of no steps."""
+        for name in ("every", "steps"):
+            require_whole(name, getattr(self, name))
+
+
+@dataclass(frozen=True)
+class Journey:
+    """What came of it."""
+
+    arrived: bool
+    """Whether the agent believes that it is there."""
+    choices: tuple[int, ...]
+    """What it did; -1: nothing."""
+    plans: tuple[Plan, ...]
+    """The plan of each step: the one it was taken from."""
+    reason: str
+    """In words, why it did not arrive; empty if it did."""
+
+
+@torch.no_grad()
+def travel(
+    explorer: Explorer, goal: Frame, act: Callable[[int], Frame], settings: TravelConfig | None = None, seed: int = 0
+) -> Journey:
+    """Let an agent walk to `goal`, a picture or a pose; `act` does an action, -1 for none, and returns what is seen.
+
+    It stops where it believes to be there, where it does not know the goal, or after as many steps as it may take.
+    """
+    settings = settings or TravelConfig()
+    generator = torch.Generator(explorer.here.mean.device).manual_seed(seed)
+    done: list[int] = []
+    plans: list[Plan] = []
+    plan = explorer.plan(goal, settings.plan, None, generator)
+    blind = explorer.model.landmarks is None and not explorer.model.motion.walls
+    sights = _Sights(explorer, plan.near) if blind else None
+    while plan.choices:
+        begun = len(done)
+        for t, choice in enumerate(plan.choices[: settings.every]):
+            if len(done) == settings.steps:
+                return Journey(False, tuple(done), tuple(plans), f"not there after {settings.steps} steps")
+            seen = act(choice)
+            explorer.step(seen, None if choice < 0 else plan.actions[t])
+            done.append(choice)
+            plans.append(plan)
+            if _astray(explorer, plan, t):
+                break
+        if sights is not None:
+            sights.correct(explorer, seen)
+        left = replace(plan, choices=plan.choices[len(done) - begun :])
+        plan = explorer.plan(goal, settings.plan, left, generator)
+    return Journey(plan.found, tuple(done), tuple(plans), plan.reason)
+
+
+def _astray(explorer: Explorer, plan: Plan, t: int) -> bool:
+    """Whether the agent is not where the plan had it by now."""
+    return bool((explorer.here.mean[0] - plan.poses[t])[:2].norm() > plan.near)
+
+
+class _Sights:
+    """Where an agent is that knows neither landmarks nor walls: whether another place nearby explains what it sees.
+
+    Where it bumps, it is not where its actions would have led it. Looked up is only what was memorised before the
+    journey: what came later is believed to be where it may not be.
+    """
+
+    def __init__(self, explorer: Explorer, near: float) -> None:
+        self.model, self.memory = explorer.model, explorer._memorised().snapshot()
+        axis = near * torch.arange(-REACH, REACH + 1).to(explorer.here.mean)
+        self.offsets = torch.cartesian_prod(axis, axis)
+        self.usual: list[float] = []
+
+    def correct(self, explorer: Explorer, seen: Frame) -> None:
+        """Move `explorer.here` to the place nearby whose imagined view differs least, if that is far less.
+
+        Places nearby are looked at only where what is seen differs more than it used to.
+        """
+        here, frame = explorer.here.mean, explorer._frame(seen)
+        error = float(self._errors(here, frame))
+        usual = sorted(self.usual)[len(self.usual) // 2] if self.usual else 0.0
+        if error > usual / CONVINCING:
+            states = here.repeat(len(self.offsets), 1)
+            states[:, :2] += self.offsets
+            errors = self._errors(states, frame)
+            best = int(errors.argmin())
+            if errors[best] < CONVINCING * error:
+                pose = states[best : best + 1, : self.model.motion.pose_size]
+                explorer.here, error = Belief(self.model.motion.settle(here, pose)), float(errors[best])
+        self.usual.append(error)
+
+    def _errors(self, states: Float[Tensor, "n S"], frame: Float[Tensor, "channel height width"]) -> Float[Tensor, "n"]:
+        """Mean squared difference between a frame and what is imagined at each of these states."""
+        place = Belief(self.model.motion.place(states)[:, None])
+        imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
+        return (imagined - frame).square().mean((1, 2, 3))

@@ -1,0 +1,7 @@
+"""Search for actions that lead to a goal, in what was memorised (the paper's future work)."""
+
+from gtmsm.model.planning.goal import Goal, find_goal
+from gtmsm.model.planning.search import Plan, plan
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked
+
+__all__ = ["Goal", "Plan", "PlanConfig", "Terrain", "Walked", "find_goal", "plan"]

@@ -1,0 +1,61 @@
+"""Where to go: a pose as it is, or a picture that is looked up in memory."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jaxtyping import Float
+from torch import Tensor
+
+from gtmsm.config import require
+from gtmsm.errors import shown
+from gtmsm.model.checks import require_frames
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Gaussian
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
+
+EXACT = 1e-3
+"""Mean squared difference of two codes, in units of their variances, up to which they are of the same picture."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A pose, and how sure it is that this is what was asked for."""
+
+    pose: Float[Tensor, "D"]
+    known: float
+    """Probability that a picture was seen there; 1 where a pose was given."""
+
+
+def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
+    """The pose itself, or that of the memorised view which looks like the picture.
+
+    A picture that was memorised as it is, is found by its code. Any other is localised by landmarks; without them it is
+    taken to be where the most similar view was seen. How sure that is depends on how much two successive views differ:
+    a picture that differs as much from the nearest view is known by one half.
+    """
+    size = model.motion.pose_size
+    fits = isinstance(goal, Tensor) and (goal.shape == (size,) or goal.shape == model.frame_shape)
+    wanted = f"a pose of {size} numbers, or a picture of shape {model.frame_shape} in [0, 1]"
+    require(fits, f"goal is {shown(goal)}; give {wanted}")
+    if goal.dim() == 1:
+        require(bool(goal.isfinite().all()), "goal holds NaN or infinity; give finite numbers")
+        return Goal(goal.to(memory.place.mean), 1.0)
+    require_frames(model, goal[None, None])
+    code = model.vae.encode(goal[None, None])
+    far = _difference(memory.code, code)[0]
+    entry = int(far.argmin())
+    if far[entry] > EXACT and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
+        found = model.localise(memory, goal[None, None])
+        return Goal(found.pose[0, 0], float(found.weight[0, 0]))
+    steps = _difference(memory.code[:, 1:], memory.code[:, :-1])[0]
+    moved = steps[steps > EXACT]
+    usual = moved.median() if len(moved) else far.new_tensor(1.0)
+    known = 1.0 if far[entry] <= EXACT else float(usual / (usual + far[entry]))
+    return Goal(model.motion.pose_at(memory.place.mean[0, entry]), known)
+
+
+def _difference(a: Gaussian, b: Gaussian) -> Float[Tensor, "batch n"]:
+    """Mean squared difference of codes in units of their variances; broadcasts over entries."""
+    return ((a.mean - b.mean).square() / (a.log_var.exp() + b.log_var.exp())).mean(-1)

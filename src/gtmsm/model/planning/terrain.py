@@ -1,0 +1,216 @@
+"""What memory knows of the ground: where one can go, and how far it is from there to a goal.
+
+Positions lie in a plane, which is divided into squares. Where the motion knows walls, all ground is open but for what
+was bumped into; where it knows none, only ground near places that were visited is. Distances go around what is barred.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.ndimage import distance_transform_edt
+from skimage.graph import MCP_Geometric
+from torch import Tensor
+
+from gtmsm.config import config, require, require_whole
+from gtmsm.model.memory import Memory
+from gtmsm.model.motion import Motion
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
+
+FINE = 4
+"""Squares to the length of the shortest step; of agents with momentum, whose steps are short, to the margin."""
+MOST = 192
+"""Squares to a side of the map; ground that is larger has larger squares."""
+DETOUR = 4.0
+"""Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
+
+
+@config
+class PlanConfig:
+    """How much to search, and what counts."""
+
+    candidates: int = 1024
+    """Sequences of actions in the population."""
+    horizon: int = 64
+    """Steps of each."""
+    rounds: int = 5
+    """How often the population is unrolled; after each round the best are kept and varied."""
+    elite: int = 64
+    """How many are kept."""
+    near: float = 0.5
+    """Distance from the goal that counts as there, in steps; with a heading, three times as far and twice as many
+    turns."""
+    margin: float = 0.6
+    """How far from visited places ground counts as open where the motion knows no walls, in steps; five times as far
+    for agents with momentum, whose steps are short."""
+    doubt: float = 0.5
+    """A picture that was seen with less than this probability is a place that is not known."""
+
+    def __post_init__(self) -> None:
+        """Refuse a search of nothing."""
+        for name in ("candidates", "horizon", "rounds", "elite"):
+            require_whole(name, getattr(self, name), most=10**6)
+        require(self.elite <= self.candidates, f"elite is {self.elite}; give at most candidates, {self.candidates}")
+        require(self.near > 0, f"near is {self.near}; give a distance above 0")
+        require(self.margin > 0, f"margin is {self.margin}; give a distance above 0")
+        require(0 <= self.doubt <= 1, f"doubt is {self.doubt}; give a probability")
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Steps that were tried, and where they led."""
+
+    before: Float[Tensor, "n S"]
+    actions: Float[Tensor, "n A"]
+    after: Float[Tensor, "n S"]
+
+    def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
+        """Positions that steps led to by plan, but less than half of the way in truth: something is there."""
+        planned = motion.step(self.before, self.actions)[:, :2] - self.before[:, :2]
+        made = self.after[:, :2] - self.before[:, :2]
+        length2 = planned.square().sum(-1)
+        short = ((made * planned).sum(-1) < 0.5 * length2) & (length2 > (0.5 * shortest) ** 2)
+        return (self.before[:, :2] + planned)[short]
+
+
+class Gait(NamedTuple):
+    """How far the actions of a motion lead."""
+
+    stride: float
+    """The longest step."""
+    shortest: float
+    """The longest step of the action that moves least, of those that move at all."""
+    turn: float
+    """The largest turn in radians; 0 for motions without a heading."""
+    coast: float
+    """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
+
+
+def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
+    """Each action is held for a while, from the start, and then nothing is done."""
+    size, count = motion.pose_size, len(actions)
+    plan = torch.cat([actions[:, None].expand(-1, held, -1), actions.new_zeros(count, 2 * held, actions.shape[1])], 1)
+    states = motion.unroll(motion.start(count), plan)
+    steps = motion.displacement(states)[:, :held]
+    length = steps[..., :2].norm(dim=-1).amax(1)
+    stride = float(length.max())
+    require(stride > 0, "no action leads anywhere by this motion; give others to choose from")
+    shortest = float(length[length > 0.2 * stride].min())
+    turn = float(steps[..., 2].abs().max()) if size == 3 else 0.0
+    coast = 0.0
+    if motion.state_size > size:
+        fastest = int(states[:, held - 1, size : size + 2].norm(dim=-1).argmax())
+        speed = states[fastest, held - 1, size : size + 2].norm()
+        coast = float((states[fastest, -1, :2] - states[fastest, held - 1, :2]).norm() / speed)
+    return Gait(stride, shortest, turn, coast)
+
+
+@dataclass(frozen=True)
+class Terrain:
+    """A map of squares: which are open, and how a step at each is priced."""
+
+    motion: Motion
+    pace: Gait
+    near: float
+    """Distance from a goal that counts as there."""
+    near_turn: float
+    """The same of headings, in radians."""
+    margin: float
+    """How far from visited places ground is open where the motion knows no walls."""
+    visited: Float[Tensor, "n 2"]
+    origin: Float[Tensor, "2"]
+    pitch: float
+    """Side of a square."""
+    far: Float[np.ndarray, "rows columns"]
+    """Distance to visited places."""
+    barred: Bool[Tensor, "squares"]
+    price: Float[Tensor, "squares"]
+    """Steps that a step there counts for: 1 or, where the motion knows no walls, more far from visited places."""
+
+    @classmethod
+    def of(
+        cls, model: "WorldModel", memory: Memory, walked: Walked | None, settings: PlanConfig, choices: Tensor
+    ) -> "Terrain":
+        """Map what a memory knows, and what was bumped into, for an agent that has these actions to choose from."""
+        motion = model.motion
+        require(motion.space.positions == 2, "planning needs positions in a plane, and this motion has others")
+        pace, visited = gait(motion, choices), memory.place.mean[0, :, :2]
+        near = settings.near * (3 * pace.stride if pace.turn else pace.shortest)
+        margin = settings.margin * pace.stride * (5 if pace.coast else 1)
+        known = visited.cpu().double().numpy()
+        pad = margin + 3 * pace.stride
+        low, high = known.min(0) - pad, known.max(0) + pad
+        pitch = max((margin if pace.coast else pace.shortest) / FINE, float((high - low).max()) / MOST)
+        shape = tuple(int(n) for n in np.ceil((high - low) / pitch) + 1)
+        elsewhere = np.ones(shape, bool)
+        elsewhere[tuple(np.round((known - low) / pitch).astype(int).T)] = False
+        far = distance_transform_edt(elsewhere) * pitch
+        axes = [low[i] + pitch * np.arange(shape[i]) for i in range(2)]
+        is_open = far <= margin
+        if motion.walls:
+            squares = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
+            is_open = motion.is_open(torch.as_tensor(squares).to(visited)).cpu().numpy()
+        failed = visited[:0] if walked is None else walked.failed(motion, pace.shortest)
+        if len(failed):
+            bumps = np.unique(failed.cpu().double().numpy().round(3), axis=0)
+            away = np.min([np.hypot(axes[0][:, None] - x, axes[1] - y) for x, y in bumps], 0)
+            is_open &= (away > 0.5 * pace.shortest) | (far < 0.25 * pace.shortest)
+        risk = np.zeros(shape) if motion.walls else DETOUR * np.square(far.clip(max=margin) / margin)
+        barred, price = torch.as_tensor(~is_open.ravel()), torch.as_tensor(1 + risk.ravel()).to(visited)
+        turn, low = 2 * settings.near * pace.turn, visited.new_tensor(low)
+        return cls(motion, pace, near, turn, margin, visited, low, pitch, far, barred.to(visited.device), price)
+
+    def squares(self, position: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
+        """The number of the square of each position; of the nearest one where it lies outside of the map."""
+        rows, columns = self.far.shape
+        at = ((position - self.origin) / self.pitch).round_().long()
+        return at[..., 0].clamp_(0, rows - 1) * columns + at[..., 1].clamp_(0, columns - 1)
+
+    def steps_to(self, goal: Float[Tensor, "D"]) -> Float[Tensor, "squares"]:
+        """How many of the longest steps it is to a goal from each square by their price, around what is barred."""
+        rows, columns = self.far.shape
+        barred = self.barred.view(rows, columns).cpu().numpy()
+        price = self.price.view(rows, columns).double().cpu().numpy()
+        square = int(self.squares(goal[:2]))
+        end = square // columns, square % columns
+        price = np.where(barred, -1.0, price)
+        price[end] = 1
+        steps = MCP_Geometric(price).find_costs([end])[0] * self.pitch / self.pace.stride
+        reached = np.isfinite(steps)
+        # Whoever stands on barred ground must find back: the nearer to visited places, the better.
+        steps = np.where(reached, steps, steps[reached].max() + 1 + self.far / self.pace.stride)
+        return torch.as_tensor(steps.ravel()).to(self.origin)
+
+    def rest(self, states: Float[Tensor, "*n S"]) -> Float[Tensor, "*n 2"]:
+        """Where an agent comes to rest if it does nothing more."""
+        if not self.pace.coast:
+            return states[..., :2]
+        c, s = states[..., 2].cos(), states[..., 2].sin()
+        ahead, left = states[..., 3], states[..., 4]
+        return states[..., :2] + self.pace.coast * torch.stack([c * ahead - s * left, s * ahead + c * left], -1)
+
+    def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
+        """The learned motion; a step from open to barred ground does not lead there, and takes the momentum away."""
+        after = self.motion.step(state, a)
+        stopped = self.barred[self.squares(after[:, :2])] & ~self.barred[self.squares(state[:, :2])]
+        still = after.clone()
+        still[:, :2] = state[:, :2]
+        still[:, self.motion.pose_size :] = 0
+        return torch.where(stopped[:, None], still, after)
+
+    def there(self, states: Float[Tensor, "*n S"], goal: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
+        """Whether agents come to rest at the goal, turned as it says."""
+        there = (self.rest(states) - goal[..., :2]).norm(dim=-1) <= self.near
+        if self.pace.turn:
+            there &= turns(states[..., 2] - goal[..., 2]) <= self.near_turn
+        return there
+
+
+def turns(difference: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """The absolute angle by the shorter way round."""
+    return ((difference + math.pi).remainder(2 * math.pi) - math.pi).abs()

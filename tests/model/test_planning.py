@@ -1,0 +1,195 @@
+"""Plans lead where they say, around what is in the way, or say that they do not."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from gtmsm import Explorer, InputError, PlanConfig, WorldModel, WorldModelConfig
+from gtmsm.data.record import record
+from gtmsm.explore import TravelConfig, travel
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.planning import Terrain, Walked
+from gtmsm.model.planning.terrain import gait
+from gtmsm.tensors import Belief
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import load_images
+from gtmsm.worlds.walkers import PoissonWalker
+
+WEIGHTS = Path(__file__).parents[2] / "weights"
+UP, DOWN, LEFT, RIGHT, STAY = range(5)
+SMALL = PlanConfig(candidates=256, horizon=32, rounds=4, elite=32)
+
+
+@pytest.fixture(scope="module")
+def model():
+    """Steps of one along either axis, no walls."""
+    made = WorldModel(WorldModelConfig(motion=MotionConfig(kind="free")), (3, 8, 8), 5)
+    made.motion.M.data = torch.tensor([[-1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0, 0.0]])
+    return made.eval().requires_grad_(False)
+
+
+def memory_of(model, actions, seed=0):
+    """What a walk of these actions leaves, every frame another one, and where it was before and after each step."""
+    frames = torch.rand(1, len(actions), 3, 8, 8, generator=torch.Generator().manual_seed(seed))
+    a = torch.eye(5)[torch.tensor(actions)][None]
+    memory, here = model.memorise(frames, a)
+    path = memory.place.mean[0]
+    return memory, here, frames[0], Walked(torch.cat([torch.zeros(1, 2), path[:-1]]), a[0], path)
+
+
+SQUARE = [STAY] + [RIGHT] * 4 + [DOWN] * 4 + [LEFT] * 4 + [UP] * 3
+
+
+def test_a_plan_goes_back_the_way_it_came_where_no_other_ground_is_known(model):
+    memory, here, frames, walked = memory_of(model, [STAY] + [RIGHT] * 4 + [DOWN] * 4 + [LEFT] * 4)
+    plan = model.plan(memory, here, frames[0], walked, SMALL)
+    assert plan.found and plan.choices == (RIGHT,) * 4 + (UP,) * 4 + (LEFT,) * 4
+    torch.testing.assert_close(plan.poses[-1], torch.zeros(2))
+    assert plan.frames.shape == (12, 3, 8, 8) and plan.confidence == 1
+
+
+def test_a_loop_is_left_by_its_shorter_side(model):
+    memory, here, frames, walked = memory_of(model, SQUARE)
+    assert model.plan(memory, here, frames[0], walked, SMALL).choices == (UP,)
+
+
+def test_a_pose_is_a_goal_like_a_picture(model):
+    memory, here, frames, walked = memory_of(model, SQUARE)
+    by_pose = model.plan(memory, here, torch.tensor([4.0, 4.0]), walked, SMALL)
+    by_picture = model.plan(memory, here, frames[8], walked, SMALL)
+    assert by_pose.choices == by_picture.choices and len(by_pose.choices) == 7
+
+
+def test_standing_at_the_goal_there_is_nothing_to_do(model):
+    memory, here, frames, walked = memory_of(model, SQUARE)
+    plan = model.plan(memory, here, here.mean[0], walked, SMALL)
+    assert plan.found and plan.choices == () and plan.poses.shape == (0, 2)
+
+
+def test_what_was_never_seen_is_a_place_that_is_not_known(model):
+    memory, here, _, walked = memory_of(model, SQUARE)
+    plan = model.plan(memory, here, torch.tensor([20.0, 0.0]), walked, SMALL)
+    assert not plan.found and plan.choices == () and plan.confidence == 0
+    assert plan.reason == "I do not know this place: the goal is 16.0 steps away from anything memorised"
+
+
+def test_a_goal_beyond_the_horizon_is_approached(model):
+    memory, here, frames, walked = memory_of(model, [STAY] + [RIGHT] * 40)
+    plan = model.plan(memory, here, frames[0], walked, SMALL)
+    assert not plan.found and "no way found within 32 steps" in plan.reason
+    assert plan.poses[-1, 1] < 20 and set(plan.choices) == {LEFT}
+
+
+def test_the_same_seed_gives_the_same_plan(model):
+    memory, here, frames, walked = memory_of(model, SQUARE)
+    plans = [model.plan(memory, here, frames[6], walked, SMALL) for _ in range(2)]
+    assert plans[0].choices == plans[1].choices
+
+
+def test_steps_that_failed_are_those_that_led_less_than_half_of_the_way(model):
+    before = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
+    after = torch.tensor([[0.0, 1.0], [0.0, 1.1], [0.0, 2.0]])
+    walked = Walked(before, torch.eye(5)[[RIGHT, RIGHT, STAY]], after)
+    assert walked.failed(model.motion, 1.0).tolist() == [[0.0, 2.0]]
+
+
+@pytest.fixture(scope="module")
+def obstacles():
+    """A model that recognises places, and a picture with obstacles in the way."""
+    world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    solid = torch.zeros(1, 9, 9, dtype=torch.bool)
+    solid[0, 3:6, 5] = True
+    world.place(torch.tensor([7]), torch.tensor([[4, 4]]), solid)
+    explorer = Explorer(WorldModel.load(WEIGHTS / "obstacles-celeba"))
+
+    def act(action):
+        world.step(torch.tensor([action]))
+        return world.look()[0]
+
+    # Bumping into it from the left, from the right and from below.
+    around = [
+        STAY,
+        RIGHT,
+        UP,
+        RIGHT,
+        UP,
+        RIGHT,
+        RIGHT,
+        DOWN,
+        DOWN,
+        LEFT,
+        RIGHT,
+        DOWN,
+        DOWN,
+        LEFT,
+        LEFT,
+        UP,
+        LEFT,
+        UP,
+        UP,
+    ]
+    for action in around:
+        explorer.step(act(action), action)
+    return explorer, world, act
+
+
+def test_a_journey_goes_around_what_was_bumped_into(obstacles):
+    explorer, world, act = obstacles
+    explorer = explorer.fork()
+    seen = {tuple(p) for p in (explorer.walked.failed(explorer.model.motion, 1.0).round() + 4).tolist()}
+    assert {(4, 5), (3, 5)} <= seen
+    goal = torch.tensor([0.0, 2.0])  # two cells to the right, behind the obstacle
+    plan = explorer.plan(goal)
+    assert plan.found and len(plan.choices) == 6
+    journey = travel(explorer, goal, act, TravelConfig(every=2))
+    assert journey.arrived and world.cell[0].tolist() == [4, 6]
+
+
+def test_walls_end_the_ground(obstacles):
+    explorer = obstacles[0]
+    model, memory = explorer.model, explorer.memory.snapshot()
+    terrain = Terrain.of(model, memory, None, PlanConfig(), torch.eye(5))
+    inside, outside = torch.tensor([[0.0, 0.0], [3.9, 3.9]]), torch.tensor([[0.0, 5.0], [-5.2, 0.0]])
+    assert not terrain.barred[terrain.squares(inside)].any() and terrain.barred[terrain.squares(outside)].all()
+
+
+def test_an_agent_with_momentum_comes_to_rest_at_the_goal():
+    model = WorldModel.load(WEIGHTS / "walk-strong")
+    motion = model.motion
+    pace = gait(motion, torch.eye(8))
+    assert pace.stride == pytest.approx(2.0 * 4 / 60, rel=0.05) and pace.turn == pytest.approx(
+        2 * math.pi / 41, rel=0.01
+    )
+    actions = torch.eye(8)[[0] * 20 + [4] * 8][None]  # ahead, then turned to the left
+    memory, here = model.memorise(torch.rand(1, 28, 3, 32, 32, generator=torch.Generator().manual_seed(0)), actions)
+    plan = model.plan(memory, here, torch.zeros(3), settings=PlanConfig(rounds=10))
+    assert plan.found
+    after = motion.unroll(plan.poses[None, -1], torch.zeros(1, 20, 8))[0, -1]
+    assert after[:2].norm() < 2 * plan.near and after[2].abs() < 0.3
+
+
+def test_goals_and_memories_that_do_not_fit_are_refused(model):
+    memory, here, _, _ = memory_of(model, SQUARE)
+    with pytest.raises(InputError, match="give a pose of 2 numbers, or a picture"):
+        model.plan(memory, here, torch.zeros(3))
+    with pytest.raises(InputError, match="one memory and one place"):
+        model.plan(memory, Belief(here.mean.repeat(2, 1)), torch.zeros(2))
+    with pytest.raises(InputError, match="elite is 64"):
+        PlanConfig(candidates=8)
+    with pytest.raises(InputError, match="nothing is memorised yet"):
+        Explorer(model).plan(torch.zeros(2))
+
+
+def test_a_walk_over_a_new_picture_is_planned_by_the_learned_motion():
+    world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    clip = record(world, PoissonWalker(), 1, 96, torch.Generator().manual_seed(2))
+    model = WorldModel.load(WEIGHTS / "image-walk-celeba")
+    memory, here = model.memorise(clip.x, clip.a)
+    for t in (5, 40):
+        plan = model.plan(memory, here, clip.x[0, t])
+        world.walk(torch.tensor([plan.choices]))
+        steps = (clip.true_pose[0, -1] - clip.true_pose[0, t]).abs().sum()
+        assert world.cell[0].tolist() == clip.true_pose[0, t].tolist() and len(plan.choices) == steps
+        world.place(world.image, clip.true_pose[:, -1].long())

@@ -1,12 +1,15 @@
 """A way to a goal, one action at a time, planned again as one goes."""
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import torch
 from jaxtyping import Float
-from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.explore import Explorer
+from gtmsm.model.planning import Plan
 from gtmsm.tensors import Belief
 
 AGAIN = 4
@@ -16,50 +19,39 @@ LONGEST = 200
 
 
 class Way:
-    """Actions that lead to a pose of the model, as far as it knows."""
+    """Actions that lead to a position, as far as the model knows; agents with a heading arrive looking ahead."""
 
     def __init__(self, explorer: Explorer, here: Belief, goal: Float[np.ndarray, "D"]) -> None:
-        self._goal, self._taken, self._since = torch.from_numpy(goal).to(here.mean), 0, 0
-        self.explorer = explorer
-        self.actions, self.path = self._plan(here)
-        require(bool(self.actions), "it is there already, or no action leads nearer")
+        self._explorer, self._taken = explorer, 0
+        self._goal = torch.from_numpy(goal).to(here.mean)
+        if len(goal) == 3:
+            x, y = (self._goal - here.mean[0, :3])[:2].tolist()
+            self._goal[2] = math.atan2(y, x)
+        self._chance = torch.Generator(here.mean.device).manual_seed(0)
+        self._plan = self._planned(here, None)
+        require(bool(self._plan.choices), self._plan.reason or "it is there already; choose another goal")
+        self.path: Float[np.ndarray, "steps D"] = self._plan.poses[:, : len(goal)].double().cpu().numpy()
 
     @property
     def left(self) -> int:
         """Steps that are planned."""
-        return len(self.actions)
+        return len(self._plan.choices)
 
     def next(self, here: Belief) -> int:
-        """The next action, from where one is now."""
-        require(bool(self.actions), "the way is walked; choose another goal")
-        if self._since == AGAIN:
-            self._since = 0
-            again, _ = self._plan(here)
-            self.actions = again or self.actions
-        self._since += 1
+        """The next action, from where one is now; -1: none."""
+        require(self.left > 0, "the way is walked; choose another goal")
+        if self._taken and self._taken % AGAIN == 0:
+            again = self._planned(here, self._plan)
+            self._plan = again if again.choices else self._plan
         self._taken += 1
-        action, *self.actions = self.actions
-        if self._taken == LONGEST:
-            self.actions = []
+        action, *rest = self._plan.choices
+        self._plan = replace(self._plan, choices=tuple(rest) if self._taken < LONGEST else ())
         return action
 
-    def _plan(self, here: Belief) -> tuple[list[int], Float[np.ndarray, "n D"]]:
-        """The action that leads nearest, again and again."""
-        motion, state = self.explorer.model.motion, here.mean
-        each = torch.eye(self.explorer.model.action_size).to(state)
-        held = 6 if self.explorer.model.settings.motion.has_heading else 1
-        actions, poses = [], []
-        away = self._away(state)[0]
-        for _ in range(LONGEST):
-            ahead = motion.unroll(state.expand(len(each), -1), each[:, None].expand(-1, held, -1))
-            nearest = self._away(ahead[:, -1])
-            best = int(nearest.argmin())
-            if nearest[best] >= away - 1e-2:
-                break
-            away, state = nearest[best], ahead[best : best + 1, 0]
-            actions.append(best)
-            poses.append(state[0, : motion.pose_size].double().cpu().numpy())
-        return actions, np.array(poses).reshape(len(poses), -1)
-
-    def _away(self, states: Tensor) -> Tensor:
-        return (states[:, :2] - self._goal[:2]).norm(dim=-1)
+    @torch.no_grad()
+    def _planned(self, here: Belief, before: Plan | None) -> Plan:
+        """From `here`, which is in a dream not where the explorer is."""
+        explorer = self._explorer
+        assert explorer.memory is not None
+        goal, walked = self._goal, explorer.walked
+        return explorer.model.plan(explorer.memory, here, goal, walked, before=before, generator=self._chance)

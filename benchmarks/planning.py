@@ -149,11 +149,8 @@ def measure(name, trials, seed, policies):
                     success = arrived
                 length = place.arrival.length(torch.stack(place.poses))
                 rows[policy].append((success, spl(success, shortest, length), shortest, length, arrived, taken))
-        print(
-            f"{number + 1} places",
-            {k: tuple(np.mean([r[:2] for r in v], 0).round(3)) for k, v in rows.items()},
-            flush=True,
-        )
+        so_far = (f"{who} {np.mean([row[0] for row in outcomes]):.1%}" for who, outcomes in rows.items())
+        print(f"{number + 1} places: {', '.join(so_far)}", flush=True)
     report(name, rows, solved)
 
 

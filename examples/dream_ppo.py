@@ -26,7 +26,8 @@ try:
     from stable_baselines3 import PPO
     from stable_baselines3.common.vec_env import VecEnv
 except ImportError:
-    raise SystemExit('this example needs stable-baselines3: pip install "gtmsm[rl]"') from None
+    print('this example needs stable-baselines3: pip install "gtmsm[rl]"')
+    raise SystemExit from None
 
 WEIGHTS = Path(__file__).parent.parent / "weights" / "image-walk-celeba"
 AGENTS, LONGEST = 64, 64

@@ -288,7 +288,7 @@ def test_without_data_there_is_nothing_to_train_on(capsys):
 @pytest.mark.slow
 def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(opened, tmp_path: Path):
     data = opened(image_walks(200, 96, poses=False))
-    small = {"updates": 400, "warm_up": 200, "batch": 16, "model__vae__width": 64, "watch_every": 10_000}
+    small = {"updates": 300, "warm_up": 150, "batch": 16, "model__vae__width": 64, "watch_every": 10_000}
     run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, **small)
     scores = json.loads((run.folder / "scores.json").read_text())
     assert scores["revisited_fraction"] > 0.5
@@ -299,7 +299,7 @@ def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(open
 @pytest.mark.slow
 def test_moves_and_turns_are_found_though_many_steps_fail(opened, tmp_path: Path):
     data = opened(grid_walks(60, 64))
-    small = {"updates": 300, "batch": 8, "model__vae__width": 32, "learning_rate": 3e-3, "anneal_updates": 300}
+    small = {"updates": 200, "batch": 8, "model__vae__width": 32, "learning_rate": 3e-3, "anneal_updates": 200}
     run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, watch_every=10_000, **small)
     model = gtmsm.WorldModel.load(run.folder)
     left, right, forward = model.motion.M.T

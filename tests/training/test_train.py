@@ -381,7 +381,7 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
 def test_killed_runs_are_resumed_exactly():
     """A few of the trials of which docs/reliability.md tells."""
     script = Path(__file__).parents[2] / "benchmarks" / "kill_trials.py"
-    done = subprocess.run([sys.executable, script, "--kills", "3"], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, script, "--kills", "2"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

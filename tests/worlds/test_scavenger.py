@@ -14,7 +14,7 @@ from gtmsm.worlds.scavenger import ScavengerWalker, ScavengerWalkerConfig
 from gtmsm.worlds.textures import load_textures
 
 PLANS = ["room", "rooms"] + ["maze"] * (importlib.util.find_spec("labmaze") is not None)
-CLIPS = 60
+CLIPS = 30
 
 
 def seeded(seed=0):

@@ -137,7 +137,7 @@ def test_two_landmarks_move_the_papers_plan_by_their_betas():
     )
     a = torch.eye(ACTIONS, dtype=torch.float64)[None, :1]
     variance = torch.full((1, 1), 0.4, dtype=torch.float64)
-    track = landmarks.follow(motion, motion.start(1), variance, a, codes(1, 1), past)
+    track = landmarks.trace(motion, motion.start(1), variance, a, codes(1, 1), past).track
     # from mu_p = (1, 0) it is (2, 0) to the one and (-1, 2) to the other
     assert track.state.flatten().tolist() == pytest.approx([1 + 0.25 * (2 - 1), 0.25 * 2])
     assert track.variance.item() == pytest.approx(0.5**2 * 0.4 + 0.25**2 * (0.1 + 0.2) + 2 * 0.3**2)
@@ -493,9 +493,9 @@ def heard(landmarks, motion, monkeypatch, **asked):
     monkeypatch.setattr(motion, "filter", spy)
     code = codes(2, 6)
     nothing = Known.whole(motion.start(2)[:, None][:, :0], motion.start(2)[:, None, :1][:, :0], code[:, :0])
-    track = landmarks.follow(
+    track = landmarks.trace(
         motion, motion.start(2), torch.zeros(2, 1).double(), drawn(2, 6, ACTIONS), code, nothing, **asked
-    )
+    ).track
     assert track.state.shape == (2, 6, 2)
     return given
 
@@ -556,7 +556,7 @@ def test_a_walk_from_anywhere_without_a_memory_is_moved_to_where_the_walls_say(m
     monkeypatch.setattr(motion, "among_walls", lambda *_: (shift, torch.full((2, 1), 0.75).double()))
     a, code, start = drawn(2, 6, ACTIONS), codes(), motion.start(2)
     nothing = Known.whole(start[:, None][:, :0], start[:, None, :1][:, :0], code[:, :0])
-    track = landmarks.follow(motion, start, landmarks.ignorance(2, start), a, code, nothing)
+    track = landmarks.trace(motion, start, landmarks.ignorance(2, start), a, code, nothing).track
     torch.testing.assert_close(track.state, shift[:, None] + (a @ motion.M.T).cumsum(1), rtol=1e-9, atol=1e-10)
     grown = 0.75 + 0.5**2 * torch.arange(1, 7, dtype=torch.float64)
     torch.testing.assert_close(track.variance[..., 0], grown.expand(2, 6), rtol=1e-9, atol=1e-10)

@@ -257,6 +257,30 @@ def test_terms_of_landmarks_count_by_their_weights(term):
     torch.testing.assert_close((thrice[0] - once[0]).detach(), 2 * once[1][term], rtol=1e-9, atol=1e-9)
 
 
+def test_without_displacements_landmarks_learn_nothing_from_true_steps():
+    model = model_of("mixture", "walled", form="bayes")
+    one, other = (loss_of(model, true_step=steps_of(model) + far, regret=1.0)[0] for far in (0.0, 3.0))
+    assert one == other
+
+
+def test_without_displacements_a_step_that_changes_nothing_was_not_made():
+    model = model_of("mixture", "walled", form="bayes")
+    frames, actions = walks()
+    frames[:, 3] = frames[:, 2]
+    steps = Loss(model, ObjectiveConfig())._reckoned(model.infer(frames, actions, seeded()), actions)
+    planned = actions @ model.motion.M.T.detach()
+    planned[:, 3] = 0
+    torch.testing.assert_close(steps, planned)
+
+
+def test_without_displacements_views_far_apart_teach_less_if_moves_are_not_trusted():
+    model = model_of("mixture", "walled", form="bayes")
+    trusted, not_trusted = (loss_of(model, reckoning=share)[1]["recognition"] for share in (1.0, 0.5))
+    assert trusted != not_trusted
+    same, again = (loss_of(model, displacement=1.0, reckoning=share)[1]["recognition"] for share in (1.0, 0.5))
+    assert same == again
+
+
 def test_with_landmarks_true_displacements_weigh_the_regret_and_not_the_square():
     model = model_of("mixture", "walled", form="bayes")
     true_step = steps_of(model) + 0.5

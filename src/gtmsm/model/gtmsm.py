@@ -254,9 +254,9 @@ class WorldModel(nn.Module):
         pose = self.motion.space.step(gather(past.pose, entry), offset[:, -1])
         if frames.shape[1] > 1:
             here = self.anywhere(len(frames))
-            track = landmarks.follow(
+            track = landmarks.trace(
                 self.motion, here.mean, landmarks.as_variance(here), plan, code, past, guess=actions is None
-            )
+            ).track
             score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
         variance = noise[:, -1] + gather(past.variance, entry)
         found = merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)

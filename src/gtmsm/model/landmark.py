@@ -122,20 +122,6 @@ class Landmarks(nn.Module):
         log_odds = log_odds.masked_fill(~lookup.there, -math.inf)
         return Sights(lookup.index, log_odds, match.offset, match.noise)
 
-    def follow(
-        self,
-        motion: Motion,
-        start: State,
-        variance: Variance,
-        actions: Actions,
-        code: Gaussian,
-        past: Known,
-        guess: bool = False,
-        closure: int | None = None,
-    ) -> Track:
-        """The track of `trace`."""
-        return self.trace(motion, start, variance, actions, code, past, guess, closure).track
-
     def trace(
         self,
         motion: Motion,

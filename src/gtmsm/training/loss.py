@@ -168,7 +168,7 @@ class Loss(nn.Module):
         regret = motion.regret(walk.learned.before.detach(), a, made)[:, after].mean()
         terms.append(("regret", objective.displacement or objective.regret, regret))
         if objective.recognition:
-            terms.append(("recognition", objective.recognition, self._recognition(walk, a, true_step)))
+            terms.append(("recognition", objective.recognition, self._recognition(walk, made)))
         return terms
 
     def _reckoned(self, walk: Walk, a: Actions) -> Poses:
@@ -180,17 +180,14 @@ class Loss(nn.Module):
         with torch.no_grad():
             return applied(motion.M, a) * moved(walk.codes)[..., None]
 
-    def _recognition(self, walk: Walk, a: Actions, true_step: Poses) -> Float[Tensor, ""]:
-        """How badly places are recognised, by the path that true displacements make, or the model's own."""
-        model = self.model
+    def _recognition(self, walk: Walk, made: Poses) -> Float[Tensor, ""]:
+        """How badly places are recognised, by the path that these steps make."""
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
-        landmarks, index = model.require_landmarks("recognise places"), walk.lookup.index
-        steps, trust = true_step, None
+        landmarks, index, trust = self.model.require_landmarks("recognise places"), walk.lookup.index, None
         if not self.objective.displacement:
-            steps = self._reckoned(walk, a)
-            moves = moved(walk.codes).cumsum(1)
+            moves = (made != 0).any(-1).cumsum(1)
             trust = self.objective.reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
-        path = model.motion.retrace(steps)
+        path = self.model.motion.retrace(made)
         return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
 
     def _recognition_of(self, x: Frames, true_step: Poses) -> Float[Tensor, ""]:

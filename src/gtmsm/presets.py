@@ -147,14 +147,15 @@ _preset("walk-landmarks", "walk-strong",
     "model.landmark.tolerance": 0.23,
     "evaluation.landmarks": {"walks": 16},
 })  # fmt: skip
-_preset("walk-free", "walk",
-    "walk without the displacement loss", {
-    "training.objective": {"displacement": 0.0, "displacement_after": 0, "poses_from_bound": True},
-    "training.curriculum": {"prospect": True, "warm_up": 1_000, "warm_up_tau": 32},
-    "training.prospect": {"candidates": 2_048, "rounds": 60, "clips": 64, "tau": 64, "horizon": 32, "neighbours": 4},
-    "training.prospect.yardstick": "spread",
+# No displacements: the motion is found by views that look alike, and held.
+_FREE = {
+    "training.objective": {"displacement": 0.0, "displacement_after": 0},
+    "training.curriculum": {"prospect": True, "motion_rate": 0.0},
+    "training.prospect": {"candidates": 2_048, "loops": 300, "loop_clips": 2_048, "yardstick": "spread"},
     "evaluation": {"metric_poses": False},
-})  # fmt: skip
+}
+_preset("walk-free", "walk", "walk from frames and actions alone, without displacements", _FREE)
+_preset("walk-strong-free", "walk-strong", "walk-strong from frames and actions alone; for a GPU", _FREE)
 _preset("own", OwnExperiment,
     "your own recordings: --data PATH; looks at them and proposes every other number", {
 })  # fmt: skip

@@ -46,7 +46,7 @@ class EvaluationConfig:
     """Probability that a step slips in the walks to be scored on; what slips while training is the experiment's."""
     metric_poses: bool = False
     """Whether poses are in the world's own units, since displacements were learned from: they are then scored as they
-    are. Otherwise up to a linear map of positions and the sign of headings, which nothing seen could tell."""
+    are. Otherwise up to what nothing seen could tell: where the map's axes point, their scale, the sign of headings."""
     landmarks: LandmarkEvaluationConfig = LandmarkEvaluationConfig()
 
     def __post_init__(self) -> None:
@@ -123,6 +123,7 @@ def evaluate(
     # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of
     # its own, so that every model does, however much chance it uses.
     walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
+    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, list[dict[str, Tensor]]] = {}
     masks: list[Masks] = []
@@ -195,6 +196,7 @@ def _note(model: WorldModel, examiner: Examiner, clip: Clip, dream: Dream) -> Fl
 def glance(model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
     """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
+    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
     generator = torch.Generator().manual_seed(settings.seed)
     clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
     past, future = clip.split(settings.tau)

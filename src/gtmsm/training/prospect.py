@@ -6,9 +6,9 @@ once how well nearest reads at *their* poses explain the next codes, and keeps a
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from jaxtyping import Bool, Float
@@ -20,11 +20,10 @@ from gtmsm.data.clip import Source
 from gtmsm.kernels.search.nearest import nearest_k
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import measure
+from gtmsm.model.motion.turning import Turning
 from gtmsm.tensors import Gaussian
-from gtmsm.training.loops import find_by_loops
-
-LOOP_CLIPS = 200
-"""In which loops are looked for."""
+from gtmsm.training.loops import Loops, find_by_loops
+from gtmsm.training.walking_loops import WalkingLoops, find_by_walking_loops
 
 
 @config
@@ -56,7 +55,11 @@ class ProspectConfig:
     codes of a clip are, right where the next best view should count as well."""
     loops: int = 0
     """Steps of the clips in which loops are looked for, before anything is drawn: a view that comes back says that the
-    moves between add up to nothing (`loops.py`). For motions without a heading; 0: no loops."""
+    moves between add up to nothing (`loops.py`; for agents with a heading `walking_loops.py`). 0: no loops."""
+    loop_clips: int = 200
+    """Clips in which they are looked for."""
+    loop_updates: int = 2_000
+    """Updates of the motion of an agent with a heading by what they say."""
     angles: int = 4_096
     """Values tried over a full turn where a motion's angles are scanned, and again around the best of them."""
 
@@ -68,6 +71,7 @@ class ProspectConfig:
         require(self.length >= 0, f"length is {self.length}; give a positive one, or 0 to leave it alone")
         require(self.clips >= 1 and self.horizon >= 1, "a search needs at least 1 clip and 1 step to predict")
         require(self.delta > 0, f"delta is {self.delta}; it must be above 0")
+        require(self.loop_clips >= 16, f"loop_clips is {self.loop_clips}; give at least 16 to look for loops in")
         require(self.angles >= 16, f"angles is {self.angles}; a scan needs at least 16 values")
         require(0 < self.neighbours <= self.tau, f"neighbours is {self.neighbours}; give 1 to tau = {self.tau} of them")
 
@@ -82,8 +86,12 @@ class Find:
     """How sure it is, in words."""
 
 
+Score: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]]
+"""Of many vectors, the higher the better."""
+
+
 def cross_entropy_search(
-    score: Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]],
+    score: Score,
     size: int,
     settings: ProspectConfig,
     generator: torch.Generator,
@@ -102,7 +110,7 @@ def cross_entropy_search(
 
 
 def _search_once(
-    score: Callable[[Tensor], Tensor],
+    score: Score,
     size: int,
     settings: ProspectConfig,
     generator: torch.Generator,
@@ -129,7 +137,7 @@ def _search_once(
 
 
 def scan_angles(
-    score: Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]],
+    score: Score,
     used: Bool[Tensor, "size"],
     settings: ProspectConfig,
 ) -> Find:
@@ -220,16 +228,32 @@ def prospect(
             ]
         )
 
-    if settings.loops and not model.settings.motion.has_heading:
-        clip = source(LOOP_CLIPS, settings.loops, generator)
-        loops = find_by_loops(model.vae.encode(clip.x), clip.a, scout.motion.state_size, settings.length)
-        if loops.found:
-            model.motion.adopt({"M": loops.M})
-            return Find(loops.M.flatten(), loops.closed, loops.verdict)
+    told = _by_loops(model, source, settings, generator) if settings.loops else None
+    if told is not None and told.found:
+        return Find(model.motion.M.flatten(), told.closed, told.verdict)
     if scout.angles:
         used = source(4 * settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
         find = scan_angles(score, used, settings)
     else:
         find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread)
     model.motion.adopt(as_parameters(find.vector))
-    return find
+    return find if told is None else replace(find, verdict=f"{told.verdict}; searched for instead, score {find.score:.2f}")
+
+
+def _by_loops(
+    model: WorldModel, source: Source, settings: ProspectConfig, generator: torch.Generator
+) -> Loops | WalkingLoops:
+    """What views that come back say of the motion; where they say enough, it is put into the model."""
+    motion = model.motion
+    if isinstance(motion, Turning):
+
+        def search(score: Score, size: int) -> Tensor:
+            return cross_entropy_search(score, size, settings, generator, (0.2,) * size).vector
+
+        sizes = settings.loop_clips, settings.loops, settings.loop_updates
+        return find_by_walking_loops(motion, source, search, *sizes, generator)
+    clip = source(settings.loop_clips, settings.loops, generator)
+    loops = find_by_loops(model.vae.encode(clip.x), clip.a, motion.state_size, settings.length)
+    if loops.found:
+        motion.adopt({"M": loops.M})
+    return loops

@@ -31,7 +31,7 @@ class Examiner(ABC):
     """Scores walks of one kind of world; it looks at the walk that was recorded last.
 
     Poses are compared as they lie from the start of their walk: of a model that is `metric` as they are, in the
-    world's units; of any other after the linear map that fits best.
+    world's units; of any other after the map that fits best.
     """
 
     unit: ClassVar[str]
@@ -52,6 +52,9 @@ class Examiner(ABC):
         self.world, self.tau, self.metric = unwrapped(world), tau, metric
         self.slips = world if isinstance(world, Slipping) else None
         self._examples: dict[str, Any] = {}
+
+    def calibrate(self, model: WorldModel, walker: Walker, steps: int, seed: int) -> None:  # noqa: B027
+        """Find out how the model's poses lie in the world by walks that are not scored, where that is possible."""
 
     # ---- places
 

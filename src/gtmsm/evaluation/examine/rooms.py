@@ -28,6 +28,8 @@ NEAR = 0.25
 """Units within which a pose counts as revisited ..."""
 NEAR_TURN = math.radians(8)
 """... if its heading is within this, too: less than one step of a rotating agent."""
+CALIBRATED = 32
+"""Walks by which it is found out how a model's poses lie in the world."""
 NEAR_IN_WIDTHS = 0.05
 """A position is right within this fraction of the room's width ..."""
 RIGHT_TURN = 10.0
@@ -56,7 +58,7 @@ class RoomsExaminer(Examiner):
         self.poses = "from the true start on, " + (
             "as they are, in the world's units"
             if metric
-            else "after the best linear map of positions and sign of headings, which actions alone cannot tell"
+            else "after the best turn, mirror image and scale, which actions alone cannot tell; fitted on other walks"
         )
         self._fit: tuple[Tensor, Tensor, float] | None = None
         self._errors: list[dict[str, Tensor]] = []
@@ -74,9 +76,9 @@ class RoomsExaminer(Examiner):
         return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
-        """x, y, cos and sin from the start; the model's by the least-squares map of true positions onto its own."""
-        _, into_model, sign = self._fitted(clip, walk)
+        """x, y, cos and sin from the start; the model's by the inverse of the map of its positions onto true ones."""
         pose = from_start(clip.true_start, clip.true_pose)
+        _, into_model, sign = self._fitted(pose, walk)
         known = torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1)
         return SPACE.place(pose), SPACE.place(known)
 
@@ -148,8 +150,9 @@ class RoomsExaminer(Examiner):
         }
 
     def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
-        self._fitted(clip, walk)
-        errors = self.errors(self.in_world(walk), from_start(clip.true_start, clip.true_pose))
+        true = from_start(clip.true_start, clip.true_pose)
+        self._fitted(true, walk)
+        errors = self.errors(self.in_world(walk), true)
         self._errors.append({name: error.cpu() for name, error in errors.items()})
 
     def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
@@ -196,21 +199,31 @@ class RoomsExaminer(Examiner):
     def _several_rooms(self) -> bool:
         return self.world.config.plan != "room"
 
-    def _fitted(self, clip: Clip, walk: Walked) -> tuple[Tensor, Tensor, float]:
-        """Least-squares maps of the model's positions onto true ones and of true ones onto the model's, and the sign of
-        its headings; found on the first clips, kept for the rest."""
+    def calibrate(self, model: WorldModel, walker: Walker, steps: int, seed: int) -> None:
+        """By 32 walks of their own, along which nothing is seen."""
+        generator = torch.Generator().manual_seed(seed)
+        self.world.reset(CALIBRATED, generator)
+        start, actions = self.world.pose, walker(self.world, steps, generator)
+        a = one_hot(actions, len(self.world.action_names))
+        walk = model.motion.unroll(model.motion.start(len(a)), a)
+        self._fit = None
+        self._fitted(from_start(start, self.world.travel(actions)), walk)
+
+    def _fitted(self, true: Float[Tensor, "n time 3"], walk: Walked) -> tuple[Tensor, Tensor, float]:
+        """The turn, mirror image and scale by which the model's positions fit true ones best, its inverse, and the sign
+        of headings; found on the first walks, kept for the rest."""
         if self._fit is None:
             same = torch.eye(2, dtype=torch.float64)
             self._fit = same, same, 1.0
             if not self.metric:
-                true = from_start(clip.true_start, clip.true_pose).double().cpu().flatten(0, 1)
-                mine = walk.double().cpu().flatten(0, 1)
+                true, mine = (poses.double().cpu().flatten(0, 1) for poses in (true, walk))
                 off = [wrapped(sign * mine[:, 2] - true[:, 2]).abs().mean() for sign in (1.0, -1.0)]
-                self._fit = (
-                    torch.linalg.lstsq(mine[:, :2], true[:, :2], driver="gelsd").solution,
-                    torch.linalg.lstsq(true[:, :2], mine[:, :2], driver="gelsd").solution,
-                    1.0 if off[0] <= off[1] else -1.0,
-                )
+                sign = 1.0 if off[0] <= off[1] else -1.0
+                here, there = (torch.view_as_complex(poses[:, :2].contiguous()) for poses in (mine, true))
+                here = here if sign > 0 else here.conj()
+                by = (there * here.conj()).sum() / here.abs().square().sum().clamp_min(1e-12)
+                turned = torch.stack([torch.stack([by.real, by.imag]), sign * torch.stack([-by.imag, by.real])])
+                self._fit = turned, torch.linalg.pinv(turned), sign
         return self._fit
 
     def _pushes(self, model: WorldModel) -> tuple[Any, Any]:

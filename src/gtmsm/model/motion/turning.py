@@ -155,8 +155,10 @@ class Gliding(_WithMomentum):
         return torch.cat([self.space.step(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """Divide moves by how much momentum accumulates."""
+        """Divide moves by how much momentum accumulates, with `keep` where that was found as well."""
         self.turn.data.copy_(found["turn"])
+        if "keep" in found:
+            self.keep.data.copy_(found["keep"].logit(0.02))
         self.move.data.copy_(found["move"] * (1 - torch.sigmoid(self.keep.detach()))[:, None])
 
     def _network(self) -> GlideNetwork:

@@ -1,0 +1,334 @@
+"""The motion of an agent with a heading, from views that look alike: it came back to where it had been.
+
+Nothing but frames and actions is known. Of every clip the pairs of views that are most alike are kept; most of them
+were seen from nearly the same pose. Then, one after the other:
+
+1. **Turns.** Between two such views an agent has turned by nothing, or by full turns. Turn rates are searched for.
+2. **Moves and momentum.** With headings known, positions are linear in the moves of the actions, for any share of the
+   velocity that a step keeps. The moves that bring alike views together, and not all views, are an eigenvector; the
+   share is the one for which it does so best.
+   Which way is ahead these pairs do not tell, but frames do: they shift when the agent turns or steps aside.
+3. **The rest** of the motion (friction, a top speed, ...) by gradient: the distance between alike views follows a
+   distribution with a heavy tail, whose width depends on how unlike they are; both are learned.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from gtmsm.data.clip import Source
+from gtmsm.model.motion.turning import Gliding, Turning
+from gtmsm.tensors import Actions, Frames
+
+Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
+"""From a score of many vectors, and their size, to the best vector."""
+APART = 10
+"""Steps between two views at least: those in between are alike since little has happened."""
+SETTLED = 16
+"""Steps after which it no longer matters how fast an agent was at the beginning of a clip."""
+KEPT = 384
+"""Pairs of each clip that are kept: as many of the most alike, and as many at random."""
+FOR_TURNS, FOR_MOVES = 24, 16
+"""Pairs per clip, on average, by which turns and moves are told: fewer are more alike."""
+ENOUGH = 8_192
+"""Pairs by which turns are searched for."""
+SAME_HEADING = 0.02
+"""Radians."""
+KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
+"""Shares of its velocity that an agent might keep in a step."""
+STEP = 0.1
+"""The size of a step, root mean square: the unit of length is free."""
+COARSE = 16
+"""Pixels to which frames are reduced before they are compared."""
+
+
+class Pairs(NamedTuple):
+    """Pairs of steps, as many of each clip."""
+
+    first: Int[Tensor, "clips pairs"]
+    later: Int[Tensor, "clips pairs"]
+    unlike: Float[Tensor, "clips pairs"]
+    """Squared difference of their views, 2 on average."""
+    counts: Bool[Tensor, "clips pairs"]
+
+    def only(self, counts: Bool[Tensor, "clips pairs"]) -> "Pairs":
+        """Those for which this holds, too."""
+        return self._replace(counts=self.counts & counts)
+
+    def most_alike(self, share: float) -> "Pairs":
+        """So many of each clip, on average."""
+        unlike = self.unlike[self.counts]
+        count = max(1, min(len(unlike), round(share * len(self.first))))
+        return self.only(self.unlike <= unlike.kthvalue(count).values) if len(unlike) else self
+
+    def at(self, clips: Int[Tensor, "some"]) -> "Pairs":
+        """Those of some clips."""
+        return Pairs(*(part[clips] for part in self))
+
+    def between(self, running: Float[Tensor, "clips time *n"]) -> Float[Tensor, "pairs *n"]:
+        """What a running sum has gathered from the first to the later view of each pair that counts."""
+        clip = torch.arange(len(running), device=running.device)[:, None]
+        return (running[clip, self.later] - running[clip, self.first])[self.counts]
+
+
+@dataclass(frozen=True)
+class WalkingLoops:
+    """What alike views said of a motion."""
+
+    count: int
+    turned: float
+    """Mean cosine of the turn between alike views, less that of any two: 1 where all is explained."""
+    closed: float
+    """Median distance of alike views of other clips than were learned from; of any two of one heading it is 1."""
+    linear: float
+    """The same with momentum of one number."""
+    without: float
+    """The same without momentum."""
+
+    @property
+    def found(self) -> bool:
+        """Whether alike views come together."""
+        return self.turned > 0.3 and self.closed < 0.3
+
+    @property
+    def verdict(self) -> str:
+        """In words."""
+        return (
+            f"motion {'found' if self.found else 'not found'} by {self.count:,} pairs of views that look alike: turns "
+            f"explain {self.turned:.0%} of them; half of them, in clips not learned from, lie within {self.closed:.1%} of "
+            f"what any two are apart ({self.linear:.1%} by moves and one number for momentum, {self.without:.1%} by moves "
+            f"alone)"
+        )
+
+
+class Walks(NamedTuple):
+    """Actions of clips, and pairs of their steps."""
+
+    a: Actions
+    shift: Float[Tensor, "clips time"]
+    """How far each frame lies to the right of the one before, in half widths of a frame."""
+    alike: Pairs
+    any_two: Pairs
+
+    def part(self, clips: slice) -> "Walks":
+        """Some of them."""
+        alike, any_two = (Pairs(*(each[clips] for each in pairs)) for pairs in (self.alike, self.any_two))
+        return Walks(self.a[clips], self.shift[clips], alike, any_two)
+
+
+def find_by_walking_loops(
+    motion: Turning, source: Source, search: Search, clips: int, steps: int, updates: int, generator: torch.Generator
+) -> WalkingLoops:
+    """Set the parameters of a motion by views that look alike, in so many clips of so many steps."""
+    walks = gather(source, clips, steps, generator)
+    held_out = len(walks.a) // 8
+    turn, turned = find_turns(walks, search)
+    heading = (walks.a @ turn).cumsum(1)
+    walks = walks._replace(
+        alike=walks.alike.only(_same_heading(walks.alike, heading)).most_alike(FOR_MOVES),
+        any_two=walks.any_two.only(_same_heading(walks.any_two, heading)),
+    )
+    learned, others = walks.part(slice(held_out, None)), walks.part(slice(held_out))
+    found = {keep: find_moves(learned, turn, keep) for keep in (KEEPS if isinstance(motion, Gliding) else (0.0,))}
+    closed = {keep: _closed(others, path_of(others.a, turn, move, keep)) for keep, (move, _) in found.items()}
+    keep = min(found, key=lambda keep: found[keep][1])
+    move = aimed(learned, turn, found[keep][0], keep)
+    motion.adopt({"turn": turn, "move": move / (1 - keep), "keep": torch.tensor(keep)})
+    fit_motion(motion, learned, updates, generator)
+    with torch.no_grad():
+        path = motion.unroll(motion.start(len(others.a)), others.a)[..., :2]
+    count = int(walks.alike.counts.sum())
+    return WalkingLoops(count, turned, _closed(others, path), closed[keep], closed[0.0])
+
+
+def gather(source: Source, clips: int, steps: int, generator: torch.Generator, at_once: int = 64) -> Walks:
+    """The most alike views of so many clips, and views at random."""
+    parts = []
+    for begin in range(0, clips, at_once):
+        clip = source(min(at_once, clips - begin), steps, generator)
+        frames = coarse(clip.x)
+        parts.append(Walks(clip.a, shifts(frames), *_pairs(frames.flatten(2), generator)))
+    a, shift, *pairs = zip(*parts, strict=True)
+    joined = (Pairs(*map(torch.cat, zip(*several, strict=True))) for several in pairs)
+    return Walks(torch.cat(a), torch.cat(shift), *joined)
+
+
+def coarse(x: Frames) -> Frames:
+    """Frames with few pixels."""
+    pooled = nn.functional.avg_pool2d(x.flatten(0, 1), max(1, x.shape[-1] // COARSE))
+    return pooled.unflatten(0, x.shape[:2])
+
+
+def shifts(x: Frames) -> Float[Tensor, "batch time"]:
+    """How far each frame lies to the right of the one before, by the slopes of both; 0 for the first."""
+    between, change = (x[:, 1:] + x[:, :-1]) / 2, (x[:, 1:] - x[:, :-1])[..., 1:-1]
+    slope = (between[..., 2:] - between[..., :-2]) / 2
+    pixels = -(slope * change).sum((-3, -2, -1)) / slope.square().sum((-3, -2, -1)).clamp_min(1e-3)
+    return nn.functional.pad((2 / x.shape[-1] * pixels).clamp(-1, 1), (1, 0))
+
+
+def _pairs(views: Float[Tensor, "batch time F"], generator: torch.Generator) -> tuple[Pairs, Pairs]:
+    """Of each clip the most alike, and some at random."""
+    steps, device = views.shape[1], views.device
+    first, later = torch.triu_indices(steps, steps, APART, device=device)
+    late = first >= min(SETTLED, steps // 4)
+    first, later = first[late], later[late]
+    distance2 = torch.cdist(views, views).square()
+    unlike = distance2[:, first, later] / views.var(1).sum(-1)[:, None]
+    kept = min(KEPT, len(first))
+    most = unlike.topk(kept, largest=False).indices
+    some = torch.randint(len(first), most.shape, device=device, generator=generator)
+    every = torch.ones_like(most, dtype=torch.bool)
+    alike, any_two = (Pairs(first[which], later[which], unlike.gather(1, which), every) for which in (most, some))
+    return alike, any_two
+
+
+def _wrapped(angle: Tensor) -> Tensor:
+    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
+
+
+def _same_heading(pairs: Pairs, heading: Float[Tensor, "clips time"]) -> Bool[Tensor, "clips pairs"]:
+    turned = heading.gather(1, pairs.later) - heading.gather(1, pairs.first)
+    return _wrapped(turned).abs() < SAME_HEADING
+
+
+def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:
+    """The turn of every action, and how much of what is alike it explains.
+
+    First a search for turn rates by which alike views, and no others, differ by full turns; then the least sum of
+    distances from these.
+    """
+    done = walks.a.cumsum(1)
+    alike, any_two = walks.alike.most_alike(FOR_TURNS).between(done), walks.any_two.between(done)
+    few, fewer = (pairs[:: max(1, len(pairs) // ENOUGH)] for pairs in (alike, any_two))
+
+    def score(turns: Float[Tensor, "n A"]) -> Float[Tensor, "n"]:
+        return torch.cat([(few @ some.T).cos().mean(0) - (fewer @ some.T).cos().mean(0) for some in turns.split(128)])
+
+    turn = search(score, walks.a.shape[-1]).double().requires_grad_()
+    between = alike.double()
+    optimiser = torch.optim.LBFGS([turn], max_iter=100, line_search_fn="strong_wolfe")
+
+    def misfit() -> Tensor:
+        optimiser.zero_grad()
+        off = (_wrapped(between @ turn) / SAME_HEADING).square().log1p().mean()
+        off.backward()
+        return off
+
+    with torch.enable_grad():
+        optimiser.step(misfit)
+    best = turn.detach().to(walks.a)
+    to_the_left = (walks.a @ best * walks.shift).sum()  # what is seen then moves to the right
+    return best * to_the_left.sign(), float(score(best[None]))
+
+
+def path_of(
+    a: Actions, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float
+) -> Float[Tensor, "batch time 2"]:
+    """Positions by moves along the heading, of which a share is kept in the world's frame."""
+    return _unit_paths(a, turn, keep) @ move.flatten()
+
+
+def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tensor, "batch time 2 moves"]:
+    """Positions by each number of `move` being 1: positions are linear in them."""
+    heading = (a @ turn).cumsum(1) - a @ turn  # a step is made along the heading before its turn
+    c, s = heading.cos(), heading.sin()
+    ahead, aside = torch.stack([c, s], -1)[..., None], torch.stack([-s, c], -1)[..., None]
+    push = torch.cat([ahead * a[..., None, :], aside * a[..., None, :]], dim=-1)
+    if keep:
+        velocity = torch.zeros_like(push[:, 0])
+        velocities = []
+        for now in push.unbind(1):
+            velocity = keep * velocity + now
+            velocities.append(velocity)
+        push = torch.stack(velocities, 1)
+    return push.cumsum(1)
+
+
+def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int = 512) -> tuple[Tensor, float]:
+    """The moves of the actions that bring alike views together where any two are far apart, and how far these stay.
+
+    The least sum of distances, not of squares, by reweighting: some views are alike by chance.
+    """
+    some = slice(clips)
+    unit = _unit_paths(walks.a[some], turn, keep)
+    alike, any_two = (
+        Pairs(*(part[some] for part in pairs)).between(unit).double() for pairs in (walks.alike, walks.any_two)
+    )
+    spread, axes = torch.linalg.eigh(torch.einsum("pcf,pcg->fg", any_two, any_two) / len(any_two))
+    told = spread > 1e-4 * spread[-1]  # moves that change nothing at one heading cannot be told
+    whiten = axes[:, told] / spread[told].sqrt()
+    sphered = alike @ whiten
+    weight = torch.ones_like(sphered[:, 0, 0])
+    for _ in range(30):
+        best = torch.linalg.eigh(torch.einsum("p,pcf,pcg->fg", weight, sphered, sphered)).eigenvectors[:, 0]
+        distance = (sphered @ best).norm(dim=-1)
+        weight = 1 / (distance + 0.03)
+    move = (whiten @ best).view(2, -1)
+    step = (unit[:, 1:] - unit[:, :-1]).double() @ move.flatten()
+    move = move * STEP / step.square().sum(-1).mean().sqrt()
+    return move.to(walks.a), float((weight * distance.square()).sum() / weight.sum())
+
+
+def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float) -> Float[Tensor, "2 A"]:
+    """These moves, turned so that a step to the left is one by which what is seen moves to the right."""
+    turned = walks.a @ turn
+    heading = turned.cumsum(1) - turned
+    x, y = (path_of(walks.a, turn, move, keep).diff(dim=1)).unbind(-1)
+    c, s = heading[:, 1:].cos(), heading[:, 1:].sin()
+    step = torch.stack([c * x + s * y, c * y - s * x], dim=-1)
+    straight = turned[:, 1:].abs() < SAME_HEADING
+    left = torch.linalg.lstsq(step[straight].double(), walks.shift[:, 1:][straight].double()[:, None]).solution[:, 0]
+    left = (left / left.norm()).to(move)
+    return torch.stack([left[1] * move[0] - left[0] * move[1], left @ move])
+
+
+@torch.no_grad()
+def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
+    """Median distance of alike views, in that of any two of one heading, root mean square."""
+    apart = walks.any_two.between(path).square().sum(-1).mean().sqrt()
+    return float(walks.alike.between(path).norm(dim=-1).median() / apart)
+
+
+def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:
+    """Refine all but the turns of a motion by gradient.
+
+    Distances count in units of those of any two views of one heading, so shrinking all of them gains nothing. Going
+    round a circle whenever the heading turns changes no such distance: of motions that differ by that the one with the
+    least steps is meant.
+    """
+    device = walks.a.device
+    tail = torch.tensor([-0.5, 0.7], device=device).requires_grad_()  # width = exp(b) unlike^c
+    weights = [weight for name, weight in motion.named_parameters() if name != "turn"]
+    rates = (2e-3, 1e-2)
+    optimiser = torch.optim.Adam([{"params": weights}, {"params": [tail]}])
+    some = torch.empty(0, dtype=torch.long, device=device)
+    with torch.enable_grad():
+        for update in range(updates):
+            if len(some) < min(batch, len(walks.a)):
+                some = torch.randperm(len(walks.a), device=device, generator=generator)
+            clips, some = some[:batch], some[batch:]
+            for group, rate in zip(optimiser.param_groups, rates, strict=True):
+                group["lr"] = rate * max(0.02, 1 - update / updates)
+            loss = _misfit(motion, walks, clips, tail)
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(weights, 1.0)
+            optimiser.step()
+
+
+def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
+    """Minus the log density of the distances of alike views: a Cauchy distribution in the plane."""
+    a, alike = walks.a[clips], walks.alike.at(clips)
+    path = motion.unroll(motion.start(len(a)), a)[..., :2]
+    apart2 = walks.any_two.at(clips).between(path).square().sum(-1).mean()
+    step2 = (path[:, 1:] - path[:, :-1]).square().sum(-1).mean()
+    distance2 = alike.between(path).square().sum(-1) / apart2
+    log_width = tail[0] + tail[1] * (alike.unlike[alike.counts] + 1e-3).log()
+    misfit = 1.5 * (distance2 * (-2 * log_width).exp()).log1p() + 2 * log_width
+    return misfit.mean() + step2 / apart2 + 0.1 * (step2.sqrt() / STEP).log().square()

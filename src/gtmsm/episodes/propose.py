@@ -145,7 +145,7 @@ def _motion(facts: Survey) -> _Motion:
     if _has_turns(names):
         only_turns = not any(AHEAD.search(name) or "back" in name.lower() for name in names)
         why = f"actions such as {_example(names)} turn an agent with a heading" + noticed
-        lost = "; without displacements an agent that walks and turns is often not found: record poses if you can"
+        lost = "; it shows by views that look alike, so walks should come back to where they were"
         kind: Literal["turning", "gliding"] = "turning" if only_turns else "gliding"
         return _Motion(kind, False, why, (found if size else unknown) + lost * (not only_turns), bumps=failing)
     turn = "" if size else ", and no action says that it turns (else: --model.motion.kind gliding)"
@@ -262,10 +262,19 @@ def _free_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu
         "training.prospect": {"tau": searched, "horizon": min(horizon, searched // 2 or 1)},
         "training.prospect.neighbours": min(neighbours, searched),
     }
+    if motion.kind == "gliding":
+        return changes | {
+            "training.curriculum.read_all_stages": 0,
+            "training.curriculum.motion_rate": 0.0,
+            "training.objective.poses_from_bound": False,
+            "training.prospect.loops": tau + horizon,
+            "training.prospect.loop_clips": 2_048 if gpu else 256,
+            "training.prospect.loop_updates": 2_000 if gpu else 600,
+        }
     if motion.heading:
         return changes | {
             "training.curriculum.read_all_stages": 0,
-            "training.curriculum.motion_rate": 0.0 if motion.kind == "turning" else 3.0,
+            "training.curriculum.motion_rate": 0.0,
             "training.prospect.yardstick": "spread",
             "training.prospect.clips": 64 if gpu else 16,
         }

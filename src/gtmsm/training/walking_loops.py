@@ -39,6 +39,8 @@ ENOUGH = 8_192
 """Pairs by which turns are searched for."""
 SAME_HEADING = 0.02
 """Radians."""
+ELSEWHERE = 0.05
+"""How unlike two views of one heading are, at least, that were seen from different places; 2 is the mean of any two."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Shares of its velocity that an agent might keep in a step."""
 STEP = 0.1
@@ -125,14 +127,10 @@ def find_by_walking_loops(
     motion: Turning, source: Source, search: Search, clips: int, steps: int, updates: int, generator: torch.Generator
 ) -> WalkingLoops:
     """Set the parameters of a motion by views that look alike, in so many clips of so many steps."""
-    walks = gather(source, clips, steps, generator)
+    turn, turned = find_turns(gather(source, clips, steps, generator), search)
+    walks = gather(source, clips, steps, generator, turn)
+    walks = walks._replace(alike=walks.alike.most_alike(FOR_MOVES))
     held_out = len(walks.a) // 8
-    turn, turned = find_turns(walks, search)
-    heading = (walks.a @ turn).cumsum(1)
-    walks = walks._replace(
-        alike=walks.alike.only(_same_heading(walks.alike, heading)).most_alike(FOR_MOVES),
-        any_two=walks.any_two.only(_same_heading(walks.any_two, heading)),
-    )
     learned, others = walks.part(slice(held_out, None)), walks.part(slice(held_out))
     found = {keep: find_moves(learned, turn, keep) for keep in (KEEPS if isinstance(motion, Gliding) else (0.0,))}
     closed = {keep: _closed(others, path_of(others.a, turn, move, keep)) for keep, (move, _) in found.items()}
@@ -146,13 +144,25 @@ def find_by_walking_loops(
     return WalkingLoops(count, turned, _closed(others, path), closed[keep], closed[0.0])
 
 
-def gather(source: Source, clips: int, steps: int, generator: torch.Generator, at_once: int = 64) -> Walks:
-    """The most alike views of so many clips, and views at random."""
+def gather(
+    source: Source,
+    clips: int,
+    steps: int,
+    generator: torch.Generator,
+    turn: Float[Tensor, "A"] | None = None,
+    at_once: int = 64,
+) -> Walks:
+    """The most alike views of so many clips, and views at random.
+
+    Once turns are known: only views of one heading, and of the most alike only those between which the agent moved:
+    it then saw two unlike views of one heading.
+    """
     parts = []
     for begin in range(0, clips, at_once):
         clip = source(min(at_once, clips - begin), steps, generator)
         frames = coarse(clip.x)
-        parts.append(Walks(clip.a, shifts(frames), *_pairs(frames.flatten(2), generator)))
+        heading = None if turn is None else (clip.a @ turn).cumsum(1)
+        parts.append(Walks(clip.a, shifts(frames), *_pairs(frames.flatten(2), heading, generator)))
     a, shift, *pairs = zip(*parts, strict=True)
     joined = (Pairs(*map(torch.cat, zip(*several, strict=True))) for several in pairs)
     return Walks(torch.cat(a), torch.cat(shift), *joined)
@@ -172,29 +182,34 @@ def shifts(x: Frames) -> Float[Tensor, "batch time"]:
     return nn.functional.pad((2 / x.shape[-1] * pixels).clamp(-1, 1), (1, 0))
 
 
-def _pairs(views: Float[Tensor, "batch time F"], generator: torch.Generator) -> tuple[Pairs, Pairs]:
+def _pairs(
+    views: Float[Tensor, "batch time F"], heading: Float[Tensor, "batch time"] | None, generator: torch.Generator
+) -> tuple[Pairs, Pairs]:
     """Of each clip the most alike, and some at random."""
     steps, device = views.shape[1], views.device
-    first, later = torch.triu_indices(steps, steps, APART, device=device)
-    late = first >= min(SETTLED, steps // 4)
-    first, later = first[late], later[late]
-    distance2 = torch.cdist(views, views).square()
-    unlike = distance2[:, first, later] / views.var(1).sum(-1)[:, None]
-    kept = min(KEPT, len(first))
-    most = unlike.topk(kept, largest=False).indices
-    some = torch.randint(len(first), most.shape, device=device, generator=generator)
-    every = torch.ones_like(most, dtype=torch.bool)
-    alike, any_two = (Pairs(first[which], later[which], unlike.gather(1, which), every) for which in (most, some))
-    return alike, any_two
+    unlike = torch.cdist(views, views).square() / views.var(1).sum(-1)[:, None, None]
+    apart = torch.arange(steps, device=device)[None] - torch.arange(steps, device=device)[:, None]
+    eligible = (apart >= APART) & (torch.arange(steps, device=device)[:, None] >= min(SETTLED, steps // 4))
+    eligible = returned = eligible.expand_as(unlike)
+    if heading is not None:
+        same = _wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
+        moved = unlike.masked_fill(~(same & (apart > 0)), 0)
+        most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # of any two views from the first to the later
+        eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
+    kept = min(KEPT, steps * steps)
+    lots = torch.rand(unlike.shape, device=device, generator=generator)
+    alike, any_two = (
+        score.masked_fill(~among, torch.inf).flatten(1).topk(kept, largest=False)
+        for score, among in ((unlike, returned), (lots, eligible))
+    )
+    return tuple(
+        Pairs(best.indices // steps, best.indices % steps, unlike.flatten(1).gather(1, best.indices), best.values.isfinite())
+        for best in (alike, any_two)
+    )
 
 
 def _wrapped(angle: Tensor) -> Tensor:
     return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
-
-
-def _same_heading(pairs: Pairs, heading: Float[Tensor, "clips time"]) -> Bool[Tensor, "clips pairs"]:
-    turned = heading.gather(1, pairs.later) - heading.gather(1, pairs.first)
-    return _wrapped(turned).abs() < SAME_HEADING
 
 
 def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:
@@ -296,30 +311,30 @@ def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
 
 
 def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:
-    """Refine all but the turns of a motion by gradient.
+    """Refine a motion by gradient.
 
     Distances count in units of those of any two views of one heading, so shrinking all of them gains nothing. Going
     round a circle whenever the heading turns changes no such distance: of motions that differ by that the one with the
-    least steps is meant.
+    least steps is meant. Turns hardly change: views are alike within a degree, but over long loops positions tell more.
     """
     device = walks.a.device
     tail = torch.tensor([-0.5, 0.7], device=device).requires_grad_()  # width = exp(b) unlike^c
-    weights = [weight for name, weight in motion.named_parameters() if name != "turn"]
-    rates = (2e-3, 1e-2)
-    optimiser = torch.optim.Adam([{"params": weights}, {"params": [tail]}])
+    others = [weight for name, weight in motion.named_parameters() if name != "turn"]
+    rates = {2e-3: others, 1e-2: [tail], 2e-6: [motion.turn]}
+    optimiser = torch.optim.Adam([{"params": weights, "lr": rate} for rate, weights in rates.items()])
+    slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, updates)
     some = torch.empty(0, dtype=torch.long, device=device)
     with torch.enable_grad():
-        for update in range(updates):
+        for _ in range(updates):
             if len(some) < min(batch, len(walks.a)):
                 some = torch.randperm(len(walks.a), device=device, generator=generator)
             clips, some = some[:batch], some[batch:]
-            for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                group["lr"] = rate * max(0.02, 1 - update / updates)
             loss = _misfit(motion, walks, clips, tail)
             optimiser.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(weights, 1.0)
+            nn.utils.clip_grad_norm_(others, 1.0)
             optimiser.step()
+            slower.step()
 
 
 def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:

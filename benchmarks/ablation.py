@@ -3,8 +3,8 @@
 Times updates of presets, 300 updates into training, and calls that users wait for, with all fast implementations.
 Then it switches off one operator after the other, captures the update anew and times it again; last, all of them.
 Prints a markdown table of milliseconds and percent; a dash where an operator is not used. Names: presets, imagine,
-localise, memorise, imagine-long, long-memory, raycast. Run it in the root of the repository, where the weights are that a preset
-begins with. On a CPU it counts the processor's time and goes round several times, since others may work there, too:
+localise, memorise, imagine-long, long-memory, raycast. Run it in the root of the repository, where the weights are. On
+a CPU it counts the processor's time and goes round several times, since others may work there, too:
 `OMP_NUM_THREADS=1 python benchmarks/ablation.py image-walk-small obstacles-small memorise imagine-long --device cpu`.
 """
 
@@ -79,7 +79,8 @@ def a_long_walk(imagines: bool) -> Callable[[torch.device], Call]:
         model = WorldModel.load(f"weights/{'image-walk-celeba' if imagines else 'obstacles-celeba'}").to(device)
         generator = torch.Generator().manual_seed(0)
         frames = torch.rand(1, 2_000, *model.frame_shape, generator=generator).to(device)
-        actions = torch.eye(model.action_size)[torch.randint(model.action_size, (1, 2_000), generator=generator)].to(device)
+        taken = torch.randint(model.action_size, (1, 2_000), generator=generator)
+        actions = torch.eye(model.action_size)[taken].to(device)
         with torch.no_grad():
             memory, belief = model.memorise(frames, actions)
         if imagines:

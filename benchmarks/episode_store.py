@@ -28,6 +28,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
+from dying import fork, killed_at  # noqa: E402
 
 from gtmsm.data.windows import record_windows  # noqa: E402
 from gtmsm.episodes.episode import Episode, Kind  # noqa: E402
@@ -41,7 +42,6 @@ from gtmsm.files import OURS  # noqa: E402
 from gtmsm.presets import PRESETS  # noqa: E402
 
 PART, STEPS, BATCH, WINDOW = 32, 300, 32, 180
-WRITES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock", "os.truncate", "os.link"}
 
 
 def rooms() -> tuple[Kind, list[Episode]]:
@@ -163,28 +163,6 @@ def append(path: Path, batches: int = 3) -> None:
             store.append(toy(first), toy(first + 1))
 
 
-def fork(work: Callable[[], object], n: int = 0) -> int:
-    """A process that works, and kills itself before its n-th write."""
-    child = os.fork()
-    if child:
-        return child
-    count, code = 0, 1
-
-    def hook(event: str, arguments: tuple[object, ...]) -> None:
-        nonlocal count
-        if event in WRITES:
-            count += 1
-            if count == n:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(hook)
-        work()
-        code = 0
-    finally:
-        os._exit(code)
-
-
 def wrong(path: Path) -> str:
     """What is not as it should be after a kill, and after going on."""
     if (path / "zarr.json").exists():
@@ -208,7 +186,7 @@ def kill(kills: int, home: Path) -> None:
     for trial in range(1, kills + 1):
         path = home / f"{trial}"
         if boundaries == 0:  # each write in turn, until there are no more
-            ended = os.waitstatus_to_exitcode(os.waitpid(fork(partial(append, path), trial), 0)[1])
+            ended = killed_at(trial, partial(append, path))
             boundaries = 0 if ended else trial - 1
         else:
             child = fork(partial(append, path))

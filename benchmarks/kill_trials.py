@@ -32,6 +32,7 @@ from pathlib import Path
 
 os.environ |= {"OMP_NUM_THREADS": "1", "MPLBACKEND": "Agg"}
 
+import lightning_fabric  # noqa: E402, F401
 import numpy as np  # noqa: E402
 import tensorboard.compat.proto.event_pb2  # noqa: E402
 import tensorboard.summary.writer.record_writer  # noqa: E402, F401

@@ -1,26 +1,27 @@
 """World models that remember places."""
 
+from importlib import import_module
 from importlib.metadata import version
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import gymnasium
+
 from gtmsm.config import Device
-from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
-from gtmsm.explore import Explorer
-from gtmsm.explore.dream_env import register_dream
-from gtmsm.model.dream import Dream
-from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.long_memory import LongMemory
-from gtmsm.model.memory import Memory
-from gtmsm.model.planning import Plan, PlanConfig
-from gtmsm.tensors import Belief, Gaussian
-from gtmsm.worlds.gym import register_envs
 
 if TYPE_CHECKING:
+    from gtmsm.data.clip import Clip
     from gtmsm.episodes.own_loop import Recorder
+    from gtmsm.explore import Explorer
+    from gtmsm.model.dream import Dream
+    from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+    from gtmsm.model.long_memory import LongMemory
+    from gtmsm.model.memory import Memory
+    from gtmsm.model.planning import Plan, PlanConfig
     from gtmsm.run import Run
+    from gtmsm.tensors import Belief, Gaussian
 
 __version__ = version("gtmsm")
 __all__ = [
@@ -39,6 +40,31 @@ __all__ = [
     "WorldModelConfig",
     "train",
 ]
+LATE = {
+    "data.clip": ("Clip",),
+    "episodes.own_loop": ("Recorder",),
+    "explore": ("Explorer",),
+    "model.dream": ("Dream",),
+    "model.gtmsm": ("WorldModel", "WorldModelConfig"),
+    "model.long_memory": ("LongMemory",),
+    "model.memory": ("Memory",),
+    "model.planning": ("Plan", "PlanConfig"),
+    "tensors": ("Belief", "Gaussian"),
+}
+"""Names that are imported when they are asked for: PyTorch takes seconds, and not everybody can record."""
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    # T = 512, the steps of a test sequence (section 4.1)
+    "ImageWalk-v0": {"entry_point": "gtmsm.worlds.gym:ImageWalkEnv", "max_episode_steps": 512},
+    "Rooms-v0": {"entry_point": "gtmsm.worlds.gym:RoomsEnv", "max_episode_steps": 512},
+    "Maze-v0": {"entry_point": "gtmsm.worlds.gym:RoomsEnv", "max_episode_steps": 512, "kwargs": {"plan": "maze"}},
+    "Doom-v0": {"entry_point": "gtmsm.worlds.doom:DoomEnv", "max_episode_steps": 512},
+    "MemoryMaze-v0": {"entry_point": "gtmsm.worlds.memory_maze:MemoryMazeEnv", "max_episode_steps": 512},
+    "Dream-v0": {
+        "entry_point": "gtmsm.explore.dream_env:DreamEnv",
+        "vector_entry_point": "gtmsm.explore.dream_env:DreamVectorEnv",
+    },
+}
+"""Known to `gymnasium.make` as gtmsm/NAME."""
 
 
 def train(
@@ -68,13 +94,13 @@ def train(
 
 
 def __getattr__(name: str) -> Any:
-    """Recording needs packages that not everybody has installed."""
-    if name == "Recorder":
-        from gtmsm.episodes.own_loop import Recorder
-
-        return Recorder
+    """Import a name that is asked for."""
+    for module, names in LATE.items():
+        if name in names:
+            return getattr(import_module(f"gtmsm.{module}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-register_envs()
-register_dream()
+for _name, _settings in ENVIRONMENTS.items():
+    if f"gtmsm/{_name}" not in gymnasium.registry:
+        gymnasium.register(f"gtmsm/{_name}", **_settings)

@@ -10,11 +10,17 @@ from itertools import takewhile
 from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import tyro
+from rich.console import Console
 
 from gtmsm.config import require_count
 from gtmsm.errors import InputError
 
 T = TypeVar("T")
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Prints words as they are: a path with brackets or colons is no markup and no emoji."""
+    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:

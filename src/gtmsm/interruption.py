@@ -1,5 +1,6 @@
-"""Signals that ask for a stop, noted so that work ends where it can be continued."""
+"""Signals that ask for a stop, noted so that work ends where it can be continued; and which process speaks."""
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -41,3 +42,8 @@ def interruptible() -> Iterator[Interruption]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def is_first_process() -> bool:
+    """Whether this is the process that speaks and writes, where several train together; known before they launch."""
+    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"

@@ -8,11 +8,10 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, fields, replace
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 import yaml
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from gtmsm.config import Device, as_plain, changed, flat, read_config, require
@@ -31,14 +30,18 @@ from gtmsm.experiments import (
     set_up,
 )
 from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically
+from gtmsm.interruption import is_first_process
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
-from gtmsm.training.engine import build_fabric, is_first_process
+from gtmsm.training.engine import build_fabric
 from gtmsm.training.log import METRICS
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 from gtmsm.worlds.images import BUILTIN
 
 AnyExperiment: TypeAlias = ImageWalkExperiment | RoomsExperiment | OwnExperiment
@@ -95,7 +98,7 @@ class Run:
         write_atomically(self.folder / CONFIG, yaml.safe_dump(plain, sort_keys=False))
 
     def train(
-        self, model: WorldModel, setting: Setting, fabric: Fabric, resume: bool, console: Console | None
+        self, model: WorldModel, setting: Setting, fabric: "Fabric", resume: bool, console: Console | None
     ) -> Outcome:
         """Train `model` in this folder; see `training.train`."""
         settings, seed, watch = self.experiment.training, self.experiment.seed, setting.watch()
@@ -200,7 +203,7 @@ def _require_fit(model: WorldModel, setting: Setting, folder: Path) -> None:
 
 
 def begin(
-    preset: str, experiment: AnyExperiment, folder: Path | None, fabric: Fabric, console: Console
+    preset: str, experiment: AnyExperiment, folder: Path | None, fabric: "Fabric", console: Console
 ) -> tuple[Run, Outcome]:
     """A new run, trained; in a fresh folder under runs/ where none is given."""
     # Whatever may be refused comes first: before a folder is made, and before other processes start.
@@ -265,7 +268,7 @@ def _note_on_schedule(experiment: AnyExperiment) -> str:
     return f'note: {settings.updates} updates end in stage "{last.name}", {missed}; shorten --warm-up and --grow\n'
 
 
-def resume(run: Run, experiment: AnyExperiment, fabric: Fabric, console: Console) -> tuple[Run, Outcome]:
+def resume(run: Run, experiment: AnyExperiment, fabric: "Fabric", console: Console) -> tuple[Run, Outcome]:
     """A run, continued; only its number of updates may change, and where its images are."""
     training = experiment.training
     same = replace(run.experiment, training=replace(run.experiment.training, updates=training.updates))

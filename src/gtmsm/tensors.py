@@ -1,10 +1,11 @@
-"""Gaussians, beliefs and the vocabulary of shapes.
+"""Gaussians, beliefs, scans over time, and the vocabulary of shapes.
 
 Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
 of a state, D of a pose, P of a place, Z of a code, A of an action, K the number of neighbours.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -29,6 +30,7 @@ Pose: TypeAlias = Float[Tensor, "*#batch D"]
 Place: TypeAlias = Float[Tensor, "*#batch P"]
 Variance: TypeAlias = Float[Tensor, "*batch G"]
 """Of the position and, where there is one, of the heading."""
+Combine: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Numbers to compute with; those of eight bits can only be stored."""
@@ -142,3 +144,18 @@ def applied(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tens
     """M a in full float32, where products may round to TF32 or bfloat16: turns add up over hundreds of steps."""
     may_round = a.is_cuda or torch.is_autocast_enabled(a.device.type)
     return (a[..., None, :] * M).sum(-1) if may_round else a @ M.mT
+
+
+def prefix_scan(combine: Combine, elements: Sequence[Tensor]) -> list[Tensor]:
+    """All prefixes along time (axis 1): out[t] = combine(combine(e[0], e[1]), ... e[t]).
+
+    `combine(earlier, later)` must be associative. Each round doubles the length that a prefix covers
+    (Hillis and Steele, 1986), so T steps take log2(T) rounds.
+    """
+    scanned = list(elements)
+    length = 1
+    while length < scanned[0].shape[1]:
+        longer = combine([part[:, :-length] for part in scanned], [part[:, length:] for part in scanned])
+        scanned = [torch.cat([part[:, :length], new], dim=1) for part, new in zip(scanned, longer, strict=True)]
+        length *= 2
+    return scanned

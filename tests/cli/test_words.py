@@ -13,7 +13,9 @@ from commands import TRAIN
 
 import gtmsm_command
 from gtmsm import cli
+from gtmsm.flags import plain_console
 from gtmsm.presets import PRESETS
+from gtmsm.verbs import training, walks
 
 # ---- help
 
@@ -39,12 +41,12 @@ def test_train_without_a_preset_lists_them(gtmsm):
 @pytest.mark.parametrize(
     ("verb", "kind"),
     [
-        ("demo", cli.DemoFlags),
-        ("evaluate", cli.EvaluateFlags),
-        ("imagine", cli.ImagineFlags),
-        ("record", cli.RecordFlags),
-        ("localise", cli.LocaliseFlags),
-        ("bench", cli.BenchFlags),
+        ("demo", training.DemoFlags),
+        ("evaluate", training.EvaluateFlags),
+        ("imagine", walks.ImagineFlags),
+        ("record", walks.RecordFlags),
+        ("localise", walks.LocaliseFlags),
+        ("bench", training.BenchFlags),
     ],
 )
 def test_the_help_of_a_verb_lists_each_flag_with_its_default(gtmsm, verb: str, kind: type):
@@ -137,12 +139,12 @@ def test_a_file_that_cannot_be_read_is_one_line(refused, monkeypatch: pytest.Mon
     def fail(words: list[str]) -> int:
         raise OSError(5, "Input/output error", "disk")
 
-    monkeypatch.setattr(cli, "_compare", fail)
+    monkeypatch.setattr(training, "compare", fail)
     assert refused("compare") == "disk: Input/output error"
 
 
 def test_an_interrupted_verb_ends_with_130(gtmsm, ctrl_c: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cli, "_compare", lambda words: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(training, "compare", lambda words: signal.raise_signal(signal.SIGINT))
     assert gtmsm("compare") == (130, "", "gtmsm: interrupted\n")
 
 
@@ -163,17 +165,17 @@ def in_a_process(tmp_path: Path, *words: str | bytes, **modules: str) -> subproc
 
 @pytest.mark.parametrize(("number", "code"), [("SIGHUP", 129), ("SIGINT", 130), ("SIGTERM", 143)])
 def test_a_signal_while_importing_is_one_line(tmp_path: Path, number: str, code: int):
-    torch = f"import signal, time; signal.raise_signal(signal.{number}); time.sleep(60)"
-    done = in_a_process(tmp_path, "evaluate", "run", torch=torch)
+    module = f"import signal, time; signal.raise_signal(signal.{number}); time.sleep(60)"
+    done = in_a_process(tmp_path, "evaluate", "run", gymnasium=module)
     assert (done.returncode, done.stdout, done.stderr) == (code, b"", b"gtmsm: interrupted\n")
 
 
 def test_whoever_is_interrupted_leaves_nothing_half_written(tmp_path: Path):
     half = tmp_path / ".gtmsm-01234567.mp4"
     half.write_text("half")
-    torch = "import signal, sys, types, pathlib; sys.modules['gtmsm.files'] = files = types.ModuleType('files')\n"
-    torch += f"files.TEMPORARY = {{pathlib.Path({str(half)!r})}}; signal.raise_signal(signal.SIGINT)"
-    assert in_a_process(tmp_path, "imagine", "run", torch=torch).returncode == 130
+    module = "import signal, sys, types, pathlib; sys.modules['gtmsm.files'] = files = types.ModuleType('files')\n"
+    module += f"files.TEMPORARY = {{pathlib.Path({str(half)!r})}}; signal.raise_signal(signal.SIGINT)"
+    assert in_a_process(tmp_path, "imagine", "run", gymnasium=module).returncode == 130
     assert not half.exists()
 
 
@@ -181,7 +183,7 @@ def test_a_signal_that_the_parent_ignores_stays_ignored(tmp_path: Path, monkeypa
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     monkeypatch.setenv("IGNORED", "2")
     try:
-        done = in_a_process(tmp_path, torch="import signal; signal.raise_signal(2); raise SystemExit(7)")
+        done = in_a_process(tmp_path, gymnasium="import signal; signal.raise_signal(2); raise SystemExit(7)")
     finally:
         signal.signal(signal.SIGINT, before)
     assert (done.returncode, done.stderr) == (7, b"")
@@ -204,7 +206,7 @@ def test_names_that_look_like_markup_are_printed_as_they_are(gtmsm, toy_run: Pat
     clip = tmp_path / f"{name}.npz"
     assert gtmsm("record", folder, clip).out.rstrip().endswith(str(clip))
     assert gtmsm("compare", tmp_path / f"{name}?").err.startswith(f"gtmsm: {tmp_path / name}? is no folder")
-    assert str(folder) in cli.plain_console().render_str(str(folder)).plain
+    assert str(folder) in plain_console().render_str(str(folder)).plain
 
 
 def test_work_goes_on_when_the_reader_of_its_words_has_gone():
@@ -224,7 +226,7 @@ def test_words_that_find_no_space_are_no_success():
 
 
 def test_a_bug_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cli, "_compare", lambda words: 1 / 0)
+    monkeypatch.setattr(training, "compare", lambda words: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         cli.main(["compare"])
 

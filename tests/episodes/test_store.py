@@ -3,8 +3,6 @@
 import json
 import os
 import shutil
-import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
@@ -12,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from dying import killed_at
 
 pytest.importorskip("zstandard")
 pytest.importorskip("google_crc32c")
@@ -303,31 +302,6 @@ def test_a_part_that_claims_more_than_it_has_allocates_nothing(three: Path) -> N
 
 
 # ---- killed
-
-
-WRITES = {"open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "fcntl.flock", "os.truncate", "os.link"}
-
-
-def killed_at(n: int, work: Callable[[], object]) -> int:
-    """Work in a process that kills itself before its n-th write; how it ended."""
-    child = os.fork()
-    if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    count, code = 0, 1
-
-    def hook(event: str, arguments: tuple) -> None:
-        nonlocal count
-        if event in WRITES:
-            count += 1
-            if count == n:
-                os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(hook)
-        work()
-        code = 0
-    finally:
-        os._exit(code)
 
 
 def append(path: Path, batches: list[list[int]]) -> None:

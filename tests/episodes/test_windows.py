@@ -104,3 +104,15 @@ def test_only_the_episodes_chosen_are_drawn_from(store: Store) -> None:
 def test_windows_longer_than_any_episode_are_refused(store: Store) -> None:
     with pytest.raises(InputError, match="windows of 21 steps but the longest of these episodes has 20"):
         of(store)(1, 21, seeded())
+
+
+def test_memory_of_a_batch_is_used_again_once_nobody_holds_any_part_of_it(store: Store) -> None:
+    windows = of(store)
+    first = windows(2, 8, seeded())
+    part, address, before = first.x[1, 3:5], first.x.data_ptr(), first.x.clone()
+    del first
+    assert windows(2, 8, seeded(1)).x.data_ptr() != address
+    assert torch.equal(part, before[1, 3:5])
+    del part
+    assert address in {windows(2, 8, seeded(2)).x.data_ptr() for _ in range(2)}
+    assert windows(3, 8, seeded()).x.shape[0] == 3

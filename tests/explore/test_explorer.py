@@ -1,12 +1,12 @@
 """An agent that remembers as it walks."""
 
-import os
 import signal
-import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
+from dying import killed_at
 
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
@@ -124,32 +124,12 @@ def test_killed_while_it_saves_what_was_saved_before_is_there(tmp_path: Path):
     n, ended = 0, -signal.SIGKILL
     while ended:
         n += 1
-        if not (child := os.fork()):
-            _save_and_die(after, path, n)
-        ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        ended = killed_at(n, partial(after.save, path))
         kept = Explorer.load(path, model)
         assert same(kept, before if len(kept) == 20 else after)
         if not ended:
             assert len(kept) == 30
     assert n > 4  # it was killed at several moments
-
-
-def _save_and_die(explorer: Explorer, path: Path, n: int) -> None:
-    """Save in this process, which kills itself before its n-th write."""
-    count, code = 0, 1
-
-    def hook(event: str, arguments: tuple) -> None:
-        nonlocal count
-        count += event in {"open", "os.rename", "os.remove", "fcntl.flock"}
-        if count == n:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    try:
-        sys.addaudithook(hook)
-        explorer.save(path)
-        code = 0
-    finally:
-        os._exit(code)
 
 
 # ---- loops

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gtmsm.kernels import operator as seam
-from gtmsm.kernels.mixture import mixture_divergence
 from gtmsm.kernels.operator import OPERATORS, Fast, forced, operator
+from gtmsm.kernels.search.nearest import nearest_k
 
 CALLS: list[str] = []
 
@@ -138,4 +138,4 @@ def test_an_environment_variable_leaves_out_all_fast_implementations(monkeypatch
     monkeypatch.setattr(torch.library, "Library", lambda *words: None)  # there is one of a name in a process
     enabled = runpy.run_path(seam.__file__)["ENABLED"]
     monkeypatch.setattr(seam, "ENABLED", enabled)
-    assert (mixture_divergence.fast("cpu") is None) == (word == "off")
+    assert (nearest_k.fast("cpu") is None) == (word == "off")

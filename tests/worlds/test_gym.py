@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
+import gtmsm
 from gtmsm.episodes.formats import open_any
 from gtmsm.errors import InputError
-from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv, register_envs
+from gtmsm.worlds.gym import ImageWalkEnv, RoomsEnv
 from gtmsm.worlds.image_map import YELLOW
 from gtmsm.worlds.image_walk import ACTIONS, MOVES
 
@@ -48,7 +49,7 @@ def test_gymnasium_has_no_complaint(start):
 def test_registering_twice_is_harmless():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        register_envs()
+        importlib.reload(gtmsm)
 
 
 def test_an_episode_is_cut_after_512_steps(pictures):

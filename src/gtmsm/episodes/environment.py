@@ -17,9 +17,8 @@ from gtmsm.episodes.engines import FAMILIES, AnyEnv, family, loaded, make
 from gtmsm.episodes.episode import LONGEST_NAME, Kind
 from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
-from gtmsm.worlds.gym import DOOM, MAZE, MEMORY_MAZE, ROOMS
 
-SIZED = (ROOMS, MAZE, DOOM, MEMORY_MAZE)
+SIZED = ("gtmsm/Rooms-v0", "gtmsm/Maze-v0", "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0")
 """Environments that draw frames of any size themselves."""
 RENDER = "render"
 """Instead of a key: pixels are what `render()` returns."""

@@ -1,11 +1,12 @@
 """Windows of a store that is too large for memory: read while training, as many at a time as an update needs."""
 
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float32, Int64
 
 from gtmsm.data.clip import Clip
 from gtmsm.episodes.episode import Episode
@@ -26,13 +27,13 @@ class StoreWindows:
         self.length = torch.from_numpy(store.lengths[self.order])
         self.lengths = tuple(self.length.tolist())
         self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="windows")
+        self._free: list[np.ndarray] = []
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
         which, begin = drawn(self.length, self.lengths, n, steps, self.from_start, generator)
         height, width, channels = self.store.kind.frame_shape
-        # NumPy asks for huge pages: in memory of torch's own, four fifths of the time would go into 4 kB ones.
-        x = np.empty((n, steps, channels, height, width), np.float32)
+        x = self._room((n, steps, channels, height, width))
 
         def read(k: int, i: int, first: int) -> Episode:
             window = self.store.window(int(self.order[i]), first, steps)
@@ -44,3 +45,17 @@ class StoreWindows:
         every = {name: [getattr(window, name) for window in windows] for name in ("actions", "poses", "start")}
         batch: dict[str, Any] = {name: np.stack(parts) for name, parts in every.items() if parts[0] is not None}
         return Clip(torch.from_numpy(x), *moves_of(Episode(windows[0].frames, **batch), self.store.kind, self.unit))
+
+    def _room(self, shape: tuple[int, ...]) -> Float32[np.ndarray, "n time channel height width"]:
+        """Memory for a batch: that of an earlier one that nobody holds any more, since new pages take a fifth longer.
+
+        Otherwise NumPy's, which asks for huge pages: those of 4 kB would take four fifths of the time.
+        """
+        whole = self._free.pop() if self._free else np.empty(shape, np.float32)
+        if whole.shape != shape:
+            whole = np.empty(shape, np.float32)
+            self._free.clear()
+        x = whole.view()
+        # The tensor holds x, not `whole`: when it and all its parts are gone, x is, too.
+        weakref.finalize(x, self._free.append, whole).atexit = False
+        return x

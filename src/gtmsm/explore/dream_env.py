@@ -27,7 +27,6 @@ from gtmsm.model.memory import Memory
 from gtmsm.model.planning import PlanConfig, Terrain
 from gtmsm.tensors import Belief
 
-DREAM = "gtmsm/Dream-v0"
 PICTURE = 256
 """Side of a rendered picture in screen pixels, or a little less."""
 Seen: TypeAlias = Literal["frame", "place"]
@@ -250,10 +249,3 @@ def _enlarged(frame: np.ndarray) -> np.ndarray:
     """Every pixel as a square."""
     zoom = max(1, PICTURE // frame.shape[0])
     return frame.repeat(zoom, 0).repeat(zoom, 1)
-
-
-def register_dream() -> None:
-    """Make it known to `gymnasium.make` and `make_vec`; `import gtmsm` does it."""
-    if DREAM not in gymnasium.registry:
-        where = "gtmsm.explore.dream_env"
-        gymnasium.register(DREAM, entry_point=f"{where}:DreamEnv", vector_entry_point=f"{where}:DreamVectorEnv")

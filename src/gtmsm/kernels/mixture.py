@@ -1,7 +1,7 @@
 """The prior of App. A.1: a mixture of the retrieved codes, in which nearer entries weigh more.
 
 log p(z) = log sum_k w_k N(z | bank[row_k]), with w_k proportional to 1 / (distance2_k + delta). Without the fast
-implementations of the divergence an update of `image-walk` takes 28% longer on an H200.
+implementation of the divergence an update of `image-walk` takes 28% longer on an H200.
 """
 
 import torch
@@ -26,7 +26,7 @@ def mixture_log_prob(
     return torch.logsumexp(log_weight + component.log_prob(z[:, None]), dim=-1)
 
 
-@operator(cpu="gtmsm.kernels.mixture_cpu", cuda="gtmsm.kernels.mixture_triton")
+@operator(cuda="gtmsm.kernels.mixture_triton")
 def mixture_divergence(
     mean: Float[Tensor, "n Z"],
     log_var: Float[Tensor, "n Z"],

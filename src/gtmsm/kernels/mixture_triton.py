@@ -14,8 +14,16 @@ from torch import Tensor
 
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
-AT_ONCE = 1024
-"""Numbers in a tile, entries times code: as many as fit into registers."""
+MOST = 8_192
+"""Numbers in a tile, entries times code, at most: as many as fit into registers."""
+
+
+@triton.jit
+def _log_sum(x, used):  # pragma: no cover - runs on the GPU
+    """The logarithm of the sum of exponentials."""
+    x = tl.where(used, x, float("-inf"))
+    top = tl.max(x, 0)
+    return top + tl.log(tl.sum(tl.exp(x - top), 0))
 
 
 @triton.jit
@@ -28,31 +36,18 @@ def _mixture_forward(
     i = tl.arange(0, CODE)
     inside = i < Z
     at = tl.load(z + n * z_step + i, inside, 0.0)
-    # the largest logarithm so far, and the sum of all relative to it; finite, or the first difference would be NaN
-    joint_top, joint_sum = -3.0e38, 0.0
-    near_top, near_sum = -3.0e38, 0.0
-    for first in range(0, K, ENTRIES):
-        k = first + tl.arange(0, ENTRIES)
-        used = k < K
-        both = used[:, None] & inside[None, :]
-        entry = tl.load(row + n * row_step + k, used, 0).to(tl.int64)[:, None]
-        spread = tl.load(bank_log_var + entry * bank_log_var_step + i[None, :], both, 0.0)
-        away = at[None, :] - tl.load(bank_mean + entry * bank_mean_step + i[None, :], both, 0.0)
-        log_prob = -0.5 * tl.sum(away * away * tl.exp(-spread) + spread, 1)
-        near = -tl.log(tl.load(distance2 + n * distance2_step + k, used, 1.0) + delta)
-        joint = near + log_prob
-        tl.store(joints + n * K + k, joint, used)
-        tl.store(nears + n * K + k, near, used)
-        joint = tl.where(used, joint, float("-inf"))
-        near = tl.where(used, near, float("-inf"))
-        top = tl.maximum(joint_top, tl.max(joint, 0))
-        joint_sum = joint_sum * tl.exp(joint_top - top) + tl.sum(tl.exp(joint - top), 0)
-        joint_top = top
-        top = tl.maximum(near_top, tl.max(near, 0))
-        near_sum = near_sum * tl.exp(near_top - top) + tl.sum(tl.exp(near - top), 0)
-        near_top = top
-    of_joint = joint_top + tl.log(joint_sum)
-    of_near = near_top + tl.log(near_sum)
+    k = tl.arange(0, ENTRIES)
+    used = k < K
+    both = used[:, None] & inside[None, :]
+    entry = tl.load(row + n * row_step + k, used, 0).to(tl.int64)[:, None]
+    spread = tl.load(bank_log_var + entry * bank_log_var_step + i[None, :], both, 0.0)
+    away = at[None, :] - tl.load(bank_mean + entry * bank_mean_step + i[None, :], both, 0.0)
+    log_prob = -0.5 * tl.sum(away * away * tl.exp(-spread) + spread, 1)
+    near = -tl.log(tl.load(distance2 + n * distance2_step + k, used, 1.0) + delta)
+    joint = near + log_prob
+    tl.store(joints + n * K + k, joint, used)
+    tl.store(nears + n * K + k, near, used)
+    of_joint, of_near = _log_sum(joint, used), _log_sum(near, used)
     tl.store(joint_total + n, of_joint)
     tl.store(near_total + n, of_near)
     # the constants of both densities cancel
@@ -80,31 +75,28 @@ def _mixture_backward(
     tl.store(g_mean + n * Z + i, own, inside)
     tl.store(g_log_var + n * Z + i, 0.5 * (own * off - into), inside)
     into_at = -own
-    for first in range(0, K, ENTRIES):
-        k = first + tl.arange(0, ENTRIES)
-        used = k < K
-        both = used[:, None] & inside[None, :]
-        near = tl.load(nears + n * K + k, used, float("-inf"))
-        posterior = tl.exp(tl.load(joints + n * K + k, used, float("-inf")) - of_joint)
-        tl.store(g_distance2 + n * K + k, into_prob * (tl.exp(near - of_near) - posterior) * tl.exp(near), used)
-        weight = (into_prob * posterior)[:, None]
-        entry = tl.load(row + n * row_step + k, used, 0).to(tl.int64)[:, None]
-        spread = tl.load(bank_log_var + entry * bank_log_var_step + i[None, :], both, 0.0)
-        away = at[None, :] - tl.load(bank_mean + entry * bank_mean_step + i[None, :], both, 0.0)
-        pull = weight * away * tl.exp(-spread)
-        into_at -= tl.sum(pull, 0)
-        if INTO_BANK:
-            tl.atomic_add(g_bank_mean + entry * Z + i[None, :], pull, both, sem="relaxed")
-            tl.atomic_add(g_bank_log_var + entry * Z + i[None, :], 0.5 * (pull * away - weight), both, sem="relaxed")
+    k = tl.arange(0, ENTRIES)
+    used = k < K
+    both = used[:, None] & inside[None, :]
+    near = tl.load(nears + n * K + k, used, float("-inf"))
+    posterior = tl.exp(tl.load(joints + n * K + k, used, float("-inf")) - of_joint)
+    tl.store(g_distance2 + n * K + k, into_prob * (tl.exp(near - of_near) - posterior) * tl.exp(near), used)
+    weight = (into_prob * posterior)[:, None]
+    entry = tl.load(row + n * row_step + k, used, 0).to(tl.int64)[:, None]
+    spread = tl.load(bank_log_var + entry * bank_log_var_step + i[None, :], both, 0.0)
+    away = at[None, :] - tl.load(bank_mean + entry * bank_mean_step + i[None, :], both, 0.0)
+    pull = weight * away * tl.exp(-spread)
+    into_at -= tl.sum(pull, 0)
+    if INTO_BANK:
+        tl.atomic_add(g_bank_mean + entry * Z + i[None, :], pull, both, sem="relaxed")
+        tl.atomic_add(g_bank_log_var + entry * Z + i[None, :], 0.5 * (pull * away - weight), both, sem="relaxed")
     tl.store(g_z + n * Z + i, into_at, inside)
 
 
 def _tile(K: int, Z: int) -> dict[str, int]:
-    """How many entries a program computes together, and its number of threads."""
-    code = triton.next_power_of_2(Z)
-    entries = min(triton.next_power_of_2(K), max(AT_ONCE // code, 1))
-    # one stage: few entries are one round of the loop, with nothing to fetch ahead
-    return {"ENTRIES": entries, "CODE": code, "num_warps": 1 if entries * code <= 512 else 4, "num_stages": 1}
+    """Its sides, and the threads for it."""
+    entries, code = triton.next_power_of_2(K), triton.next_power_of_2(Z)
+    return {"ENTRIES": entries, "CODE": code, "num_warps": 1 if entries * code <= 512 else 4}
 
 
 def _in_rows(x: Tensor) -> Tensor:
@@ -144,9 +136,10 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
 
 
 def _supports(*args: Any) -> bool:
-    """Some queries, in single precision."""
+    """Some queries, in single precision, whose entries fit into a tile."""
     floats, (z, row) = (*args[:5], args[6]), (args[2], args[5])
-    return row.numel() > 0 and z.numel() > 0 and all(x.dtype == torch.float32 for x in floats)
+    single = row.numel() > 0 and z.numel() > 0 and all(x.dtype == torch.float32 for x in floats)
+    return single and triton.next_power_of_2(row.shape[1]) * triton.next_power_of_2(z.shape[1]) <= MOST
 
 
 mixture_divergence = Fast(_forward, _empty, _backward, _supports)

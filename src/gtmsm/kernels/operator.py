@@ -1,13 +1,13 @@
 """The one seam for speed: an operator is a readable function, and fast implementations of it for some devices.
 
 ```python
-@operator(cpu="gtmsm.kernels.mixture_cpu", cuda="gtmsm.kernels.mixture_triton")
-def mixture_divergence(mean: Float[Tensor, "n Z"], ..., delta: float) -> Float[Tensor, "n"]:
+@operator(cpu="gtmsm.kernels.search.nearest_cpu", cuda="gtmsm.kernels.search.nearest_triton")
+def nearest_k(keys: Float[Tensor, "batch n P"], ..., k: int) -> Int64[Tensor, "batch m {k}"]:
     '''The specification, in plain PyTorch.'''
 ```
 
 Each module named there holds a `Fast` of the same name. The operator is registered with `torch.library` as
-`gtmsm::mixture_divergence`, with a fake implementation and gradients; `torch.compile` and `torch.export` see it whole.
+`gtmsm::nearest_k`, with a fake implementation and gradients; `torch.compile` and `torch.export` see it whole.
 PyTorch's dispatcher picks the implementation by device. Where there is none, where it does not support the
 arguments, and inside `torch.func`, the readable function runs and PyTorch differentiates it.
 
@@ -60,11 +60,6 @@ def forced(implementation: Literal["readable", "cpu", "cuda"]) -> Iterator[None]
         _forced.pop()
 
 
-def always(*args: object) -> bool:
-    """Supports any arguments."""
-    return True
-
-
 def no_gradients(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     """The `backward` of an operator that returns indices; PyTorch never calls it."""
     return [None] * len(args)
@@ -81,7 +76,7 @@ class Fast:
     backward: Callable[[Tensors, Arguments, Tensors, Needed], Gradients] | None = None
     """(gradients of the outputs, arguments, what `forward` returned, which arguments need a gradient) to a gradient or
     None for every argument. None: arguments that require gradients go to the readable function."""
-    supports: Callable[..., bool] = always
+    supports: Callable[..., bool] = lambda *args: True
     """Whether it can run with these arguments."""
 
 
@@ -95,6 +90,8 @@ class Operator(Generic[P, R]):
         self.enabled = True
         """Set to False to run the readable function everywhere: what does the fast one save?"""
         self._modules = modules
+        self.devices = list(modules)
+        """Those that have a fast implementation."""
         self._loaded: dict[str, Fast | None] = {}
         signature = inspect.signature(readable)
         self._made = signature.return_annotation
@@ -103,11 +100,6 @@ class Operator(Generic[P, R]):
         self._op, self._back = self._register(signature)
         update_wrapper(self, readable)
         OPERATORS[self.name] = self
-
-    @property
-    def devices(self) -> list[str]:
-        """Those that have a fast implementation."""
-        return list(self._modules)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The fastest implementation for where the tensors are."""

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
 
 Precision: TypeAlias = Literal["bfloat16", "tf32", "ieee"]
 """The type that a kernel's factors are rounded to; their sums are float32."""
@@ -20,13 +19,6 @@ def products_of(dtype: torch.dtype, convolution: bool = False) -> Precision:
         return "bfloat16"
     exact = not torch.backends.cudnn.allow_tf32 if convolution else torch.get_float32_matmul_precision() == "highest"
     return "ieee" if exact else "tf32"
-
-
-def between_layers(x: Tensor) -> torch.dtype:
-    """The type of what networks pass from layer to layer: that of autocast, or else of x."""
-    if torch.is_autocast_enabled(x.device.type):
-        return torch.get_autocast_dtype(x.device.type)
-    return x.dtype if x.is_floating_point() else torch.float32
 
 
 @contextmanager

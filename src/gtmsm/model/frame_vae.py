@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
-from gtmsm.kernels.precision import between_layers
-from gtmsm.model.mlp import Mlp
+from gtmsm.model.mlp import Mlp, between_layers
 from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 

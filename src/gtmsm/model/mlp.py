@@ -19,8 +19,15 @@ class Mlp(nn.Sequential):
     def forward(self, x: Float[Tensor, "n *inputs"], made: torch.dtype | None = None) -> Float[Tensor, "n out"]:
         """The last layer's output, in the precision of x or as `made`; under autocast hidden layers are in bfloat16."""
         x, made = x.flatten(1), made or x.dtype
-        hidden = torch.bfloat16 if torch.is_autocast_enabled(x.device.type) else x.dtype
+        hidden = between_layers(x)
         *first, last = (layer for layer in self if isinstance(layer, nn.Linear))
         for layer in first:
             x = dense_layer(x, layer.weight, layer.bias, True, hidden)
         return dense_layer(x, last.weight, last.bias, False, made)
+
+
+def between_layers(x: Tensor) -> torch.dtype:
+    """The type of what networks pass from layer to layer: that of autocast, or else of x."""
+    if torch.is_autocast_enabled(x.device.type):
+        return torch.get_autocast_dtype(x.device.type)
+    return x.dtype if x.is_floating_point() else torch.float32

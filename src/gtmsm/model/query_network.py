@@ -4,8 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gtmsm.kernels.precision import between_layers
-from gtmsm.model.mlp import Mlp
+from gtmsm.model.mlp import Mlp, between_layers
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 

@@ -12,9 +12,9 @@ from torch.autograd.function import once_differentiable
 
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.normed_sum import normed_sum
-from gtmsm.kernels.precision import between_layers
 from gtmsm.kernels.rays.attend import attend
 from gtmsm.kernels.rays.gathered_views import gathered_views
+from gtmsm.model.mlp import between_layers
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
 from gtmsm.tensors import Gaussian
 

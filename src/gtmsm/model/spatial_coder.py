@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.layers.activation import activated, shortcut
 from gtmsm.kernels.layers.edge_conv import edge_conv_out
-from gtmsm.kernels.precision import between_layers
+from gtmsm.model.mlp import between_layers
 
 
 class _Residual(nn.Module):

@@ -4,12 +4,15 @@ import logging
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import torch
-from lightning_fabric import Fabric
 
 from gtmsm.config import Device, require
 from gtmsm.kernels.precision import float32_products
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 def choose_device(name: Device) -> torch.device:
@@ -19,8 +22,10 @@ def choose_device(name: Device) -> torch.device:
     return torch.device("cuda" if name != "cpu" and there else "cpu")
 
 
-def build_fabric(name: Device, devices: int, batch: int) -> Fabric:
+def build_fabric(name: Device, devices: int, batch: int) -> "Fabric":
     """The engine on that device, not yet launched."""
+    from lightning_fabric import Fabric  # takes seconds, which only training waits for
+
     kind = choose_device(name).type
     most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
     require(1 <= devices <= most, f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
@@ -44,8 +49,3 @@ def tuned() -> Iterator[None]:
             yield
     finally:
         torch.backends.cudnn.benchmark = searching
-
-
-def is_first_process() -> bool:
-    """Whether this is the process that speaks and writes, where several train together; known before they launch."""
-    return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"

@@ -4,11 +4,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import torch
 import tyro
-from lightning_fabric import Fabric
 from rich.console import Console
 
 from gtmsm.config import config, require
@@ -23,6 +22,9 @@ from gtmsm.training.log import Display, MetricsLog, NoLog
 from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig, prospect
 from gtmsm.training.update import OptimiserConfig, Updater
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @config
@@ -67,7 +69,7 @@ def train(
     settings: TrainingConfig,
     folder: Path,
     *,
-    fabric: Fabric,
+    fabric: "Fabric",
     seed: int,
     watch: Callable[[WorldModel], dict[str, float]],
     resume: bool = False,

@@ -1,10 +1,9 @@
 """One training update; on a GPU the whole of it is one CUDA graph."""
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from jaxtyping import Int64, UInt8
-from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
@@ -14,6 +13,9 @@ from gtmsm.training.capacity import Capacity
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.optimiser import Optimiser, Schedule
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
 
 
 @config
@@ -70,7 +72,7 @@ class Updater:
 
     def __init__(
         self,
-        fabric: Fabric,
+        fabric: "Fabric",
         model: WorldModel,
         source: Source,
         settings: OptimiserConfig,

@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Bool, Int64
 from torch import Tensor
 
-from gtmsm.kernels.scans.prefix import prefix_scan
+from gtmsm.tensors import prefix_scan
 
 Cells: TypeAlias = Int64[Tensor, "n time 2"]
 Corner: TypeAlias = Int64[Tensor, "n tries 2"]

@@ -28,9 +28,6 @@ from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
-IMAGE_WALK, ROOMS, MAZE = "gtmsm/ImageWalk-v0", "gtmsm/Rooms-v0", "gtmsm/Maze-v0"
-DOOM, MEMORY_MAZE = "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0"
-
 SPLITS = ("train", "test")
 PLANNED = 100
 """Steps that an explorer of rooms plans at once."""
@@ -223,19 +220,3 @@ class RoomsEnv(_WorldEnv):
 def _picture(frame: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
     """A frame from 0 to 1 as bytes, height first and channels last."""
     return (frame * 255).round().byte().permute(1, 2, 0).contiguous().numpy()
-
-
-def register_envs() -> None:
-    """Make the environments known to `gymnasium.make`; `import gtmsm` does it."""
-    environments: dict[str, tuple[str, dict[str, str]]] = {
-        IMAGE_WALK: ("gym:ImageWalkEnv", {}),
-        ROOMS: ("gym:RoomsEnv", {}),
-        MAZE: ("gym:RoomsEnv", {"plan": "maze"}),
-        DOOM: ("doom:DoomEnv", {}),
-        MEMORY_MAZE: ("memory_maze:MemoryMazeEnv", {}),
-    }
-    for name, (env, settings) in environments.items():
-        if name not in gymnasium.registry:
-            entry = f"gtmsm.worlds.{env}"
-            # T = 512, the steps of a test sequence (section 4.1)
-            gymnasium.register(name, entry_point=entry, max_episode_steps=512, kwargs=settings)

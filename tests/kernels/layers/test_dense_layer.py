@@ -65,9 +65,7 @@ def readable_layer(x, weight, bias, elu, made=None):
 def launched(triton_device, note_launches):
     from gtmsm.kernels.layers import dense_layer_triton
 
-    return note_launches(
-        dense_layer_triton, "_dense_layer_forward", "_dense_layer_into_input", "_dense_layer_into_parameters"
-    )
+    return note_launches(dense_layer_triton, "_dense_layer_rows", "_dense_layer_into_parameters")
 
 
 def test_large_products_that_must_be_exact_are_left_to_pytorch(triton_device, launched, monkeypatch):
@@ -77,7 +75,7 @@ def test_large_products_that_must_be_exact_are_left_to_pytorch(triton_device, la
     assert not launched
     with float32_products("high"):
         fast_layer(*inputs, True)
-    assert launched == ["_dense_layer_forward"]
+    assert launched == ["_dense_layer_rows"]
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(257, 3), (3, 257)])
@@ -127,7 +125,7 @@ def test_a_cpu_gets_plain_pytorch(launched):
 def test_the_fast_layer_equals_the_readable_one(shape, elu, triton_device, launched):
     inputs = layer(*shape, device=triton_device)
     fast = values_and_gradients(lambda *x: fast_layer(*x, elu), *inputs)
-    assert launched == ["_dense_layer_forward", "_dense_layer_into_input", "_dense_layer_into_parameters"]
+    assert launched == ["_dense_layer_rows", "_dense_layer_rows", "_dense_layer_into_parameters"]
     assert all(part.dtype == torch.float32 for part in fast)
     assert_equal_twins(fast, values_and_gradients(lambda *x: readable_layer(*x, elu), *(x.double() for x in inputs)))
 
@@ -171,11 +169,11 @@ def test_what_needs_no_gradient_is_not_computed(triton_device, launched):
     x, weight, bias = layer(5, 3, 4, device=triton_device)
     with forced("cuda"):
         fast_layer(x, weight.clone().requires_grad_(), bias, True).sum().backward()
-    assert launched == ["_dense_layer_forward", "_dense_layer_into_parameters"]
+    assert launched == ["_dense_layer_rows", "_dense_layer_into_parameters"]
     launched.clear()
     with forced("cuda"):
         fast_layer(x.clone().requires_grad_(), weight, bias, True).sum().backward()
-    assert launched == ["_dense_layer_forward", "_dense_layer_into_input"]
+    assert launched == ["_dense_layer_rows", "_dense_layer_rows"]
 
 
 def test_large_numbers_stay_large_and_small_ones_stop_at_minus_one(triton_device):

@@ -160,34 +160,19 @@ def test_few_numbers_at_once_change_nothing(triton_device, monkeypatch):
     inputs = views(4, 3, 3, 16, 3, 2, device=triton_device)
     whole = values_and_gradients(by_kernel, *inputs)
     monkeypatch.setattr(gathered_views_triton, "TILE", 32)
-    monkeypatch.setattr(gathered_views_triton, "SORTED_AT_ONCE", 2)
-    monkeypatch.setattr(gathered_views_triton, "COMPARED_AT_ONCE", 4)
     for one, other in zip(values_and_gradients(by_kernel, *inputs), whole, strict=True):
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize(("rows", "uses"), [(1, 1), (1, 9), (7, 20), (30, 3), (5, 40)])
-def test_uses_are_sorted_by_view_either_way(rows, uses, triton_device, monkeypatch):
+def test_uses_are_sorted_by_view(rows, uses, triton_device):
     from gtmsm.kernels.rays import gathered_views_triton
 
     generator = torch.Generator().manual_seed(uses)
     row = torch.randint(0, rows, (1, uses), generator=generator).to(triton_device)
     order, ends = gathered_views_triton.uses_by_view(row, rows)
-    monkeypatch.setattr(gathered_views_triton, "MOST_COMPARED", 0)
-    sorted_order, sorted_ends = gathered_views_triton.uses_by_view(row, rows)
-    assert order.tolist() == sorted_order.tolist() == sorted(range(uses), key=row[0].tolist().__getitem__)
-    assert ends.tolist() == sorted_ends.tolist()
-    assert ends[0] == 0 and ends[-1] == uses
-
-
-def test_so_many_uses_that_they_are_sorted_learn_the_same(triton_device, monkeypatch):
-    from gtmsm.kernels.rays import gathered_views_triton
-
-    inputs = views(4, 2, 3, 5, 3, 2, device=triton_device)
-    counted = values_and_gradients(by_kernel, *inputs)
-    monkeypatch.setattr(gathered_views_triton, "MOST_COMPARED", 0)
-    for one, other in zip(values_and_gradients(by_kernel, *inputs), counted, strict=True):
-        assert torch.equal(one, other)
+    assert order.tolist() == sorted(range(uses), key=row[0].tolist().__getitem__)
+    assert ends.tolist() == [(row < view).sum().item() for view in range(rows + 1)]
 
 
 UNUSUAL = {

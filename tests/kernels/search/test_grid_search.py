@@ -9,7 +9,8 @@ import torch
 
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.search import grid_search as module
-from gtmsm.kernels.search.grid_search import grid_search, make_grid, table_of
+from gtmsm.kernels.search.grid_search import grid_search
+from gtmsm.model.long_memory.grid import make_grid, table_of
 
 ON_A_GPU = torch.cuda.is_available()
 

@@ -96,57 +96,37 @@ def _into_product(y, dy, row, column, there, outputs, dy_row, dy_column, ELU: tl
 
 
 @triton.jit(do_not_specialize=["n"])
-def _dense_layer_forward(
-    x, weight, bias, y, n, inputs, outputs, x_row, x_column, w_row, w_column, b_stride,
-    ELU: tl.constexpr, PRECISION: tl.constexpr,
+def _dense_layer_rows(
+    x, weight, bias, y, made, n, depth, columns, x_row, x_column, w_depth, w_column, b_stride,
+    FORWARD: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    across = tl.cdiv(outputs, COLUMNS)
+    """Forward: x is the input, y the output. Backward: x is the gradient of the output `made`, y that of the input."""
+    across = tl.cdiv(columns, COLUMNS)
     row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
     column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    is_row, is_column = row < n, column < outputs
-    x_at = x + row.to(tl.int64) * x_row
-    w_at = weight + column.to(tl.int64) * w_row
+    is_row, is_column = row < n, column < columns
     total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for begin in range(0, inputs, DEPTH):
+    for begin in range(0, depth, DEPTH):
         k = begin + tl.arange(0, DEPTH)
-        a = tl.load(x_at[:, None] + k[None, :] * x_column, is_row[:, None] & (k < inputs)[None, :], 0.0)
-        b = tl.load(w_at[None, :] + k[:, None] * w_column, is_column[None, :] & (k < inputs)[:, None], 0.0)
+        there = is_row[:, None] & (k < depth)[None, :]
+        if FORWARD:
+            a = tl.load(x + row.to(tl.int64)[:, None] * x_row + k[None, :] * x_column, there, 0.0)
+        else:
+            a = _into_product(made, x, row[:, None], k[None, :], there, depth, x_row, x_column, ELU)
+        w_at = weight + k[:, None] * w_depth + column[None, :] * w_column
+        b = tl.load(w_at, (k < depth)[:, None] & is_column[None, :], 0.0)
         if PRECISION == "bfloat16":
             total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
         else:
             total = tl.dot(a.to(tl.float32), b, total, input_precision=PRECISION)
-    total += tl.load(bias + column * b_stride, is_column, 0.0)[None, :]
-    if ELU:
-        below = tl.where(total > 0.0, 0.0, total)
-        total = tl.where(total > 0.0, total, tl.exp(below) - 1.0)
-    y_at = y + row.to(tl.int64)[:, None] * outputs + column[None, :]
+    if FORWARD:
+        total += tl.load(bias + column * b_stride, is_column, 0.0)[None, :]
+        if ELU:
+            below = tl.where(total > 0.0, 0.0, total)
+            total = tl.where(total > 0.0, total, tl.exp(below) - 1.0)
+    y_at = y + row.to(tl.int64)[:, None] * columns + column[None, :]
     tl.store(y_at, total.to(y.dtype.element_ty), is_row[:, None] & is_column[None, :])
-
-
-@triton.jit(do_not_specialize=["n"])
-def _dense_layer_into_input(
-    y, dy, weight, dx, n, inputs, outputs, dy_row, dy_column, w_row, w_column,
-    ELU: tl.constexpr, PRECISION: tl.constexpr,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr,
-):  # fmt: skip  # pragma: no cover - runs on the GPU
-    across = tl.cdiv(inputs, COLUMNS)
-    row = (tl.program_id(0) // across) * ROWS + tl.arange(0, ROWS)
-    column = (tl.program_id(0) % across) * COLUMNS + tl.arange(0, COLUMNS)
-    is_row, is_column = row < n, column < inputs
-    total = tl.zeros([ROWS, COLUMNS], tl.float32)
-    for begin in range(0, outputs, DEPTH):
-        k = begin + tl.arange(0, DEPTH)
-        there = is_row[:, None] & (k < outputs)[None, :]
-        g = _into_product(y, dy, row[:, None], k[None, :], there, outputs, dy_row, dy_column, ELU)
-        w_at = weight + k.to(tl.int64)[:, None] * w_row + column[None, :] * w_column
-        b = tl.load(w_at, (k < outputs)[:, None] & is_column[None, :], 0.0)
-        if PRECISION == "bfloat16":
-            total = tl.dot(g.to(tl.bfloat16), b.to(tl.bfloat16), total)
-        else:
-            total = tl.dot(g, b, total, input_precision=PRECISION)
-    dx_at = dx + row.to(tl.int64)[:, None] * inputs + column[None, :]
-    tl.store(dx_at, total.to(dx.dtype.element_ty), is_row[:, None] & is_column[None, :])
 
 
 @triton.jit(do_not_specialize=["n"])
@@ -198,9 +178,9 @@ def _forward(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dty
     (outputs, inputs), n, precision = weight.shape, len(x), _precision(x, made)
     (y,) = _empty(x, weight, bias, elu, made)
     tile = tile_for(n, outputs, inputs, precision)
-    _dense_layer_forward[(triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS),)](
-        x, weight, bias, y, n, inputs, outputs, *x.stride(), *weight.stride(), *bias.stride(),
-        ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
+    _dense_layer_rows[(triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS),)](
+        x, weight, bias, y, y, n, inputs, outputs, *x.stride(), *reversed(weight.stride()), *bias.stride(),
+        FORWARD=True, ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
     )  # fmt: skip
     return [y]
 
@@ -212,9 +192,9 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
     if needed[0]:
         dx = torch.empty(n, inputs, dtype=x.dtype, device=x.device)
         tile = tile_for(n, inputs, outputs, precision, turned=True)
-        _dense_layer_into_input[(triton.cdiv(n, tile.ROWS) * triton.cdiv(inputs, tile.COLUMNS),)](
-            y, dy, weight, dx, n, inputs, outputs, *dy.stride(), *weight.stride(),
-            ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
+        _dense_layer_rows[(triton.cdiv(n, tile.ROWS) * triton.cdiv(inputs, tile.COLUMNS),)](
+            dy, weight, weight, dx, y, n, outputs, inputs, *dy.stride(), *weight.stride(), 1,
+            FORWARD=False, ELU=elu, PRECISION=precision, **tile._asdict(), num_warps=4, num_stages=STAGES,
         )  # fmt: skip
     if needed[1] or needed[2]:
         tile, share = share_for(n, outputs, inputs, precision)

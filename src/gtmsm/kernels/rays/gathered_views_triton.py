@@ -3,7 +3,7 @@
 Forward, a program makes some tokens of one use of a view. Backward, a program takes one column of one view: it loops
 over the uses of that view and adds up the gradient of the view in registers. It holds all tokens of the column, so the
 gradient of the column of each use is complete as well. Both gradients come from one pass and in a fixed order, without
-atomics. The uses of each view are found first, by sorting uses by view (`_sort`). A norm without a scale needs only its
+atomics. The uses of each view are found first, by sorting uses by view. A norm without a scale needs only its
 output and the inverse standard deviation of its input for the backward pass.
 """
 
@@ -24,12 +24,6 @@ TILE = 8_192
 WARPS = 8
 NUMBERS_BACK = 2_048
 """Of a column, for each warp in the backward pass: fewer warps wait less for each other, and 64 in each thread fit."""
-SORTED_AT_ONCE = 8
-"""Uses, or ends of a view's uses, whose place in the order one program counts out."""
-COMPARED_AT_ONCE = 1_024
-"""Uses that these are compared with together."""
-MOST_COMPARED = 2**28
-"""From here on, comparing all with all takes longer than the launches of PyTorch's sort."""
 
 
 @triton.jit
@@ -51,24 +45,6 @@ def _gathered_views_forward(
     rescale = 1.0 / tl.sqrt(tl.sum(x * x, 1) / WIDTH + eps)
     tl.store(y + use * TOKENS * WIDTH + at, (x * rescale[:, None]).to(y.dtype.element_ty), there)
     tl.store(scale + use * TOKENS + token, rescale, token < TOKENS)
-
-
-@triton.jit
-def _sort(
-    row, order, ends, USES, ROWS, SOME: tl.constexpr, OTHERS: tl.constexpr
-):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """Uses by view, first uses first, and where those of each view begin: by counting what comes before."""
-    i = tl.program_id(0) * SOME + tl.arange(0, SOME)
-    is_use, view = i < USES, i - USES
-    key = tl.where(is_use, tl.load(row + i, is_use, 0).to(tl.int32) * USES + i, view * USES)
-    before = tl.zeros([SOME, OTHERS], tl.int32)
-    for begin in range(0, USES, OTHERS):
-        j = begin + tl.arange(0, OTHERS)
-        other = tl.load(row + j, j < USES, 0).to(tl.int32) * USES + j
-        before += ((other[None, :] < key[:, None]) & (j < USES)[None, :]).to(tl.int32)
-    place = tl.sum(before, 1)
-    tl.store(order + place, i, is_use)
-    tl.store(ends + view, place, (view >= 0) & (view <= ROWS))
 
 
 @triton.jit
@@ -103,15 +79,8 @@ def _gathered_views_backward(
 
 def uses_by_view(row: Tensor, rows: int) -> tuple[Tensor, Tensor]:
     """Indices of `row`, those of one view beside each other and in their order, and where each view's begin and end."""
-    row, uses = row.flatten().contiguous(), row.numel()
-    if uses * (uses + rows + 1) > MOST_COMPARED or uses * (rows + 1) >= 2**31:  # keys have 32 bits
-        views, order = row.sort(stable=True)
-        return order, torch.searchsorted(views, torch.arange(rows + 1, dtype=views.dtype, device=views.device))
-    order, ends = (row.new_empty(count, dtype=torch.int32) for count in (uses, rows + 1))
-    _sort[(triton.cdiv(uses + rows + 1, SORTED_AT_ONCE),)](
-        row, order, ends, uses, rows, SOME=SORTED_AT_ONCE, OTHERS=COMPARED_AT_ONCE, num_warps=4
-    )
-    return order, ends
+    views, order = row.flatten().sort(stable=True)
+    return order, torch.searchsorted(views, torch.arange(rows + 1, dtype=views.dtype, device=views.device))
 
 
 def _empty(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> list[Tensor]:

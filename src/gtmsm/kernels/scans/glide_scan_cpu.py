@@ -76,11 +76,9 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
     )
 
 
-def _supports(
-    start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> bool:
+def _supports(start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, *weights: Tensor) -> bool:
     """A network with hidden units, in a precision that NumPy has."""
-    return len(W) > 0 and u.dtype in (torch.float32, torch.float64)
+    return pre.shape[-1] > 0 and u.dtype in (torch.float32, torch.float64)
 
 
 glide_steps = Fast(_forward, _empty, _backward, _supports)

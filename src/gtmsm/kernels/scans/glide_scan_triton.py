@@ -254,11 +254,9 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
     return *own, into_keep, into_W.view_as(W), into_V.view_as(V)
 
 
-def _supports(
-    start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> bool:
+def _supports(start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, *weights: Tensor) -> bool:
     """Single precision, some steps, and a network with hidden units."""
-    return u.dtype == torch.float32 and u.numel() > 0 and len(W) > 0
+    return u.dtype == torch.float32 and u.numel() > 0 and pre.shape[-1] > 0
 
 
 glide_steps = Fast(_forward, _empty, _backward, _supports)

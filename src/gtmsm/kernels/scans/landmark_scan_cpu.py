@@ -2,44 +2,22 @@
 
 Positions and variances lie in one table: a row of (position, variance) for every entry of the past and every step.
 Names are those of the readable function, with both kinds of steps, as planned and otherwise, on an axis of their own.
+The walls are those of the walled scan, so that positions agree to the bit.
 """
 
 import math
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from gtmsm.kernels.operator import Fast
+from gtmsm.kernels.scans.walled_scan_cpu import Walls
 from gtmsm.tensors import LOG_TWO_PI
 
 
-class _Walls:
-    """The gate of a walled scan: `walled_scan_cpu` operation by operation, so that positions agree to the bit."""
-
-    def __init__(self, d: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
-        with torch.autocast("cpu", enabled=False):  # poses are never rounded
-            self.pushed = F.linear(d, W, b).numpy()
-        self.w_t = np.ascontiguousarray(W.T.numpy())
-        self.half_v, self.half_c = (0.5 * v[:, None]).numpy(), (0.5 * c).numpy()
-        self.half = self.half_v.dtype.type(0.5)
-
-    def open(self, t: int, here: np.ndarray) -> np.ndarray:
-        """The fraction of step t that is made."""
-        u = np.dot(here, self.w_t)
-        u += self.pushed[t]
-        np.maximum(u, 0, out=u)
-        g = np.dot(u, self.half_v)
-        g += self.half_c
-        np.tanh(g, out=g)
-        g *= self.half
-        g += self.half
-        return g
-
-
 def _walk(
-    walls: _Walls | None, fresh: tuple[float, float], usual: float, d: np.ndarray, cells: np.ndarray,
+    walls: Walls | None, fresh: tuple[float, float], usual: float, d: np.ndarray, cells: np.ndarray,
     prior: np.ndarray, offset: np.ndarray, noise: np.ndarray, s: np.ndarray, before: np.ndarray, table: np.ndarray,
 ) -> None:  # fmt: skip
     """Write positions and rows of the table, step by step."""
@@ -116,7 +94,7 @@ def _forward(
     prior = log_odds.permute(1, 2, 0).contiguous()[:, None] + log_chance[:, None, None]
     seen = offset.permute(1, 3, 2, 0).contiguous(), noise[..., 0].permute(1, 2, 0).contiguous()
     gate = [x for x in (W, b, v, c) if x is not None]
-    walls = _Walls(d, *gate) if gate else None
+    walls = Walls(d, *gate) if gate else None
     usual = (1 - chance) * planned + chance * stray
     inputs = (d, _cells(index, size), prior, *seen, s, variance[:, 0].contiguous(), table)
     _walk(walls, (planned, stray), usual, *(x.numpy() for x in inputs))

@@ -1,7 +1,7 @@
 """Poses of a walk between walls: eq. (nonlin_tr) of section 4.1, the model's loop over time.
 
 s_t = s_{t-1} + d_t * sigma_d(s_{t-1} + d_t) + noise_t, with d_t = M a_t and sigma_d a network with one hidden layer of
-ReLUs. Without the fast implementations an update of `image-walk` takes 36 times as long on an H200.
+ReLUs. Without the fast implementations an update of `image-walk` takes 36 times as long on an H200, 2.4 times on a CPU.
 """
 
 from typing import NamedTuple

@@ -1,11 +1,9 @@
 """The walled scan on a CPU: a loop in NumPy, because PyTorch's dispatch costs more than such a small step.
 
 The backward pass is linear in the incoming gradient, with slopes that are computed for all steps at once. What is left
-is a recurrence over (batch, S) vectors, of which several stretches of time are computed in parallel. Large products are
-PyTorch's: NumPy would start threads of its own, which compete with PyTorch's for the cores.
+is a recurrence over (batch, S) vectors. Large products are PyTorch's: NumPy would start threads of its own, which
+compete with PyTorch's for the cores.
 """
-
-import math
 
 import numpy as np
 import torch
@@ -24,39 +22,48 @@ def _empty(
     return [displacement.new_empty(shape) for shape in shapes]
 
 
-@torch.autocast("cpu", enabled=False)  # poses are never rounded
+class Walls:
+    """sigma_d, step after step in NumPy; `hidden` and `gate` then hold the units and the gate of every step."""
+
+    @torch.autocast("cpu", enabled=False)  # poses are never rounded
+    def __init__(self, d: Tensor, W: Tensor, b: Tensor, v: Tensor, c: Tensor) -> None:
+        # What the displacement adds to the hidden layer, all steps at once; the rest is added step by step.
+        self.hidden, self.gate = F.linear(d, W, b), d.new_empty(*d.shape[:2], 1)
+        self._steps = list(zip(self.hidden.numpy(), self.gate.numpy(), strict=True))
+        self._w_t = np.ascontiguousarray(W.T.numpy())
+        # sigmoid(x) = 1/2 + 1/2 tanh(x / 2), which cannot overflow; the halves go into the weights
+        self._half_v, self._half_c = (0.5 * v[:, None]).numpy(), (0.5 * c).numpy()
+        self._half = self._half_v.dtype.type(0.5)
+        self._zero = np.zeros((d.shape[1], len(b)), self._half.dtype)  # NumPy compares with a single number slowly
+        self._pull = np.empty_like(self._zero)
+
+    def open(self, t: int, here: np.ndarray) -> np.ndarray:
+        """The fraction of step t that is made."""
+        u, g = self._steps[t]
+        u += np.dot(here, self._w_t, out=self._pull)
+        np.maximum(u, self._zero, out=u)
+        np.dot(u, self._half_v, out=g)
+        g += self._half_c
+        np.tanh(g, out=g)
+        g *= self._half
+        g += self._half
+        return g
+
+
 def _forward(
     start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
 ) -> list[Tensor]:
     """Poses, and what the backward pass needs; everything inside is (time, batch, ...)."""
     d = displacement.detach().transpose(0, 1).contiguous()
     shakes = torch.zeros_like(d) if noise is None else noise.detach().transpose(0, 1).contiguous()
-    steps, batch, size = d.shape
-    s = d.new_empty(steps + 1, batch, size)
+    s, walls = d.new_empty(len(d) + 1, *d.shape[1:]), Walls(d, *(x.detach() for x in (W, b, v, c)))
     s[0] = start.detach()
-    # What the displacement adds to the hidden layer, all steps at once; the rest is added step by step.
-    hidden, gate = F.linear(d, W.detach(), b.detach()), d.new_empty(steps, batch, 1)
-    w_t = np.ascontiguousarray(W.detach().T.numpy())
-    # sigmoid(x) = 1/2 + 1/2 tanh(x / 2), which cannot overflow; the halves go into the weights
-    half_v, half_c = (0.5 * v.detach()[:, None]).numpy(), (0.5 * c.detach()).numpy()
-    half = half_v.dtype.type(0.5)
-    zero = np.zeros((batch, len(half_v)), half.dtype)  # an array: NumPy compares with a single number slowly
-    pull = np.empty_like(zero)
     poses = s.numpy()
-    arrays = (x.numpy() for x in (hidden, gate, d, shakes))
-    for here, there, u, g, move, shake in zip(poses[:-1], poses[1:], *arrays, strict=True):
-        np.dot(here, w_t, out=pull)
-        u += pull
-        np.maximum(u, zero, out=u)
-        np.dot(u, half_v, out=g)
-        g += half_c
-        np.tanh(g, out=g)
-        g *= half
-        g += half
-        np.multiply(move, g, out=there)
-        there += here
+    for t, (move, shake) in enumerate(zip(d.numpy(), shakes.numpy(), strict=True)):
+        there = np.multiply(move, walls.open(t, poses[t]), out=poses[t + 1])
+        there += poses[t]
         there += shake
-    return [s[1:].transpose(0, 1).contiguous(), hidden, gate]
+    return [s[1:].transpose(0, 1).contiguous(), walls.hidden, walls.gate]
 
 
 def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
@@ -96,32 +103,12 @@ walled_poses = Fast(_forward, _empty, _backward, _supports)
 def _back_through(incoming: Tensor, d: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
     """Gradients of every s_t from its own and all later poses, and that of the start; all are (time, batch, S).
 
-    The backward pass through a step is linear: g + (g . d) slope. Stretches of time are therefore computed in parallel,
-    once for the gradients that come in during a stretch and once for each axis of a gradient that comes from later
-    stretches. The real gradients from later stretches are combined with these afterwards.
+    The backward pass through a step is linear: g + (g . d) slope.
     """
-    steps, batch, size = d.shape
-    length = math.isqrt(max(steps - 1, 0)) + 1
-    count = -(-steps // length)
-    missing = count * length - steps
-    # Everything is (length, S, stretch, batch): NumPy likes long runs of memory.
-    g_in, moves, tilts = (
-        F.pad(x, (0, 0, 0, 0, missing, 0)).flip(0).view(count, length, batch, size).permute(1, 3, 0, 2).contiguous()
-        for x in (incoming, d, slope)
-    )  # the latest step first: padding comes after the first step
-    passing = g_in.new_empty(length, 1 + size, size, count, batch)
-    here = np.zeros_like(passing[0].numpy())
-    here[1:] = np.eye(size, dtype=here.dtype)[..., None, None]
-    for g, move, tilt, out in zip(g_in.numpy(), moves.numpy(), tilts.numpy(), passing.numpy(), strict=True):
-        out[:] = here
-        out[0] += g
-        np.multiply(np.add.reduce(out * move, axis=1, keepdims=True), tilt, out=here)
-        here += out
-    later = np.zeros((size, count + 1, 1, batch), here.dtype)  # the gradient that each stretch gets from later ones
-    for i in range(count):
-        later[:, i + 1, 0] = here[0, :, i] + (here[1:, :, i] * later[:, i]).sum(0)
-    before = passing[:, 0]
-    for axis in range(size):
-        before = before + passing[:, 1 + axis] * torch.from_numpy(later[axis, :-1, 0])
-    before = before.permute(2, 0, 3, 1).reshape(count * length, batch, size)[:steps].flip(0)
-    return before, torch.from_numpy(later[:, -1, 0]).T
+    parts = [x.mT.clone(memory_format=torch.contiguous_format) for x in (incoming, d, slope)]  # NumPy likes long runs
+    later = parts[0].new_zeros(parts[0].shape[1:]).numpy()
+    for g, move, tilt in zip(*(x.numpy()[::-1] for x in parts), strict=True):
+        g += later
+        later = np.add.reduce(g * move, axis=0) * tilt
+        later += g
+    return parts[0].mT, torch.from_numpy(later).T

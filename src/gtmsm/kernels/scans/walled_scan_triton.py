@@ -257,13 +257,9 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
     return into_start, into_d, None if noise is None else into_noise, *weights
 
 
-def _supports(
-    start: Tensor, displacement: Tensor, noise: Tensor | None, W: Tensor, b: Tensor, v: Tensor, c: Tensor
-) -> bool:
+def _supports(start: Tensor, d: Tensor, noise: Tensor | None, W: Tensor, *rest: Tensor) -> bool:
     """Two-dimensional poses in single precision, some steps, and a gate with hidden units."""
-    return (
-        displacement.shape[-1] == 2 and displacement.dtype == torch.float32 and displacement.numel() > 0 and len(b) > 0
-    )
+    return d.shape[-1] == 2 and d.dtype == torch.float32 and d.numel() > 0 and len(W) > 0
 
 
 walled_poses = Fast(_forward, _empty, _backward, _supports)

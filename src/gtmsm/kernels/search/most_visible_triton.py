@@ -7,7 +7,6 @@ lane: they are read from memory.
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
 import math
-import os
 
 import torch
 import triton
@@ -24,21 +23,8 @@ MOST_VIEWS = 512
 REGISTERS = 128
 """Of a lane: with so many, two programs of 256 views fit on a multiprocessor."""
 
-INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 PER_ANGLE = tl.constexpr(2.0 * math.log2(math.e))
 PER_SCALE = tl.constexpr(0.125 * math.log(2.0))
-
-
-@triton.jit
-def _log2(x):  # pragma: no cover - runs on the GPU
-    """Denormal numbers are flushed to 0, which saves a third of the work."""
-    if INTERPRETED:
-        y = tl.log2(x)
-    else:
-        y = tl.inline_asm_elementwise(
-            "lg2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )  # fmt: skip
-    return y
 
 
 @triton.jit
@@ -57,7 +43,7 @@ def _how_well_seen(
     margin = wide - tl.abs(side_there) / tl.maximum(depth_there, 1e-3)
     inside = tl.where(depth_there > 0.1, tl.minimum(tl.maximum(4.0 * margin, 0.0), 1.0), 0.0)
     cosine = (to_x * mine_x[:, None] + to_y * mine_y[:, None]) * tl.rsqrt(to2 * mine2[:, None])
-    scale = _log2(to2 * (1.0 / mine2)[:, None])  # twice that of the distances, hence an eighth of its square
+    scale = tl.log2(to2 * (1.0 / mine2)[:, None])  # twice that of the distances, hence an eighth of its square
     return inside * tl.exp2((cosine - 1.0) * PER_ANGLE - scale * scale * PER_SCALE)
 
 

@@ -2,8 +2,8 @@
 
 A distance is a sum of squared differences, rounded axis by axis alike in every implementation. Equal distances come by
 index, the earliest first: poses that are revisited exactly make them common, and what is found must not depend on the
-device. Without the fast implementations an update of `image-walk` takes 16% longer on an H200; on a CPU the search is
-6 times as fast as `cdist` and `topk` for 5 of 256 keys.
+device. Without the fast implementations an update of `image-walk` takes 16% longer on an H200; on a CPU imagining takes
+3.6 times as long with 2,000 memorised steps.
 """
 
 from functools import reduce

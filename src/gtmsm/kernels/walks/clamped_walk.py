@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from gtmsm.kernels.operator import operator
-from gtmsm.kernels.scans.prefix import prefix_scan
+from gtmsm.tensors import prefix_scan
 
 
 @operator(cuda="gtmsm.kernels.walks.clamped_walk_triton")

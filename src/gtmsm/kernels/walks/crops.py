@@ -1,6 +1,6 @@
 """Crops of images along walks.
 
-What it saves: without it an update of `image-walk` takes 8% longer on a GPU; on a CPU long walks take twice as long.
+What it saves: without it an update of `image-walk` takes 8% longer on a GPU.
 """
 
 from jaxtyping import Float32, Int, UInt8
@@ -9,7 +9,7 @@ from torch import Tensor
 from gtmsm.kernels.operator import operator
 
 
-@operator(cpu="gtmsm.kernels.walks.crops_cpu", cuda="gtmsm.kernels.walks.crops_triton")
+@operator(cuda="gtmsm.kernels.walks.crops_triton")
 def crops(
     images: UInt8[Tensor, "images channel height width"],
     image: Int[Tensor, "n"],

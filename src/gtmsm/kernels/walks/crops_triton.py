@@ -1,12 +1,12 @@
 """Crops on a GPU: a program cuts several frames, pixel by pixel in the order of the output."""
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from gtmsm.kernels.operator import Fast
-from gtmsm.kernels.walks.crops_cpu import empty
 
 PIXELS_AT_ONCE = 1024
 """Per program of four warps: eight in each thread."""
@@ -32,9 +32,14 @@ def _cut(
     tl.store(frames + at, tl.div_rn(colour, tl.full([FRAMES, PIXELS], 255.0, tl.float32)), there)
 
 
+def _empty(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
+    """Frames."""
+    return [torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)]
+
+
 def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
     """In one launch."""
-    (frames,) = empty(images, image, corner, side, stride, margin)
+    (frames,) = _empty(images, image, corner, side, stride, margin)
     if not frames.numel():
         return [frames]
     count, pixels = corner.shape[0] * corner.shape[1], images.shape[1] * side * side
@@ -47,4 +52,4 @@ def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: i
     return [frames]
 
 
-crops = Fast(_forward, empty)
+crops = Fast(_forward, _empty)

@@ -23,18 +23,8 @@ from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
 from gtmsm.kernels.operator import operator
-from gtmsm.kernels.walks.camera_rays import (
-    DIM,
-    HIDDEN,
-    NEAR,
-    SLACK,
-    WALL_LIGHT,
-    Eyes,
-    Fan,
-    camera_rays,
-    level_side_for,
-    level_start,
-)  # fmt: skip
+from gtmsm.kernels.walks import camera_rays as camera
+from gtmsm.kernels.walks.camera_rays import Eyes, Fan, camera_rays, level_side_for, level_start
 from gtmsm.kernels.walks.raycast_objects import draw_objects
 
 RAYS = 2**18
@@ -131,11 +121,11 @@ def _walls(
     per_across = (dx * ey[..., None]).sub_(dy * ex[..., None]).reciprocal_()
     t = (ax * ey - ay * ex)[..., None] * per_across
     k = (dy * ax[..., None]).sub_(dx * ay[..., None]).mul_(per_across)
-    t.masked_fill_(~((t > NEAR) & ((k - 0.5).abs_() <= 0.5 + SLACK)), HIDDEN)
+    t.masked_fill_(~((t > camera.NEAR) & ((k - 0.5).abs_() <= 0.5 + camera.SLACK)), camera.HIDDEN)
     depth, nearest = t.min(1)
-    found = depth < HIDDEN
+    found = depth < camera.HIDDEN
     length = torch.hypot(ex, ey)
-    light = WALL_LIGHT[0] + WALL_LIGHT[1] * ex.abs() / length
+    light = camera.WALL_LIGHT[0] + camera.WALL_LIGHT[1] * ex.abs() / length
     length, light = length.gather(1, nearest), light.gather(1, nearest)
     steep = per_across.gather(1, nearest[:, None])[:, 0].abs() * length
     u = k.gather(1, nearest[:, None])[:, 0] * length
@@ -143,7 +133,7 @@ def _walls(
     level_side = level_side_for(fan.spread * depth * steep.clamp(min=1), fan.side)
     column = (u * level_side).floor().int() & level_side - 1
     first = paper.gather(1, nearest).int() * texels + level_start(level_side, fan.side)
-    return _Walls(depth, light / (1 + DIM * depth), level_side, first + column)
+    return _Walls(depth, light / (1 + camera.DIM * depth), level_side, first + column)
 
 
 def _wall_texel(fan: Fan, wall: _Walls) -> Int32[Tensor, "f column row"]:

@@ -6,21 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 
-from gtmsm.kernels.walks.camera_rays import (
-    AMBIENT,
-    BOX,
-    COLUMN,
-    CONE,
-    DIM,
-    DIRECT,
-    HIDDEN,
-    LAMP,
-    NEAR,
-    NOTHING,
-    SPHERE,
-    Eyes,
-    Fan,
-)  # fmt: skip
+from gtmsm.kernels.walks import camera_rays as camera
+from gtmsm.kernels.walks.camera_rays import Eyes, Fan
 
 
 class _Solids(NamedTuple):
@@ -55,15 +42,15 @@ def draw_objects(
 ) -> None:
     """Paint objects over everything that is farther away than they are."""
     x, y = objects[..., 0] - eyes.x[:, None], objects[..., 1] - eyes.y[:, None]
-    away2 = x**2 + y**2 - torch.where(kind == BOX, 2.0, 1.0) * objects[..., 2] ** 2
+    away2 = x**2 + y**2 - torch.where(kind == camera.BOX, 2.0, 1.0) * objects[..., 2] ** 2
     along = eyes.dx[:, None] * x[..., None] + eyes.dy[:, None] * y[..., None]
     length2 = 1 + fan.across**2
     left = along**2 - length2 * away2[..., None]
     # in plan the ray crosses the circle around the object, ahead of the eye and before the wall
     root = left.clamp(min=0).sqrt()
     met = (left > 0) & (along + root > 0) & (along - root < length2 * wall_depth[:, None])
-    met &= (kind != NOTHING)[..., None]
-    is_box = (kind == BOX)[..., None]
+    met &= (kind != camera.NOTHING)[..., None]
+    is_box = (kind == camera.BOX)[..., None]
     rays, flat = fan.slope.shape[0], depth.view(-1)
     for crossed, intersect in ((met & ~is_box, _round), (met & is_box, _box)):
         frame, thing, column = crossed.nonzero(as_tuple=True)
@@ -79,12 +66,12 @@ def draw_objects(
         ahead = (t == flat[at]).nonzero(as_tuple=True)
         shown, t = at[ahead], t[ahead]
         colour.view(-1)[shown] = paint[frame, thing][ahead[0]]
-        light.view(-1)[shown] = (AMBIENT + DIRECT * cosine[ahead]) / (1 + DIM * t)
+        light.view(-1)[shown] = (camera.AMBIENT + camera.DIRECT * cosine[ahead]) / (1 + camera.DIM * t)
 
 
 def _round(fan: Fan, solid: _Solids) -> Hits:
     """Columns, spheres and cones."""
-    is_sphere, is_cone = solid.kind == SPHERE, solid.kind == CONE
+    is_sphere, is_cone = solid.kind == camera.SPHERE, solid.kind == camera.CONE
     bend = torch.where(is_sphere, 1.0, torch.where(is_cone, -((solid.radius / solid.height) ** 2), 0.0))
     above = torch.where(is_sphere, solid.radius, torch.where(is_cone, solid.height, fan.eye)) - fan.eye
     size = torch.where(is_cone, 0.0, solid.radius**2)
@@ -96,10 +83,10 @@ def _round(fan: Fan, solid: _Solids) -> Hits:
     outer = b + (b**2 - a * c).sqrt()  # nan where the ray misses: every comparison below is then false
     t = c / outer
     z = fan.eye + t * slope
-    hit = (t > NEAR) & (z >= 0) & (z <= tall)
+    hit = (t > camera.NEAR) & (z >= 0) & (z <= tall)
     normal_x, normal_y = t * solid.dx[:, None] - solid.x[:, None], t * solid.dy[:, None] - solid.y[:, None]
     normal_z = bend[:, None] * (t * slope - above[:, None])
-    cosine = normal_x * LAMP[0] + normal_y * LAMP[1] + normal_z * LAMP[2]
+    cosine = normal_x * camera.LAMP[0] + normal_y * camera.LAMP[1] + normal_z * camera.LAMP[2]
     cosine = cosine * (normal_x**2 + normal_y**2 + normal_z**2).clamp(min=1e-18).rsqrt()
     return _with_tops(fan, solid, t, hit, cosine, outer / a)
 
@@ -115,10 +102,10 @@ def _box(fan: Fan, solid: _Solids) -> Hits:
     near, which = ((away - half) / along).max(0)
     far = ((away + half) / along).amin(0)
     near = torch.where(near > far, torch.nan, near)
-    lamp = -along.sign() * (sides[:, 0] * LAMP[0] + sides[:, 1] * LAMP[1])
+    lamp = -along.sign() * (sides[:, 0] * camera.LAMP[0] + sides[:, 1] * camera.LAMP[1])
     cosine = lamp.gather(0, which[None])[0]
     z = fan.eye + near[:, None] * fan.slope
-    hit = (near > NEAR)[:, None] & (z >= 0) & (z <= solid.height[:, None])
+    hit = (near > camera.NEAR)[:, None] & (z >= 0) & (z <= solid.height[:, None])
     return _with_tops(fan, solid, near[:, None].expand_as(z), hit, cosine[:, None].expand_as(z), far[:, None])
 
 
@@ -131,8 +118,8 @@ def _with_tops(
     far: Float[Tensor, "m _row"],
 ) -> Hits:
     """Hits of the sides between t and far, and of the flat tops of columns and boxes lower than the eye."""
-    flat = ((solid.kind == COLUMN) | (solid.kind == BOX))[:, None]
+    flat = ((solid.kind == camera.COLUMN) | (solid.kind == camera.BOX))[:, None]
     top = (solid.height - fan.eye)[:, None] / fan.slope
-    on_top = flat & (fan.slope < 0) & (top > NEAR) & (t <= top) & (top <= far) & ~hit
-    depth = torch.where(on_top, top, torch.where(hit, t, HIDDEN))
-    return depth, torch.where(on_top, LAMP[2], cosine)
+    on_top = flat & (fan.slope < 0) & (top > camera.NEAR) & (t <= top) & (top <= far) & ~hit
+    depth = torch.where(on_top, top, torch.where(hit, t, camera.HIDDEN))
+    return depth, torch.where(on_top, camera.LAMP[2], cosine)

@@ -10,7 +10,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
-from gtmsm.kernels.search.grid_search import Grid, grid_search, make_grid, table_of
+from gtmsm.kernels.search.grid_search import grid_search
+from gtmsm.model.long_memory.grid import Grid, make_grid, table_of
 from gtmsm.model.long_memory.rows import Rows, is_far
 from gtmsm.model.long_memory.tree import Tree
 

@@ -10,10 +10,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
-from gtmsm.kernels.scans.prefix import prefix_scan
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_by_steps
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance, applied
+from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance, applied, prefix_scan
 
 
 @config

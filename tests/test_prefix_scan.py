@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from gtmsm.kernels.scans.prefix import prefix_scan
+from gtmsm.tensors import prefix_scan
 
 LENGTHS = (1, 2, 3, 4, 5, 7, 8, 9, 31, 64, 101)
 

@@ -1,0 +1,173 @@
+"""`gtmsm record` and `data`: recordings made, looked at and checked."""
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from gtmsm.errors import InputError, did_you_mean
+from gtmsm.flags import parse, plain_console
+from gtmsm.verbs.walks import RecordFlags, record_walk
+
+
+@dataclass(frozen=True)
+class RecordEnvironmentFlags:
+    """Record clips of any Gymnasium environment; the same command again goes on where it stopped."""
+
+    env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")]
+    """A Gymnasium id, as MiniGrid-FourRooms-v0; module:ID imports a module that registers it."""
+    out: Path
+    """The store to write, or to go on with."""
+    walker: str = "explore"
+    """Who chooses actions: explore (as the environment itself knows how to, as gtmsm/Doom-v0 does; otherwise smooth),
+    smooth (continuous actions change little by little; others are repeated), repeat (each held for a while), random (a
+    new one each step), turn (on the spot), or module:function, which is given the observation and a generator."""
+    clips: int = 100
+    """How many; clips that fail are dropped and counted."""
+    steps: int = 300
+    """Of a clip."""
+    shortest: int = 0
+    """The fewest steps of a clip that is kept where the environment ends it earlier; default: all of them."""
+    size: int = 32
+    """Side of a frame in pixels, to which pictures are averaged by area; 0: as they are."""
+    workers: int = 1
+    """Processes that record side by side; the clips do not depend on it."""
+    shard: str = "0/1"
+    """Which part of the clips, i/n: 0/3, 1/3 and 2/3 for three machines."""
+    env_kwargs: str = "{}"
+    """Arguments of the environment, as JSON."""
+    pixels: str = ""
+    """Which entry of the observation is the picture, or "render" for render(); default: found."""
+    pose: str = ""
+    """module:function that is given the unwrapped environment and returns x, y or x, y, heading in radians; default:
+    info["pose"], or known for MiniGrid, MiniWorld and ViZDoom."""
+    actions: str = ""
+    """Only these of the discrete actions, by name or number: left,right,forward; default: all."""
+    seed: int = 0
+    """Of the clips: another one gives other clips."""
+    limit: float = 60.0
+    """Seconds without any progress after which a clip is given up."""
+
+
+def record(words: list[str]) -> int:
+    """Record clips: of a run, where a run folder is named or an .npz; otherwise of an environment."""
+    asks = not words or words[0] in ("-h", "--help")
+    if asks:
+        with suppress(SystemExit):
+            parse(RecordFlags, ["--help"], "gtmsm record")
+    elif Path(words[0]).is_dir() or any(word.endswith(".npz") for word in words):
+        return record_walk(words)
+    flags = parse(RecordEnvironmentFlags, ["--help"] if asks else words, "gtmsm record")
+    from gtmsm.episodes.recorder import record_environment
+    from gtmsm.evaluation.progress import ProgressLine
+    from gtmsm.files import parse_json
+
+    given = dict(vars(flags)) | {"env_kwargs": parse_json(flags.env_kwargs, "--env-kwargs", 'give as {"name": value}')}
+    given["actions"] = tuple(word.strip() for word in flags.actions.split(",") if word.strip())
+    with ProgressLine(plain_console(stderr=True), "recording") as tell:
+        recorded = record_environment(**given, tell=tell)
+    there = f"\n{flags.out}: see it with gtmsm data sample {flags.out}" if recorded.stored or recorded.already else ""
+    plain_console().print(f"{recorded}{there}", soft_wrap=True)
+    return recorded.code
+
+
+@dataclass(frozen=True)
+class InfoFlags:
+    """Say what is in a store of episodes: counts, actions used, places, writers, bytes."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+
+
+@dataclass(frozen=True)
+class VerifyFlags:
+    """Check every checksum of a store; exit code 1 where something is damaged."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    repair: bool = False
+    """Drop damaged episodes, and only those; list whole ones that a damaged manifest has lost."""
+
+
+@dataclass(frozen=True)
+class SampleFlags:
+    """Draw a contact sheet: some steps of some episodes, and where they went, where poses are known."""
+
+    path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
+    """A store."""
+    out: Path = Path("sample.png")
+    """The PNG to write."""
+    episodes: int = 8
+    """How many episodes, chosen at random."""
+    steps: int = 10
+    """How many steps of each, from its first to its last."""
+    seed: int = 0
+    """Of the choice."""
+
+
+@dataclass(frozen=True)
+class ConvertFlags:
+    """Turn a recording into another format, and check that each action belongs to its frame.
+
+    Read are a store, .npz, stable-worldmodel's .h5, folders of Minari, of LeRobot v3, and of MP4s or pictures with a
+    CSV. Written is a store, or what the ending of OUT or --format says.
+    """
+
+    source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")]
+    """What to read; which format it is in is found out."""
+    out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
+    """What to write; must not exist."""
+    size: int | None = None
+    """Scale frames to so many pixels a side, by area; as they are without it."""
+    shift: int = 0
+    """Pair frame t with what was action t + shift, where the alignment check says that it is off."""
+    format: str | None = None
+    """store, npz, stable-worldmodel or minari."""
+    camera: str | None = None
+    """Which of several cameras of a LeRobot folder."""
+
+
+DATA: dict[str, tuple[type, str]] = {
+    "info": (InfoFlags, "what is in it: counts, actions used, places, writers, bytes"),
+    "verify": (VerifyFlags, "check every checksum; --repair drops what is damaged"),
+    "sample": (SampleFlags, "a contact sheet, and a map of where it went"),
+    "convert": (ConvertFlags, "from or to another format: gtmsm data convert IN OUT"),
+}
+"""What `gtmsm data` can do with recordings."""
+
+
+def data(words: list[str]) -> int:
+    """Look at recordings, check or convert them."""
+    if not words or words[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<10} {about}" for name, (_, about) in DATA.items())
+        print(f"gtmsm data WHAT PATH [flags]\n\n{listed}\n\n`gtmsm data WHAT --help` explains its flags")
+        return 0
+    what, *rest = words
+    if what not in DATA:
+        raise InputError(f'unknown: gtmsm data "{what}"; {did_you_mean(what, DATA)}')
+    flags: Any = parse(DATA[what][0], rest, f"gtmsm data {what}")
+    console, code = plain_console(), 0
+    if what == "convert":
+        from gtmsm.episodes.convert import convert
+
+        for line in convert(flags.source, flags.out, flags.size, flags.shift, flags.format, flags.camera).lines:
+            console.print(line, soft_wrap=True)
+        return code
+    from gtmsm.episodes.about import describe, write_sheet
+    from gtmsm.episodes.store import Store
+    from gtmsm.episodes.store_verify import verify
+
+    if what == "info":
+        said = [describe(Store.open(flags.path))]
+    elif what == "sample":
+        said = [write_sheet(Store.open(flags.path), flags.out, flags.episodes, flags.steps, flags.seed)]
+    else:
+        said = verify(flags.path, flags.repair)
+        code = int(bool(said))
+        left = f"whole episodes: {len(Store.open(flags.path)):,}" if flags.repair or not said else ""
+        said += [left or f"damages: {len(said)}; mend them with: gtmsm data verify {flags.path} --repair"]
+    for line in said:
+        console.print(line, soft_wrap=True)
+    return code

@@ -170,8 +170,8 @@ class RoomsExperiment(Experiment):
         )
         require(
             metric or self.model.recall.choice == "nearest" or training.prospect.loops > 0,
-            "choice is visible, which asks for poses in units of a wall's height: that needs --displacement above 0, or "
-            "--prospect.loops, by which a step is about a tenth of one",
+            "choice is visible, which asks for poses in units of a wall's height: that needs --displacement above 0, "
+            "or --prospect.loops, by which a step is about a tenth of one",
         )
         view, true = self.model.recall.field_of_view, self.world.field_of_view
         require(view == true, f"model.recall.field_of_view is {view} but the world's is {true}; give the same")
@@ -212,7 +212,8 @@ class OwnExperiment(Experiment):
         )
         require(
             metric or self.model.recall.choice == "nearest" or self.training.prospect.loops > 0,
-            "choice is visible, which asks for the length of a step: that needs --displacement above 0, or --prospect.loops",
+            "choice is visible, which asks for the length of a step: that needs --displacement above 0, or "
+            "--prospect.loops",
         )
 
 

@@ -237,7 +237,9 @@ def prospect(
     else:
         find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread)
     model.motion.adopt(as_parameters(find.vector))
-    return find if told is None else replace(find, verdict=f"{told.verdict}; searched for instead, score {find.score:.2f}")
+    return (
+        find if told is None else replace(find, verdict=f"{told.verdict}; searched for instead, score {find.score:.2f}")
+    )
 
 
 def _by_loops(

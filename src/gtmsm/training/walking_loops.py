@@ -102,9 +102,9 @@ class WalkingLoops:
         """In words."""
         return (
             f"motion {'found' if self.found else 'not found'} by {self.count:,} pairs of views that look alike: turns "
-            f"explain {self.turned:.0%} of them; half of them, in clips not learned from, lie within {self.closed:.1%} of "
-            f"what any two are apart ({self.linear:.1%} by moves and one number for momentum, {self.without:.1%} by moves "
-            f"alone)"
+            f"explain {min(self.turned, 1.0):.0%} of them; in clips not learned from, half of them lie within "
+            f"{self.closed:.1%} of what any two are apart ({self.linear:.1%} by moves and one number for momentum, "
+            f"{self.without:.1%} by moves alone)"
         )
 
 
@@ -198,14 +198,12 @@ def _pairs(
         eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
     kept = min(KEPT, steps * steps)
     lots = torch.rand(unlike.shape, device=device, generator=generator)
-    alike, any_two = (
-        score.masked_fill(~among, torch.inf).flatten(1).topk(kept, largest=False)
-        for score, among in ((unlike, returned), (lots, eligible))
-    )
-    return tuple(
-        Pairs(best.indices // steps, best.indices % steps, unlike.flatten(1).gather(1, best.indices), best.values.isfinite())
-        for best in (alike, any_two)
-    )
+
+    def least(score: Tensor, among: Bool[Tensor, "batch time time"]) -> Pairs:
+        value, index = score.masked_fill(~among, torch.inf).flatten(1).topk(kept, largest=False)
+        return Pairs(index // steps, index % steps, unlike.flatten(1).gather(1, index), value.isfinite())
+
+    return least(unlike, returned), least(lots, eligible)
 
 
 def _wrapped(angle: Tensor) -> Tensor:

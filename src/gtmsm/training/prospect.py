@@ -250,7 +250,7 @@ def _by_loops(
     if isinstance(motion, Turning):
 
         def search(score: Score, size: int) -> Tensor:
-            return cross_entropy_search(score, size, settings, generator, (0.2,) * size).vector
+            return cross_entropy_search(score, size, replace(settings, restarts=1), generator, (0.2,) * size).vector
 
         sizes = settings.loop_clips, settings.loops, settings.loop_updates
         return find_by_walking_loops(motion, source, search, *sizes, generator)

@@ -1,9 +1,11 @@
 """Milliseconds from a key to the new frame on the page, in a real browser.
 
-    python benchmarks/page_latency.py
+    python benchmarks/page_latency.py                 # as fast as answers come
+    python benchmarks/page_latency.py --pause 0.2     # as a visitor does, five keys a second
 
 Starts `gtmsm play` and Debian's chromium, presses an arrow key some dozens of times in each world, one key at a time,
-and reads the page's own clock: from the key event to when the frame has been drawn on its canvas.
+and reads the page's own clock: from the key event to when the frame has been drawn on its canvas. While the visitor
+pauses, the server imagines what each key would show.
 """
 
 import argparse
@@ -26,7 +28,8 @@ def until(page: Page, condition: str) -> None:
         time.sleep(0.005)
 
 
-def press(page: Page, key: str) -> None:
+def press(page: Page, key: str, pause: float = 0.0) -> None:
+    time.sleep(pause)
     before = page.evaluate("gtmsm.state.moments.length")
     page.keyboard.press(key)
     until(page, f"gtmsm.state.moments.length > {before} && gtmsm.state.moments.at(-1).imagined && !gtmsm.state.busy")
@@ -35,6 +38,7 @@ def press(page: Page, key: str) -> None:
 def main() -> None:
     flags = argparse.ArgumentParser(description=__doc__)
     flags.add_argument("--steps", type=int, default=60)
+    flags.add_argument("--pause", type=float, default=0.0, help="seconds before each key")
     flags.add_argument("--worlds", nargs="+", default=["image", "obstacles", "room", "rooms", "maze"])
     given = flags.parse_args()
     command = [sys.executable, "-c", "from gtmsm_command import main; main()", "play", "--port", "0"]
@@ -51,12 +55,12 @@ def main() -> None:
             page.goto(f"{found[0]}/#world={world}&seed=6")
             until(page, "gtmsm.state.moments.at(-1)?.imagined && !gtmsm.state.busy")
             for i in range(given.steps):
-                press(page, KEYS[i % len(KEYS)])
+                press(page, KEYS[i % len(KEYS)], given.pause)
             real, imagined = (median(page.evaluate(f"gtmsm.latency.{kind}")) for kind in ("real", "imagined"))
             press(page, " ")
             page.evaluate("gtmsm.latency.imagined.length = 0")
             for i in range(given.steps):
-                press(page, KEYS[i % len(KEYS)])
+                press(page, KEYS[i % len(KEYS)], given.pause)
             dreamt = median(page.evaluate("gtmsm.latency.imagined"))
             print(f"{world:<10} {real:11.1f} {imagined:9.1f} {dreamt:16.1f}", flush=True)
             page.close()

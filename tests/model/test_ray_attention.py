@@ -10,7 +10,7 @@ from twins import assert_equal_twins
 from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.rays.attend import attend
-from gtmsm.model import ray_attention
+from gtmsm.model import ray_attention, told_views
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory, Neighbours
@@ -108,6 +108,50 @@ def test_a_forecast_is_what_attention_told_step_by_step_gives():
     code = model.prior(retrieved).code
     told = forecast_plainly(model.prior, retrieved)
     torch.testing.assert_close((code.mean, code.log_var), told, rtol=1e-9, atol=1e-9)
+
+
+def one_by_one(model, retrieved):
+    """Codes of the queries of `asked`, each read by itself."""
+    found = []
+    for i, j in ((i, j) for i in range(2) for j in range(3)):
+        near = Neighbours(
+            retrieved.neighbours.index[i, j][None, None], retrieved.neighbours.distance2[i, j][None, None]
+        )
+        row, relative = retrieved.row[i, j][None, None], retrieved.relative[i, j][None, None]
+        code = model.prior(Retrieved(near, retrieved.bank, row, lambda at=relative: at, 1e-4, retrieved.digest)).code
+        found.append(code.mean[0, 0])
+    return torch.stack(found).view(2, 3, -1)
+
+
+def test_a_frame_by_itself_is_that_of_a_sequence_whatever_was_read_before(monkeypatch):
+    monkeypatch.setattr(told_views, "MOST", 5)  # of 14 views, so that some are forgotten and read again
+    model = model_of()
+    for i, parameter in enumerate(model.prior.parameters()):
+        parameter.data += 0.1 * drawn(*parameter.shape, seed=100 + i)
+    with torch.no_grad():
+        retrieved = asked(model)
+        expected = model.prior(retrieved).code.mean
+        for _ in range(2):
+            torch.testing.assert_close(one_by_one(model, retrieved), expected, rtol=1e-9, atol=1e-9)
+
+
+def test_views_are_told_anew_once_weights_have_changed():
+    model = model_of()
+    with torch.no_grad():
+        retrieved = asked(model)
+        before = one_by_one(model, retrieved)
+        model.prior.across[0].attention.key_value.weight.mul_(1.5)
+        after, expected = one_by_one(model, retrieved), model.prior(retrieved).code.mean
+    torch.testing.assert_close(after, expected, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(after, before, rtol=1e-4)
+
+
+def test_views_that_begin_alike_are_told_apart():
+    model = model_of()
+    with torch.no_grad():
+        one = asked(model)
+        one.digest[:, 0] = one.digest[0, 0]
+        torch.testing.assert_close(one_by_one(model, one), model.prior(one).code.mean, rtol=1e-9, atol=1e-9)
 
 
 def test_no_query_gets_no_forecast():

@@ -49,6 +49,27 @@ def test_walking_on_from_an_earlier_moment_is_as_if_later_ones_had_never_been(ca
     assert heard.pictures == expected.pictures
 
 
+@pytest.mark.parametrize("dreaming", [False, True])
+def test_what_was_imagined_ahead_is_what_is_imagined_when_asked_for(catalogue: Catalogue, dreaming: bool) -> None:
+    plain, ahead = Visitor(catalogue, "obstacles"), Visitor(catalogue, "obstacles")
+    for visitor in (plain, ahead) if dreaming else ():
+        visitor.step(*ROUND)
+        visitor.ask("dream", on=True)
+    for action in (*ROUND, STAY):
+        frames = ahead.walk.foresee()
+        assert len(list(frames)) == 5
+        heard, expected = ahead.step(action), plain.step(action)
+        assert heard == expected
+
+
+def test_what_was_imagined_ahead_is_forgotten_with_its_moment(catalogue: Catalogue) -> None:
+    plain, ahead = Visitor(catalogue, "image"), Visitor(catalogue, "image")
+    plain.step(UP, UP)
+    ahead.step(UP, UP, LEFT, LEFT)
+    list(ahead.walk.foresee())
+    assert ahead.step(DOWN, back=2) == plain.step(DOWN)
+
+
 def test_a_dream_can_be_gone_back_in_too(catalogue: Catalogue) -> None:
     visitor = Visitor(catalogue, "image")
     visitor.step(*ROUND)
@@ -91,7 +112,7 @@ def test_a_dream_that_fills_the_timeline_is_refused_in_words(catalogue: Catalogu
 def test_a_view_is_found_where_it_was_seen(catalogue: Catalogue, world: str) -> None:
     visitor = Visitor(catalogue, world)
     visitor.step(*ROUND)
-    view, told = visitor.ask("step", action=UP)
+    view, _, told = visitor.ask("step", action=UP)
     asked = visitor.step(RIGHT, DOWN, RIGHT, RIGHT) and visitor.ask("where", png(picture_of(view)))[0]
     assert asked.said["by"] == ("landmarks" if world == "obstacles" else "likeness")
     assert asked.said["places"][0]["at"] == pytest.approx(told.said["here"], abs=0.05)

@@ -1,12 +1,12 @@
 """Which weights made a memory: codes of one model mean nothing to another."""
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from gtmsm.tensors import have_values
+from gtmsm.tensors import are_finite, have_values
 
 
 class Fingerprint:
@@ -14,21 +14,36 @@ class Fingerprint:
 
     def __init__(self) -> None:
         self._found: tuple[Hashable, str] | None = None
+        self._finite: tuple[Hashable, bool] | None = None
 
     def forget(self) -> None:
         """Look again next time: a captured graph changes weights and tells nobody."""
-        self._found = None
+        self._found = self._finite = None
 
     def of(self, module: nn.Module) -> str | None:
         """16 digits; None where weights cannot be looked at, as while they are compiled."""
         weights = _tensors(module)
         if not have_values(*weights[:1]):
             return None
-        # PyTorch counts the writes to every tensor, except to those made in inference mode.
-        state = tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in weights)
+        state = state_of(weights)
         if self._found is None or self._found[0] != state:
             self._found = state, _digest(module.state_dict())
         return self._found[1]
+
+    def is_finite(self, module: nn.Module) -> bool:
+        """Whether the weights hold no NaN and no infinity, or cannot be looked at."""
+        weights = _tensors(module)
+        if not have_values(*weights):
+            return True
+        state = state_of(weights)
+        if self._finite is None or self._finite[0] != state:
+            self._finite = state, are_finite(*weights)
+        return self._finite[1]
+
+
+def state_of(weights: Sequence[Tensor]) -> Hashable:
+    """Where tensors lie and how often they were written to, which PyTorch counts but for those of inference mode."""
+    return tuple((x.data_ptr(), 0 if x.is_inference() else x._version) for x in weights)
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:

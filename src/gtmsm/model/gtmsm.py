@@ -1,5 +1,6 @@
 """The world model: memorise, imagine, explain."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -357,8 +358,12 @@ class WorldModel(nn.Module):
         """`read` for a dream: distances must be numbers, or the entries found are any."""
         forecast = self.read(memory, query)
         # Attention takes NaN for nothing to attend to, so that what it makes tells nothing of its weights.
-        require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self.prior.parameters())
+        require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self._odd_weights())
         return forecast
+
+    def _odd_weights(self) -> Iterable[Tensor]:
+        """The weights of the prior, unless they are known to be numbers: to look at all of them takes milliseconds."""
+        return () if self._fingerprint.is_finite(self.prior) else self.prior.parameters()
 
     def _show(self, codes: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """Decoded frames for a dream: a weight that is no number shows here."""
@@ -432,7 +437,7 @@ class WorldModel(nn.Module):
             foreseen.forecast.divergence(foreseen.code, foreseen.z),
             None if walk.pose_kl is None else walk.pose_kl[:, tau:],
         )
-        require_finite(self, "explain", {}, *terms, *self.prior.parameters())
+        require_finite(self, "explain", {}, *terms, *self._odd_weights())
         return Elbo(*terms)
 
     def infer(self, frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:

@@ -16,7 +16,8 @@ from gtmsm.kernels.rays.attend import attend
 from gtmsm.kernels.rays.gathered_views import gathered_views
 from gtmsm.model.mlp import between_layers
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
-from gtmsm.tensors import Gaussian
+from gtmsm.model.told_views import ToldViews
+from gtmsm.tensors import Gaussian, have_values
 
 FREQUENCIES = (1.5, 3.0, 6.0, 12.0)
 HEAD = 64
@@ -51,6 +52,7 @@ class RayAttention(Prior):
         self.across = nn.ModuleList([_CrossBlock(width) for _ in range(settings.layers)])
         self.within_asked = nn.ModuleList([_SelfBlock(width) for _ in range(settings.layers)])
         self.out = nn.Sequential(_Norm(width), nn.Linear(width, 2 * self.channels))
+        self.told_views = ToldViews()
         wide = math.tan(math.radians(settings.field_of_view) / 2)
         across = (torch.arange(columns) + 0.5) / columns * 2 - 1
         self.register_buffer("number", torch.eye(rows * columns), persistent=False)
@@ -90,19 +92,29 @@ class RayAttention(Prior):
         """Mean and log-variance of the code of every patch."""
         lines = _gelu_layer(self._columns(relative).flatten(0, 2), self.column[0])
         lines = F.linear(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
-        memory = gathered_views(digest.to(lines.dtype), row, lines, EPSILON)  # digests may be of another precision
         across, within = cast(list[_CrossBlock], list(self.across)), cast(list[_SelfBlock], list(self.within_asked))
         last, out = self.out
         following = [*(block.norm for block in across[1:]), cast(_Norm, last)]
-        x, normed = across[0].norm(self.asked.to(memory.dtype).expand(len(row), -1, -1).contiguous())
-        for ask, think, after, told in zip(across, within, following, self._keys_values(memory), strict=True):
+        x, normed = across[0].norm(self.asked.to(lines.dtype).expand(len(row), -1, -1).contiguous())
+        keys_values = self._keys_values(digest, row, lines)
+        for ask, think, after, told in zip(across, within, following, keys_values, strict=True):
             x, normed = ask(x, normed, *told, think.norm)
             x, normed = think(x, normed, after)
         return cast(Tensor, out(normed))
 
-    def _keys_values(self, memory: Float[Tensor, "n asked width"]) -> Iterable[tuple[Tensor, Tensor | None]]:
+    def _keys_values(
+        self,
+        digest: Float[Tensor, "rows tokens width"],
+        row: Int[Tensor, "n K"],
+        lines: Float[Tensor, "n K columns width"],
+    ) -> Iterable[tuple[Tensor, Tensor | None]]:
         """Keys and values of every layer, and where their gradient is to be written."""
         weights = [block.attention.key_value.weight for block in cast(list[_CrossBlock], list(self.across))]
+        lasting = not torch.is_grad_enabled() and digest.dtype == lines.dtype == weights[0].dtype
+        if lasting and len(row) == 1 and digest.device.type == "cpu" and have_values(digest, lines):
+            told = self.told_views.tell(weights, digest[row[0]], lines[0], EPSILON)
+            return ((key_value[None], None) for key_value in told)
+        memory = gathered_views(digest.to(lines.dtype), row, lines, EPSILON)  # digests may be of another precision
         if not torch.is_grad_enabled():  # nothing is kept, so that one layer's at a time take the least memory
             return ((F.linear(memory, weight), None) for weight in weights)
         return _slices(F.linear(memory, torch.cat(weights)), len(weights))
@@ -199,12 +211,18 @@ class _SelfBlock(nn.Module):
         self, x: Float[Tensor, "n tokens width"], normed: Float[Tensor, "n tokens width"], following: _Norm
     ) -> tuple[Float[Tensor, "n tokens width"], Float[Tensor, "n tokens width"]]:
         """As in `_CrossBlock`."""
-        width = x.shape[-1]
-        weights = torch.cat([self.attention.query.weight, self.attention.key_value.weight])
-        found = self.attention(*F.linear(normed, weights).split([width, 2 * width], dim=-1))
+        found = self.attention(*self._asked_and_told(normed))
         x, normed = self.think[0](x, found, self.attention.out.bias)
         thought = F.linear(_gelu_layer(normed, self.think[1]), self.think.get_parameter("3.weight"))
         return following(x, thought, self.think.get_parameter("3.bias"))
+
+    def _asked_and_told(self, normed: Float[Tensor, "n tokens width"]) -> Iterable[Tensor]:
+        """Queries, and keys with values: by one product, where its gradients are wanted."""
+        weights = self.attention.query.weight, self.attention.key_value.weight
+        if not torch.is_grad_enabled():  # to join the weights takes longer than a second product of a few views
+            return (F.linear(normed, weight) for weight in weights)
+        width = normed.shape[-1]
+        return F.linear(normed, torch.cat(weights)).split([width, 2 * width], dim=-1)
 
 
 def _gelu_layer(x: Float[Tensor, "*batch inputs"], layer: nn.Module) -> Float[Tensor, "*batch outputs"]:

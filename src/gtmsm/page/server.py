@@ -7,7 +7,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -69,6 +69,8 @@ class _Seat:
     page: WebSocket | None = None
     used: float = field(default_factory=time.monotonic)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    ahead: Iterator[None] | None = None
+    """Imagines what may be asked for next."""
 
 
 class Lobby:
@@ -79,6 +81,9 @@ class Lobby:
         self.seats: dict[str, _Seat] = {}
         # Two, so that one visitor's slow question does not keep all others waiting.
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="gtmsm-page")
+        self._asking = 0  # visitors who wait for an answer
+        self._one_ahead = asyncio.Lock()
+        self._foreseeing: set[asyncio.Task[None]] = set()
 
     async def visit(self, page: WebSocket) -> None:
         """Serve a page until it leaves."""
@@ -146,7 +151,7 @@ class Lobby:
         It is worked out to its end even if the page leaves, so that a session is never left in the middle of a step.
         """
         loop = asyncio.get_running_loop()
-        async with seat.turn:
+        async with seat.turn, self._waited_for():
             try:
                 parts = await loop.run_in_executor(self._pool, seat.session.answer, request)
                 while part := await loop.run_in_executor(self._pool, next, parts, b""):
@@ -157,7 +162,29 @@ class Lobby:
             except Exception:
                 traceback.print_exc()  # a mistake of ours: the visitor is told, and others walk on
                 raise InputError("something went wrong on the server; begin anew") from None
+            if seat.session.walk is not None:
+                seat.ahead = seat.session.walk.foresee()
+                foreseeing = asyncio.create_task(self._foresee(seat, seat.ahead))
+                self._foreseeing.add(foreseeing)  # which keeps it alive
+                foreseeing.add_done_callback(self._foreseeing.discard)
         await page.send_bytes(packed({"t": "done"}))
+
+    @asynccontextmanager
+    async def _waited_for(self) -> AsyncIterator[None]:
+        """While somebody waits, nothing is imagined ahead."""
+        self._asking += 1
+        try:
+            yield
+        finally:
+            self._asking -= 1
+
+    async def _foresee(self, seat: _Seat, ahead: Iterator[None]) -> None:
+        """Imagine ahead while nobody waits, for one visitor at a time; a mistake is told to whoever wants the frame."""
+        loop, more = asyncio.get_running_loop(), True
+        with suppress(Exception):
+            async with self._one_ahead:
+                while more and not self._asking and seat.ahead is ahead:
+                    more = await loop.run_in_executor(self._pool, next, ahead, "ended") is None
 
     async def watch(self) -> None:
         """End sessions of which nothing was heard for a while."""
@@ -170,6 +197,7 @@ class Lobby:
     async def _end(self, key: str) -> None:
         """Forget a session."""
         seat = self.seats.pop(key)
+        seat.ahead = None
         if seat.page is not None:
             with suppress(WebSocketDisconnect, RuntimeError):
                 await seat.page.close(IDLE, "nothing was heard for a while")

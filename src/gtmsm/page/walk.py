@@ -1,7 +1,8 @@
 """A walk through one place: an explorer, and all that has happened, so that one can go back."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -68,6 +69,7 @@ class Walk:
         self._chance = torch.Generator().manual_seed(seed)
         self._walker: Iterator[int] | None = None
         self._way: Way | None = None
+        self._ahead: dict[int, Future[Dream]] = {}  # what actions would show from the last moment on
 
     @property
     def entries(self) -> int:
@@ -117,14 +119,42 @@ class Walk:
             state = self.place.step(state, action)
         seen = self._seen(state)
         yield self._told_truth(number, seen, action, now.dreamt)
-        dream = self._dream(now.here, action)
+        foreseen = self._ahead.get(action)
+        dream = self._dream(now.here, action) if foreseen is None else foreseen.result()
         if now.dreamt:
             here = self._belief(now.here, dream, action)
             yield self._add(action, state, here, seen, dream, dreamt=True)
             return
-        dream.frames  # noqa: B018 - what is expected, before it is memorised
+        # What is expected, before it is memorised.
+        yield packed({"t": "expected", "at": number}, [as_frame(dream.frames[0, 0]).tobytes()])
         here = self._memorise(seen, action)
         yield self._add(action, state, here, seen, dream, dreamt=False, memorised=True)
+
+    def foresee(self) -> Iterator[None]:
+        """Imagine what every action would show from here, one by one, while nothing is asked for; the latest first.
+
+        It may go on in another thread while a step is made: what that has to wait for is at most the frame it wants.
+        """
+        self._ahead = {}
+        memory, here = self._explorer.memory.snapshot(), self.moments[-1].here
+        done = [moment.action for moment in self.moments[:-9:-1] if moment.action is not None]
+        actions = dict.fromkeys([*done, *range(len(self.place.action_names))])
+        return self._foresee(self._ahead, memory, here, actions)
+
+    @torch.no_grad()
+    def _foresee(
+        self, ahead: dict[int, Future[Dream]], memory: Memory, here: Belief, actions: Iterable[int]
+    ) -> Iterator[None]:
+        for action in actions:
+            ahead[action] = Future()
+            try:
+                dream = self._model.imagine(memory, here, self._vector(action))
+                dream.frames  # noqa: B018 - worked out now
+                ahead[action].set_result(dream)
+            except BaseException as problem:
+                ahead[action].set_exception(problem)
+                raise
+            yield
 
     def dream(self, on: bool) -> Iterator[bytes]:
         """Fall asleep: the model imagines, and the real world goes along in silence, where it can. Or wake up."""
@@ -196,7 +226,7 @@ class Walk:
         imagined, entries = as_frame(dream.frames[0, 0]), dream.prior.neighbours.index[0, 0].tolist()
         number, recalled = len(self.moments), tuple(self._numbers[entry] for entry in entries)
         body = self.moments[-1].body if dreamt else number
-        held = self.entries
+        held, self._ahead = self.entries, {}
         self.moments.append(Moment(action, state, here, seen, imagined, recalled, dreamt, body, held, memorised))
         return self._told(number)
 
@@ -213,6 +243,7 @@ class Walk:
             "Doom's engine cannot go back; walk on from the last step, or dream",
         )
         del self.moments[number + 1 :]
+        self._ahead = {}
         self._numbers = self._numbers[: body.entries]
         if self.entries > body.entries:
             assert self._explorer.memory is not None
@@ -227,6 +258,7 @@ class Walk:
         size = sum(column[:, :1].nbytes for column in memory.snapshot().columns.values())
         if len(self.moments) < self._history and len(memory) * size < MOST_MEMORY:
             return
+        self._ahead = {}
         quarter = len(self.moments) // 4
         awake = (i for i, moment in enumerate(self.moments) if i >= quarter and not moment.dreamt)
         first = next(awake, len(self.moments))

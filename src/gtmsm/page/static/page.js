@@ -58,6 +58,10 @@ function hear(message) {
     state.cursor = at;
     views();
     clocked("real");
+  } else if (t === "expected") {
+    state.moments[at].imagined = frameCanvas(message.pictures[0], state.place.frame);
+    views();
+    clocked("imagined");
   } else if (t === "imagined") {
     const moment = state.moments[at];
     for (const name of ["here", "off", "turned", "psnr", "recalled", "memorised"]) moment[name] = message[name];

@@ -1,0 +1,82 @@
+"""Keys and values of views that are read again and again: the next frame of a walk is made of nearly the same ones.
+
+A token of memory is the norm of d + l, where d is a view's own and l says where its column of rays runs. So its keys
+and values are W (d + l - mean) / sigma: the part of d is worked out once, that of l once a column.
+"""
+
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Sequence
+from threading import Lock
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from gtmsm.model.fingerprint import state_of
+
+MOST = 64
+"""Views that are kept: 50 MB of `walk-strong`."""
+
+
+class ToldViews:
+    """What layers are told of the views read lately; a view is known by its digest, and forgotten with the weights."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._made_of: Hashable = None
+        self._weight = torch.zeros(0)
+        self._views: OrderedDict[bytes, tuple[Tensor, Tensor]] = OrderedDict()
+
+    def __deepcopy__(self, memo: object) -> "ToldViews":
+        """Another model has read nothing yet."""
+        return ToldViews()
+
+    def __reduce__(self) -> tuple[type["ToldViews"], tuple[()]]:
+        return ToldViews, ()
+
+    def tell(
+        self,
+        weights: Sequence[Float[Tensor, "both width"]],
+        digest: Float[Tensor, "K tokens width"],
+        line: Float[Tensor, "K columns width"],
+        eps: float,
+    ) -> Iterator[Float[Tensor, "asked both"]]:
+        """Keys and values of every layer, of all tokens of these views."""
+        (k, _, width), columns = digest.shape, line.shape[1]
+        shifted = digest.view(k, -1, columns, width) + line[:, None]
+        # 1 / sigma, seven times as fast as by `var`.
+        scale = torch.native_layer_norm(shifted, (width,), None, None, eps)[2]
+        weight, views = self._known(weights, digest)
+        lines = F.linear(line, weight).view(k, 1, columns, len(weights), -1).unbind(3)
+        for layer, shift in enumerate(lines):
+            told = torch.stack([view[layer] for view in views]).view(k, -1, columns, shift.shape[-1])
+            yield told.add_(shift).mul_(scale).flatten(0, 2)
+
+    def _known(
+        self, weights: Sequence[Float[Tensor, "both width"]], digest: Float[Tensor, "K tokens width"]
+    ) -> tuple[Float[Tensor, "all width"], list[Float[Tensor, "layers tokens both"]]]:
+        """The weights of all layers, and what each view is to them; what is new is worked out."""
+        state = state_of(weights)
+        keys = [view[0].numpy().tobytes() for view in digest]
+        with self._lock:
+            if self._made_of != state:
+                joined = torch.cat([*weights])
+                self._made_of, self._weight = state, joined - joined.mean(1, keepdim=True)  # which takes means away
+                self._views.clear()
+            weight, found = self._weight, [self._views.get(key) for key in keys]
+        pairs = zip(found, digest, strict=True)
+        new = [i for i, (known, view) in enumerate(pairs) if known is None or not known[0].equal(view)]
+        if new:
+            made = F.linear(digest[new], weight).unflatten(-1, (len(weights), -1)).transpose(1, 2)
+            for i, told in zip(new, made, strict=True):
+                found[i] = digest[i].clone(), told.clone(memory_format=torch.contiguous_format)
+        views = [view for view in found if view is not None]
+        with self._lock:
+            if self._made_of == state:
+                for key, view in zip(keys, views, strict=True):
+                    self._views[key] = view
+                    self._views.move_to_end(key)
+                while len(self._views) > MOST:
+                    self._views.popitem(last=False)
+        return weight, [told for _, told in views]

@@ -16,6 +16,7 @@ VERBS = {
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "clips of any Gymnasium environment: gtmsm record ENV_ID --out PATH; or a run's walk: record RUN OUT.npz",
     "plan": "walk to a goal in a run's memory of a place, plan after plan, as a video: gtmsm plan RUN [--goal PICTURE]",
+    "export": "a walk for the viewer of rerun: gtmsm export rrd RUN [--explorer FILE]",
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "play": "a page to walk in a world and in its memory: gtmsm play [RUN], then open the address that it says",
     "compare": "one table of the scores of several runs, and the fraction that converged",
@@ -24,7 +25,7 @@ VERBS = {
 }
 MODULES = {
     "training": ("demo", "train", "evaluate", "compare", "bench"),
-    "walks": ("imagine", "plan", "localise", "play"),
+    "walks": ("imagine", "plan", "export", "localise", "play"),
     "recordings": ("record", "data"),
 }
 """Modules of `gtmsm.verbs`, and the verbs that are functions in them."""

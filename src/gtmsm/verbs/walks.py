@@ -1,9 +1,9 @@
-"""`gtmsm imagine`, `plan`, `localise` and `play`, and a walk recorded for `localise`: what a trained model does."""
+"""`gtmsm imagine`, `plan`, `export`, `localise` and `play`, and a walk recorded for `localise`: what a trained model does."""
 
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -73,6 +73,35 @@ class PlanFlags:
 def plan(words: list[str]) -> int:
     """Walk to a goal in the memory of a place, as a video."""
     return _answer("plan", PlanFlags, words, "gtmsm.trip", "film_plan")
+
+
+@dataclass(frozen=True)
+class ExportFlags:
+    """Walk through a held-out place and on in a dream, or take an explorer's walk, and write it as a file for rerun."""
+
+    kind: Annotated[Literal["rrd"], tyro.conf.Positional]
+    """Of file."""
+    run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+    """A run folder."""
+    explorer: Path | None = None
+    """A file of Explorer.save, whose walk and memory to write instead."""
+    steps: int = 128
+    """How long to dream after memorising."""
+    tau: int | None = None
+    """Steps to memorise first; default: as the run's config says."""
+    images: str | None = None
+    """The run's images, where they have moved, or others: "builtin" will do."""
+    seed: int = 0
+    """Of the place and the walk."""
+    out: Path = Path("walk.rrd")
+    """The file to write."""
+    device: Device = "auto"
+    """Where to compute."""
+
+
+def export(words: list[str]) -> int:
+    """Write a walk as a file of others."""
+    return _answer("export", ExportFlags, words, "gtmsm.rrd", "export_walk")
 
 
 @dataclass(frozen=True)

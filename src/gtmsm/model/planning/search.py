@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -21,10 +21,14 @@ from gtmsm.tensors import Belief, require_generator
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
-PORTION = 256
-"""Sequences that are unrolled together on a CPU, where what is computed of them fits into the cache."""
+PORTION = 512
+"""Sequences that are tried first: from then on it is known what has a chance."""
+PART = 16
+"""Steps that are unrolled before sequences without a chance are left."""
 HASTE = 3.0
 """Steps that may be spent to come one step nearer: getting there comes before getting there fast."""
+SLACK = 3.0
+"""Steps by which the way that is missing may be overestimated: a goal is as wide as what counts as there."""
 
 
 @dataclass(frozen=True)
@@ -53,37 +57,100 @@ class Plan:
         return self.show()
 
 
-def _cost(
-    terrain: Terrain, togo: Float[Tensor, "squares"], goal: Float[Tensor, "D"], path: Float[Tensor, "n time S"]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The least cost of each sequence, after how many steps, and whether that is at the goal.
+@dataclass
+class _Course:
+    """The ground that sequences of actions are tried on, from one state to one goal."""
 
-    Steps behind, plus those that are missing; a sequence counts up to where it would leave open ground.
-    """
-    rest = terrain.rest(path)
-    at = terrain.squares(rest)
-    closed = terrain.barred[at]
-    if terrain.pace.coast:
-        closed |= terrain.barred[terrain.squares(path[..., :2])]
-    # Who starts on barred ground may cross it, but not come back to it.
-    closed &= (~closed).cummax(1).values
-    lost = closed.cummax(1).values
-    missing = togo[at]
-    away = (rest - goal[:2]).square().sum(-1).sqrt_() / terrain.near
-    there = away <= 1
-    if terrain.pace.turn:
-        twist = turns(path[..., 2] - goal[2])
-        there &= twist <= terrain.near_turn
-        off = twist / terrain.pace.turn
-        # One can turn while walking, but for the last of it.
-        missing = torch.maximum(missing, off) + 0.3 * torch.minimum(missing, off)
-        away = away + twist / terrain.near_turn
-    there &= ~lost
-    steps = terrain.price[at].cumsum(1) - 1
-    # Of two ways of one length, that which ends nearer to the middle.
-    cost = steps + torch.where(there, 0.5 * away, HASTE * missing + 1)
-    least, when = cost.masked_fill(lost, math.inf).min(1)
-    return least, when, there.gather(1, when[:, None])[:, 0]
+    motion: Motion
+    terrain: Terrain
+    togo: Float[Tensor, "squares"]
+    goal: Float[Tensor, "D"]
+    start: Float[Tensor, "1 S"]
+    table: Float[Tensor, "m A"]
+
+    def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple[Tensor, Tensor, Tensor]:
+        """The least cost of each sequence, after how many steps, and whether that is at the goal.
+
+        Steps behind, plus those that are missing. A sequence is tried from where it begins to differ from what was
+        tried before, up to where it leaves open ground, or cannot cost less than `bound` any more.
+        """
+        count, limit, each = *sequence.shape, torch.arange(PART, device=sequence.device)
+        least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
+        arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
+        left = (begin.time < limit).nonzero()[:, 0]
+        time, state, steps, opened = (part[left] for part in begin)
+        while len(left):
+            ahead = time[:, None] + each
+            actions = self.table[sequence[left[:, None], ahead.clamp(max=limit - 1)]]
+            states = self.motion.unroll(state, actions)
+            seen = self.judge(states, steps, opened)
+            lowest, at = seen.cost.masked_fill(ahead >= limit, math.inf).min(1)
+            better = lowest < least[left]
+            which, at = left[better], at[better]
+            least[which], when[which] = lowest[better], time[better] + at + 1
+            arrived[which] = seen.there[better].gather(1, at[:, None])[:, 0]
+            time, state, steps, opened = time + PART, states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
+            on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
+            left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
+        return least, when, arrived
+
+    def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
+        """What the poses of paths cost, where `steps` are behind already and open ground was reached or not."""
+        terrain = self.terrain
+        rest = terrain.rest(path)
+        at = terrain.squares(rest)
+        closed = terrain.barred[at]
+        if terrain.pace.coast:
+            closed |= terrain.barred[terrain.squares(path[..., :2])]
+        # Who starts on barred ground may cross it, but not come back to it.
+        been = (~closed).cummax(1).values | opened[:, None]
+        lost = (closed & been).cummax(1).values
+        missing = fewest = self.togo[at]
+        away = (rest - self.goal[:2]).square().sum(-1).sqrt_() / terrain.near
+        there = away <= 1
+        if terrain.pace.turn:
+            twist = turns(path[..., 2] - self.goal[2])
+            there &= twist <= terrain.near_turn
+            off = twist / terrain.pace.turn
+            # One can turn while walking, but for the last of it.
+            fewest = torch.maximum(missing, off)
+            missing = fewest + 0.3 * torch.minimum(missing, off)
+            away = away + twist / terrain.near_turn
+        there &= ~lost
+        walked = steps[:, None] + terrain.price[at].cumsum(1)
+        # Of two ways of one length, that which ends nearer to the middle.
+        cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
+        return _Judged(cost.masked_fill(lost, math.inf), there, walked, lost, been, fewest)
+
+    def trace(self, sequence: Int[Tensor, "n time"]) -> tuple[Float[Tensor, "n after S"], "_Judged"]:
+        """All states of sequences, the start among them, and what they cost."""
+        start = self.start.expand(len(sequence), -1)
+        path = torch.cat([start[:, None], self.motion.unroll(start, self.table[sequence])], 1)
+        return path, self.judge(path, start.new_full((len(start),), -1.0), start.new_zeros(len(start)).bool())
+
+
+class _Judged(NamedTuple):
+    """What is known of each pose of a path."""
+
+    cost: Float[Tensor, "n time"]
+    there: Bool[Tensor, "n time"]
+    steps: Float[Tensor, "n time"]
+    """Behind, by their price."""
+    lost: Bool[Tensor, "n time"]
+    """Whether open ground has been left."""
+    opened: Bool[Tensor, "n time"]
+    """Whether it was reached."""
+    fewest: Float[Tensor, "n time"]
+    """Steps that are missing at the least."""
+
+
+class _Begin(NamedTuple):
+    """Where sequences are to be tried from: after `time` steps, which are known."""
+
+    time: Int[Tensor, "n"]
+    state: Float[Tensor, "n S"]
+    steps: Float[Tensor, "n"]
+    opened: Bool[Tensor, "n"]
 
 
 @torch.no_grad()
@@ -123,14 +190,10 @@ def plan(
         return unknown(f"the picture was seen with probability {there.known:.2f}, and {settings.doubt:g} is asked for")
     if away > max(terrain.margin, 3 * stride if motion.walls else 0):
         return unknown(f"the goal is {away / stride:.1f} steps away from anything memorised")
-    togo = terrain.steps_to(there.pose)
-
-    def judge(states: Float[Tensor, "n time S"]) -> tuple[Tensor, Tensor, Tensor]:
-        return _cost(terrain, togo, there.pose, torch.cat([start.expand(len(states), -1)[:, None], states], 1))
-
+    course = _Course(motion, terrain, terrain.steps_to(there.pose), there.pose, start, table)
     first = None if before is None else torch.tensor(before.choices, dtype=torch.long, device=start.device)
     first = None if first is None else first % len(table)
-    best, arrived = _evolve(motion, judge, start, table, settings, first, generator)
+    best, arrived = _evolve(course, settings, first, generator)
     actions = table[best]
     poses = motion.unroll(start, actions[None])[0] if len(best) else start[:0]
     numbers = tuple(-1 if coasts and i == len(table) - 1 else i for i in best.tolist())
@@ -144,37 +207,41 @@ def plan(
 
 
 def _evolve(
-    motion: Motion,
-    judge: Callable[[Tensor], tuple[Tensor, Tensor, Tensor]],
-    start: Float[Tensor, "1 S"],
-    table: Float[Tensor, "m A"],
-    settings: PlanConfig,
-    first: Int[Tensor, "steps"] | None,
-    generator: torch.Generator,
+    course: _Course, settings: PlanConfig, first: Int[Tensor, "steps"] | None, generator: torch.Generator
 ) -> tuple[Int[Tensor, "steps"], bool]:
     """The best sequence that was found, up to where it is best, and whether it arrives.
 
-    Steps cost: no sequence is unrolled further than the best that arrives has gone.
+    Steps cost: no sequence is tried further than what has a chance to be kept, or than the best that arrives has gone.
     """
-    count, limit = settings.candidates, settings.horizon
-    portion = PORTION if start.device.type == "cpu" else count
-    ideas = _held(count, limit, len(table), generator)
+    count, limit, bound, device = settings.candidates, settings.horizon, math.inf, course.start.device
+    ideas = _held(count, limit, len(course.table), generator)
     fresh = ideas.clone()
     if first is not None:
         fresh[0, : len(first)] = first[:limit]
-    best = _Best(fresh[:0], start.new_zeros(0), fresh[:0, 0], fresh[:0, 0].bool())
-    for _ in range(settings.rounds):
-        if len(best.cost):
-            rank = (len(best.cost) * torch.rand(count, generator=generator, device=start.device).square()).long()
-            shuffled = ideas[torch.randperm(count, generator=generator, device=start.device), :limit]
-            fresh = _varied(best.sequence[rank], best.end[rank], shuffled, generator)
-        for some in fresh.split(portion):
-            some = some[:, :limit]
-            states = motion.unroll(start.expand(len(some), -1), table[some])
-            best = best.or_better(_Best(some, *judge(states)), settings.elite)
-            if bool(best.arrived[0]):
-                limit = min(limit, int(best.cost[0]) + 1)
-                best = replace(best, sequence=best.sequence[:, :limit])
+    path, known = course.trace(ideas[:1, :0])
+    best = _Best(fresh[:1], known.cost[:, 0], torch.zeros_like(fresh[:1, 0]), known.there[:, 0])
+    begin = _Begin(best.end, path[:, 0], known.steps[:, 0], known.opened[:, 0])
+    begin = _Begin(*(part.expand(count, *part.shape[1:]) for part in begin))
+    for number in range(settings.rounds):
+        if number:
+            rank = (len(best.cost) * torch.rand(count, generator=generator, device=device).square()).long()
+            shuffled = ideas[torch.randperm(count, generator=generator, device=device), :limit]
+            parent = best.sequence[rank]
+            fresh = _varied(parent, best.end[rank], shuffled, generator)
+            alike = (fresh == parent).cumprod(1).sum(1)
+            time = torch.where(alike == limit, limit, torch.minimum(alike, best.end[rank]))
+            path, known = course.trace(best.sequence)
+            begin = _Begin(time, path[rank, time], known.steps[rank, time], known.opened[rank, time])
+        portion = count if number else PORTION
+        for i in range(0, count, portion):
+            some = fresh[i : i + portion, :limit]
+            found = course.run(some, _Begin(*(part[i : i + portion] for part in begin)), bound)
+            best = best.or_better(_Best(some, *found), settings.elite)
+            if len(best.cost) == settings.elite:
+                bound = float(best.cost[-1])
+            most = float(best.cost[0]) if bool(best.arrived[0]) else bound  # every step costs one or more
+            limit = min(limit, int(most) + 1) if math.isfinite(most) else limit
+            best = replace(best, sequence=best.sequence[:, :limit], end=best.end.clamp(max=limit))
     return best.sequence[0, : int(best.end[0])], bool(best.arrived[0])
 
 

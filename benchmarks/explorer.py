@@ -4,7 +4,7 @@ Parts, by default all: `cost` (100,000 steps, some minutes; draws explorer.png),
 memorised and with 1,000, in turn, so that other work on the machine slows both alike), `loops` (walks with 10% slips,
 online and in one call), `walks` (a second walk through a picture from an unknown start, and one through another).
 The weights are weights/obstacles-celeba, the pictures are those that ship, none of which they were trained on.
-`--steps`, `--walks` and `--closure` change the sizes.
+`--steps`, `--walks` and `--closure` change the sizes, `--seed` the walk of `cost`.
 """
 
 import argparse
@@ -40,9 +40,10 @@ def right(found: Tensor, clip: Clip) -> Tensor:
     return (found - from_start(clip.true_start, clip.true_pose)).norm(dim=-1) <= 0.5
 
 
-def cost(model: WorldModel, steps: int, closure: int) -> None:
+def cost(model: WorldModel, steps: int, closure: int, seed: int = 0) -> None:
     """Milliseconds of each step of one long walk, by the clock and by the processor."""
-    clip = record(slipping(a_world(), SlipConfig(probability=0.1)), WALKER, 1, steps, torch.Generator().manual_seed(0))
+    chance = torch.Generator().manual_seed(seed)
+    clip = record(slipping(a_world(), SlipConfig(probability=0.1)), WALKER, 1, steps, chance)
     explorer, wall, busy = Explorer(model, closure=closure), torch.zeros(steps), torch.zeros(steps)
     print(f"a walk of {steps:,} steps, loops closed every {closure}; ms of a step")
     print("up to step     median   mean  99 of 100  longest | processor: median   mean | in the right cell")
@@ -158,13 +159,14 @@ def main() -> None:
     words.add_argument("--steps", type=int, default=100_000)
     words.add_argument("--walks", type=int, default=32)
     words.add_argument("--closure", type=int, default=64)
+    words.add_argument("--seed", type=int, default=0, help="of the walk of `cost`")
     given = words.parse_args()
     model = WorldModel.load(WEIGHTS)
     assert isinstance(model.motion, Walled)  # so that poses are cells from the start
     with torch.no_grad():
         for part in given.parts or PARTS:
             if part == "cost":
-                cost(model, given.steps, given.closure)
+                cost(model, given.steps, given.closure, given.seed)
             elif part == "beside":
                 beside(model, given.steps, given.closure)
             elif part == "loops":

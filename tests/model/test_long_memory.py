@@ -812,8 +812,19 @@ def test_entries_that_look_alike_are_those_of_a_search_of_all_codes_while_memory
         near = far[:, found.number].topk(9, largest=False).values
         torch.testing.assert_close(near, far.topk(9, largest=False).values)
         if kind == "tree" and size == 4 and held > 19:
-            first = by_sorting(codes[:held], query[0], 9).flatten()
-            assert set(found.number.tolist()) == {*first.tolist(), held - 1}
+            latest = held - 1 - by_sorting(codes[:held].flip(0), query[0], 9).flatten()
+            assert set(found.number.tolist()) == {*latest.tolist(), held - 1}
+
+
+def test_of_very_many_equal_views_the_latest_are_recognised(monkeypatch):
+    monkeypatch.setattr(index, "NEWEST_CODES", 32)
+    codes = points(6, 4, seed=3)[torch.randint(6, (900,), generator=seeded(5))]  # crowds, in trees and in the buffer
+    memory = LongMemory.of(Memory(Belief(points(900, 2)[None]), Gaussian(codes[None], codes[None])))
+    for held in (900, 933):
+        seen = (codes == codes[7]).all(1).nonzero()[:, 0]
+        assert set(memory.alike(codes[7][None, None], 9).number.tolist()) == {*seen[-9:].tolist(), held - 1}
+        memory.write(Memory(Belief(points(33, 2)[None]), Gaussian(codes[None, :33], codes[None, :33])))
+        codes = torch.cat([codes, codes[:33]])
 
 
 def test_a_memory_that_is_hardly_larger_than_what_is_asked_for_is_given_whole():

@@ -150,8 +150,16 @@ class Buffer:
 class TreeIndex(Index):
     """Older entries in k-d trees, the newest in a buffer."""
 
+    @property
+    def _latest(self) -> bool:
+        """Which of equals to take."""
+        return self._column == "mean"
+
     def search(self, query: np.ndarray, k: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k of `end` entries nearest to each row of `query`, as by a stable sort; squared distances in float64."""
+        """The k of `end` entries nearest to each row of `query`; squared distances in float64.
+
+        Of entries equally near the earlier come first; of equal codes the later, which more has corrected.
+        """
         state, end = self._caught_up(end)
         recent = state.beside.up_to(end, self.rows)
         candidates = (k + SPARE) * (k if any(tree.crowds for tree in state.parts) else 8)
@@ -174,7 +182,7 @@ class TreeIndex(Index):
             bound = np.full(len(query), np.inf)  # no entry farther away than this is among the k nearest
             indices, squares, limits = [], [], []
             for tree in state.parts:
-                index, far2, far = tree.nearest(query, wide, k, bound.max(initial=0) * SLACK + TINY)
+                index, far2, far = tree.nearest(query, wide, k, bound.max(initial=0) * SLACK + TINY, self._latest)
                 indices.append(index)
                 squares.append(far2)
                 limits.append(far[:, -1])
@@ -186,7 +194,7 @@ class TreeIndex(Index):
                 squares.append(far2)
                 limits.append(limit)
             index, far2 = np.concatenate(indices, 1), np.concatenate(squares, 1)
-            best = np.lexsort((index, far2), axis=1)[:, :k]
+            best = np.lexsort((-index if self._latest else index, far2), axis=1)[:, :k]
             row = np.arange(len(query))[:, None]
             index, far2 = index[row, best], far2[row, best]
             reach = np.sqrt(far2[:, -1]) * SLACK

@@ -269,7 +269,8 @@ class LongMemory(Memory):
     def alike(self, code: Float[Tensor, "1 time Z"], k: int) -> Alike:
         """The k entries whose codes are nearest to each of these, each once, and the last entry; by an index of codes.
 
-        All of them where a search would find about as many. Of entries equally near the earlier are taken.
+        All of them where a search would find about as many. By the index, of entries equally near the later are taken:
+        the poses of the first views of a place are the least sure, and those of the last are still corrected.
         """
         index, end = self._now()
         asked = code.detach()[0]

@@ -70,8 +70,12 @@ class Tree:
         crowds = self._crowd_starts.nbytes + self._crowd_members.nbytes
         return int(self._key_bytes + tree.indices.nbytes + 72 * tree.size + kept + crowds)
 
-    def nearest(self, query: np.ndarray, wide: int, k: int, bound: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries at the nearest `wide` points (of a crowd the first k), their squared distances; distances of points.
+    def nearest(
+        self, query: np.ndarray, wide: int, k: int, bound: float, latest: bool = False
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Entries at the nearest `wide` points, their squared distances; distances of points.
+
+        Of a crowd the first k entries or, where `latest`, the last.
 
         Points that are missing, or not nearer than `bound`, are infinitely far.
         """
@@ -88,11 +92,12 @@ class Tree:
         crowded = (which >= 0) & (far < np.inf)
         if crowded.any():
             which = np.where(crowded, which, 0)
-            member = self._crowd_starts[which][..., None] + np.arange(k)
-            there = crowded[..., None] & (member < self._crowd_starts[which + 1][..., None])
+            begin, end = (self._crowd_starts[which + i].astype(np.int64)[..., None] for i in (0, 1))
+            member = (np.maximum(begin, end - k) if latest else begin) + np.arange(k)
+            there = crowded[..., None] & (member < end)
             there[..., 0] = True
             more = self._crowd_members.take(member, mode="clip").astype(np.int64)
-            more[..., 0] = index
+            more[..., 0] = np.where(crowded, more[..., 0], index)
             far2 = np.where(there, far2[..., None], np.inf).reshape(len(query), -1)
             index = more.reshape(len(query), -1)
         return index + self.first, far2, far

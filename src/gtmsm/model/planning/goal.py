@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EXACT = 1e-3
 """Mean squared difference of two codes, in units of their variances, up to which they are of the same picture."""
+SIMILAR = 0.85
+"""How well a picture must be known by likeness where landmarks could tell: of views of strange pictures 5% are."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,10 @@ class Goal:
 def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
     """The pose itself, or that of the memorised view which looks like the picture.
 
-    A picture that was memorised as it is, is found by its code. Any other is localised by landmarks; without them it is
-    taken to be where the most similar view was seen. How sure that is depends on how much two successive views differ:
-    a picture that differs as much from the nearest view is known by one half.
+    A picture that was memorised as it is, is found by its code. Any other is taken to be where the most similar view
+    was seen. How sure that is depends on how much two successive views differ: a picture that differs as much from the
+    nearest view is known by one half. With landmarks it is localised by them instead, unless a view is very similar:
+    they know strange places well, but hardly a picture with noise.
     """
     size = model.motion.pose_size
     fits = isinstance(goal, Tensor) and (goal.shape == (size,) or goal.shape == model.frame_shape)
@@ -46,13 +49,13 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
     code = model.vae.encode(goal[None, None])
     far = _difference(memory.code, code)[0]
     entry = int(far.argmin())
-    if far[entry] > EXACT and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
-        found = model.localise(memory, goal[None, None])
-        return Goal(found.pose[0, 0], float(found.weight[0, 0]))
     steps = _difference(memory.code[:, 1:], memory.code[:, :-1])[0]
     moved = steps[steps > EXACT]
     usual = moved.median() if len(moved) else far.new_tensor(1.0)
     known = 1.0 if far[entry] <= EXACT else float(usual / (usual + far[entry]))
+    if known < SIMILAR and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
+        found = model.localise(memory, goal[None, None])
+        return Goal(found.pose[0, 0], float(found.weight[0, 0]))
     return Goal(model.motion.pose_at(memory.place.mean[0, entry]), known)
 
 

@@ -1,4 +1,4 @@
-"""`gtmsm imagine`, `plan`, `export`, `localise` and `play`, and a walk recorded for `localise`: what a trained model does."""
+"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, and a walk recorded to `localise`."""
 
 from dataclasses import dataclass
 from importlib import import_module

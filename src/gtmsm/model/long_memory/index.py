@@ -206,18 +206,25 @@ class TreeIndex(Index):
         self, query: np.ndarray, wide: int, bound: np.ndarray, recent: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The nearest of the buffer, counted from its first, and the distance up to which none of it is missing."""
-        far2 = recent[0] - query[:, :1]
-        far2 *= far2
-        for axis in range(1, len(recent)):
-            step = recent[axis] - query[:, axis : axis + 1]
+        if len(query) == 1:  # as one walker asks: the same sums in fewer calls
+            step = recent - query.T
             step *= step
-            far2 += step
+            far2 = step.sum(0)[None]
+        else:
+            far2 = recent[0] - query[:, :1]
+            far2 *= far2
+            for axis in range(1, len(recent)):
+                step = recent[axis] - query[:, axis : axis + 1]
+                step *= step
+                far2 += step
         near = np.flatnonzero((far2 <= ((bound * SLACK + TINY) ** 2)[:, None]).any(0))
         far2, index, limit = far2[:, near], near[None], np.full(len(query), np.inf)
         if len(near) > wide:
-            some = np.argpartition(far2, wide - 1, axis=1)[:, :wide]
-            index, far2 = near[some], np.take_along_axis(far2, some, 1)
-            limit = np.sqrt(far2.max(1))
+            order = np.lexsort((np.broadcast_to(-near if self._latest else near, far2.shape), far2), axis=1)
+            index, sorted2 = near[order[:, :wide]], np.take_along_axis(far2, order, 1)
+            far2, left = sorted2[:, :wide], sorted2[:, wide:]
+            # What is left out and as far as the last that is not, comes after all of these.
+            limit = np.sqrt(np.where(left > far2[:, -1:], left, np.inf).min(1))
         return np.broadcast_to(index, far2.shape), far2, limit
 
 

@@ -1,4 +1,4 @@
-"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, and a walk recorded to `localise`."""
+"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, and recording a walk of its own."""
 
 from dataclasses import dataclass
 from importlib import import_module

@@ -21,7 +21,7 @@ from gtmsm.tensors import Belief, require_generator
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
-PORTION = 512
+PORTION = 128
 """Sequences that are tried first: from then on it is known what has a chance."""
 PART = 16
 """Steps that are unrolled before sequences without a chance are left."""
@@ -74,13 +74,13 @@ class _Course:
         Steps behind, plus those that are missing. A sequence is tried from where it begins to differ from what was
         tried before, up to where it leaves open ground, or cannot cost less than `bound` any more.
         """
-        count, limit, each = *sequence.shape, torch.arange(PART, device=sequence.device)
+        count, limit = sequence.shape
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
         arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
         left = (begin.time < limit).nonzero()[:, 0]
         time, state, steps, opened = (part[left] for part in begin)
         while len(left):
-            ahead = time[:, None] + each
+            ahead = time[:, None] + torch.arange(min(PART, limit - int(time.min())), device=time.device)
             actions = self.table[sequence[left[:, None], ahead.clamp(max=limit - 1)]]
             states = self.motion.unroll(state, actions)
             seen = self.judge(states, steps, opened)
@@ -89,7 +89,7 @@ class _Course:
             which, at = left[better], at[better]
             least[which], when[which] = lowest[better], time[better] + at + 1
             arrived[which] = seen.there[better].gather(1, at[:, None])[:, 0]
-            time, state, steps, opened = time + PART, states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
+            time, state, steps, opened = time + states.shape[1], states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
             on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
             left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
         return least, when, arrived
@@ -232,10 +232,9 @@ def _evolve(
             time = torch.where(alike == limit, limit, torch.minimum(alike, best.end[rank]))
             path, known = course.trace(best.sequence)
             begin = _Begin(time, path[rank, time], known.steps[rank, time], known.opened[rank, time])
-        portion = count if number else PORTION
-        for i in range(0, count, portion):
-            some = fresh[i : i + portion, :limit]
-            found = course.run(some, _Begin(*(part[i : i + portion] for part in begin)), bound)
+        for few in (slice(PORTION), slice(PORTION, count)) if number == 0 else (slice(count),):
+            some = fresh[few, :limit]
+            found = course.run(some, _Begin(*(part[few] for part in begin)), bound)
             best = best.or_better(_Best(some, *found), settings.elite)
             if len(best.cost) == settings.elite:
                 bound = float(best.cost[-1])

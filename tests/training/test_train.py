@@ -403,10 +403,10 @@ def test_a_full_disk_is_one_line_and_no_thread_complains(tmp_path: Path, bytes_l
 
 def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for start, updates in ((0, (1, 2, 3)), (1, (2, 3))):
-        log = MetricsLog(tmp_path, start)
+    for first, updates in ((0, (1, 2, 3)), (1, (2, 3))):
+        log = MetricsLog(tmp_path, first)
         for update in updates:
-            log.write(update, {"elbo": update + 0.5 * start, "stage": "here"})
+            log.write(update, {"elbo": update + 0.5 * first, "stage": "here"})
         log.close()
     curves = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]

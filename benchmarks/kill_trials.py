@@ -36,6 +36,7 @@ import lightning_fabric  # noqa: E402, F401
 import numpy as np  # noqa: E402
 import tensorboard.compat.proto.event_pb2  # noqa: E402
 import tensorboard.summary.writer.record_writer  # noqa: E402, F401
+import torch  # noqa: E402
 
 import gtmsm.run  # noqa: E402, F401
 import gtmsm_command  # noqa: E402
@@ -73,6 +74,7 @@ def start(
         signal.pthread_sigmask(signal.SIG_UNBLOCK, CAUGHT)
         return child, master
     code = 70
+    torch.set_num_threads(1)  # those of the parent are not there any more
     try:
         if not terminal:
             handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
@@ -346,6 +348,12 @@ def work(worker: int, kills: int, verbs: int, seed: int, home: Path, images: Pat
     return rows
 
 
+def write_images(path: Path) -> None:
+    """Noise to walk over."""
+    colours = np.random.default_rng(0)
+    np.savez(path, **{part: colours.integers(0, 256, (8, 20, 20, 3), np.uint8) for part in ("train", "test")})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=300)
@@ -357,8 +365,7 @@ def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         home, images = Path(name), Path(name) / "images.npz"
-        colours = np.random.default_rng(0)
-        np.savez(images, **{part: colours.integers(0, 256, (8, 20, 20, 3), np.uint8) for part in ("train", "test")})
+        write_images(images)
         children = []
         for worker in range(flags.workers):
             children.append(os.fork())

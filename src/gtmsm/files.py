@@ -17,17 +17,17 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 import yaml
 from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from gtmsm.errors import InputError, shortened, shown
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PICTURES = ("PNG", "JPEG")
 """Formats of pictures. Pillow knows many more, and starts other programs for some of them."""
@@ -161,8 +161,11 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         raise InputError(f"could not write {path}: {problem.strerror or problem}{kept}") from problem
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
     """A safetensors file, atomically, with a description of ours inside."""
+    import torch  # late: whoever records or looks at recordings need not wait for it
+    from safetensors.torch import save
+
     # A copy of each, wherever it is: safetensors refuses tensors that share memory.
     whole = {
         name: value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
@@ -311,7 +314,7 @@ def open_picture(source: Path | bytes, most: int = MOST_PIXELS) -> Iterator[Imag
             yield image
 
 
-def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def read_tensors(path: Path) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
     """The description and the tensors that `write_tensors` wrote."""
     with opened(path) as file, refusing(f"{path} cannot be read as a safetensors file", "is it whole?"):
         if int.from_bytes(file.read(8), "little") > MOST_HEADER:

@@ -1,8 +1,5 @@
 """PyTorch's transforms work on a whole model: it may be compiled, and mapped over plans."""
 
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -42,23 +39,8 @@ def test_plans_may_be_mapped_over(name):
 
 @pytest.mark.slow
 def test_a_compiled_model_shows_the_same():
-    # In a process of its own: the shape checks of the tests are not made to be compiled.
-    done = subprocess.run([sys.executable, "-c", COMPILE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "the same" in done.stdout
-
-
-COMPILE = """
-import torch
-from gtmsm import WorldModel, WorldModelConfig
-from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.motion import MotionConfig
-
-torch.manual_seed(0)
-settings = WorldModelConfig(vae=FrameVAEConfig(width=16, code_size=4), motion=MotionConfig(hidden=8))
-model = WorldModel(settings, (3, 8, 8), 5).requires_grad_(False)
-actions, plan = (torch.eye(5)[torch.randint(5, (2, steps))] for steps in (6, 3))
-walk = torch.rand(2, 6, 3, 8, 8), actions, plan
-torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*walk), model(*walk))
-print("the same")
-"""
+    torch.manual_seed(0)
+    model = WorldModel(MODELS["mixture"], (3, 8, 8), action_size=5).requires_grad_(False)
+    actions, plan = (torch.eye(5)[torch.randint(5, (2, steps))] for steps in (6, 3))
+    walk = torch.rand(2, 6, 3, 8, 8), actions, plan
+    torch.testing.assert_close(torch.compile(model, backend="aot_eager")(*walk), model(*walk))

@@ -1,6 +1,7 @@
 """Training: the same twice, exactly resumable, honest when it breaks, and able to learn."""
 
 import json
+import os
 import re
 import resource
 import signal
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from kill_trials import start, wait, work, write_images
 from lightning_fabric import Fabric
 
 from gtmsm import cli
@@ -345,25 +347,20 @@ def test_a_checkpoint_of_version_0_1_can_be_resumed(tmp_path: Path):
 # ---- a real process
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tmp_path: Path, toy_flags: list[str]):
     long = [*toy_flags, "--warm-up", "4000", "--updates", "5000", "--save-every", "100000", "--no-evaluate"]
-    command = [sys.executable, "-m", "gtmsm.cli", "train", "image-walk-small"]
-    run = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command, *long, "--run", str(run)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # whatever the parent ignores
-    )
+    command, run, log = ["train", "image-walk-small"], tmp_path / "run", tmp_path / "log"
+    child, _ = start([*command, *long, "--run", str(run)], log)
     while not (run / "metrics.jsonl").is_file() or not (run / "metrics.jsonl").read_text():
-        assert process.poll() is None
+        assert os.waitpid(child, os.WNOHANG) == (0, 0), log.read_text()
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    told, complaint = process.communicate(timeout=30)
-    assert (process.returncode, complaint) == (130, "")
+    os.kill(child, signal.SIGINT)
+    assert wait(child) == 130
     assert not [path for path in run.iterdir() if path.name.startswith(".")]
-    assert f"gtmsm train image-walk-small --run {run} --resume" in told.replace("\n", " ")
+    told = log.read_text().replace("\n", " ")
+    assert f"interrupted; continue with: gtmsm train image-walk-small --run {run} --resume" in told
+    assert "gtmsm: " not in told
     assert WorldModel.load(run).action_size == 5
     done = int(read_tensors(run / "checkpoint.safetensors")[1]["count"])
     assert 0 < done < 4000
@@ -373,16 +370,18 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
     at_once = [*long, "--run", str(tmp_path / "at once"), "--updates", str(done + 5)]
     for flags in (resumed, at_once):
         with pytest.raises(SystemExit) as ended:
-            cli.main(["train", "image-walk-small", *flags])
+            cli.main([*command, *flags])
         assert ended.value.code == 0
     assert left_in(run) == left_in(tmp_path / "at once")
 
 
-def test_killed_runs_are_resumed_exactly():
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_killed_runs_are_resumed_exactly(tmp_path: Path):
     """A few of the trials of which docs/reliability.md tells."""
-    script = Path(__file__).parents[2] / "benchmarks" / "kill_trials.py"
-    done = subprocess.run([sys.executable, script, "--kills", "2"], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    write_images(tmp_path / "images.npz")
+    rows = work(0, 2, 0, 0, tmp_path, tmp_path / "images.npz")
+    assert len(rows) >= 2
+    assert not [problem for row in rows for problem in row["wrong"]]
 
 
 # ---- curves
@@ -404,10 +403,10 @@ def test_a_full_disk_is_one_line_and_no_thread_complains(tmp_path: Path, bytes_l
 
 def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for start, updates in ((0, (1, 2, 3)), (1, (2, 3))):
-        log = MetricsLog(tmp_path, start)
+    for first, updates in ((0, (1, 2, 3)), (1, (2, 3))):
+        log = MetricsLog(tmp_path, first)
         for update in updates:
-            log.write(update, {"elbo": update + 0.5 * start, "stage": "here"})
+            log.write(update, {"elbo": update + 0.5 * first, "stage": "here"})
         log.close()
     curves = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]

@@ -28,7 +28,7 @@ except ImportError:
     raise InputError('recordings need zarr and its codecs; install them with: pip install "gtmsm[own]"') from None
 
 LEVEL = -20
-"""Of zstd: frames of rooms take 81% of their size, and are unpacked in 60% of the time of level -7, which packs to 70%."""
+"""Of zstd: frames of rooms take 81% of their size, unpacked in 60% of the time of level -7, which packs them to 70%."""
 DECLARED = -1
 """What zarr is told. It matters to those who write only, and stores of any level are the same to read."""
 ENTRY = np.dtype("<u8")

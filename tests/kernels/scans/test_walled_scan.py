@@ -265,6 +265,7 @@ def test_the_triton_scan_stays_finite_where_the_gate_is_all_but_shut_or_open(sig
     assert_all_close(fast, values_and_gradients("readable", inputs), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton's interpreter knows no races")
 def test_the_triton_scan_twice_is_the_same_to_the_bit(triton_device):
     first, second = (values_and_gradients("cuda", for_triton(triton_device, 3, 9, 2, 5)) for _ in range(2))
     assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))

@@ -5,6 +5,7 @@ import re
 from html import escape
 
 import matplotlib as mpl
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 INK = "#010203"
@@ -47,7 +48,11 @@ def svg(figure: Figure, name: str) -> str:
     """A figure as an element of a page: no header, no links, the page's own ink and font."""
     text = io.StringIO()
     with mpl.rc_context(STYLE):
-        figure.savefig(text, format="svg", metadata={"Date": None, "Creator": None})
+        canvas, layout = FigureCanvasSVG(figure), figure.get_layout_engine()
+        if layout is not None:  # by itself: `savefig` would draw the figure once more for it
+            layout.execute(figure)
+            figure.set_layout_engine("none")
+        canvas.print_svg(text, metadata={"Date": None, "Creator": None})
     body = text.getvalue()
     body = body[body.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)

@@ -7,7 +7,7 @@ import torch
 from twins import strided
 
 from gtmsm.kernels.operator import forced
-from gtmsm.kernels.scans.glide_scan import glide_steps, glide_walk
+from gtmsm.kernels.scans.glide_scan import glide_steps
 
 NAMES = ("displacements", "velocities", "start", "u", "cos", "sin", "pre", "keep", "W", "V")
 TRITON_SHAPES = [(1, 1, 1), (1, 7, 8), (3, 33, 5), (5, 3, 100), (2, 0, 4), (0, 3, 4)]
@@ -52,29 +52,6 @@ def test_gradients_agree_with_finite_differences(shape, implementation):
 
 def test_pytorch_accepts_its_registration():
     torch.library.opcheck(torch.ops.gtmsm.glide_steps.default, [x.requires_grad_() for x in glide(3, 5, 4)])
-
-
-def actions_of(batch, time, hidden, actions=5):
-    start, u, cos, sin, _, *network = glide(batch, time, hidden)
-    generator = torch.Generator().manual_seed(batch + time)
-    a = torch.randn(batch, time, actions, dtype=u.dtype, generator=generator)
-    W_a, b = (torch.randn(hidden, *size, dtype=u.dtype, generator=generator) for size in ((actions,), ()))
-    return [start, a, u, torch.atan2(sin, cos), W_a, b, *network]
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 8), (3, 33, 5), (2, 0, 4), (0, 3, 4), (16, 181, 64)])
-def test_a_walk_that_keeps_nothing_equals_the_scan_by_steps(shape):
-    inputs = actions_of(*shape)
-    with forced("readable"):
-        expected = glide_walk(*inputs)
-    for made, wanted in zip(glide_walk(*inputs), expected, strict=True):
-        torch.testing.assert_close(made, wanted, rtol=1e-9, atol=1e-9)
-
-
-def test_pytorch_accepts_the_registration_of_walks():
-    torch.library.opcheck(
-        torch.ops.gtmsm.glide_walk.default, actions_of(3, 5, 4), test_utils=("test_schema", "test_faketensor")
-    )
 
 
 @pytest.mark.parametrize("shape", [*TRITON_SHAPES, (1, 40, 1), (16, 181, 64)])

@@ -61,23 +61,3 @@ def glide_steps(
         return torch.zeros_like(u), torch.zeros_like(u)
     displacements, velocities = zip(*steps, strict=True)
     return torch.stack(displacements, dim=1), torch.stack(velocities, dim=1)
-
-
-@operator(cpu="gtmsm.kernels.scans.glide_scan_cpu")
-def glide_walk(
-    start: Float[Tensor, "batch 2"],
-    a: Float[Tensor, "batch time A"],
-    u: Float[Tensor, "batch time 2"],
-    turn: Float[Tensor, "batch time"],
-    W_a: Float[Tensor, "H A"],
-    b: Float[Tensor, "H"],
-    keep: Float[Tensor, "2"],
-    W: Float[Tensor, "H 2"],
-    V: Float[Tensor, "4 H"],
-) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
-    """`glide_steps` of actions, which accelerate by `u` and turn by `turn`.
-
-    Where no gradients are wanted, the fast implementation keeps nothing of any hidden unit: without it a plan in rooms
-    takes 1.5 times as long.
-    """
-    return glide_steps(start, u, turn.cos(), turn.sin(), a @ W_a.T + b, keep, W, V)

@@ -84,46 +84,6 @@ def _supports(start: Tensor, u: Tensor, cos: Tensor, sin: Tensor, pre: Tensor, *
 glide_steps = Fast(_forward, _empty, _backward, _supports)
 
 
-@torch.autocast("cpu", enabled=False)
-def _walk(
-    start: Tensor, a: Tensor, u: Tensor, turn: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> list[Tensor]:
-    """Displacements and velocities. What is linear in velocity, action and 1 is one product."""
-    batch, steps, size = a.shape
-    known = torch.cat([torch.zeros(steps, batch, 2).to(a), a.transpose(0, 1), torch.ones(steps, batch, 1).to(a)], -1)
-    into = torch.cat([W, W_a, b[:, None]], 1).T.contiguous().numpy()
-    out, kept = V.T.contiguous().numpy(), keep.numpy()
-    hidden, zero = np.empty((batch, len(b)), into.dtype), into.dtype.type(0)
-    c, s, pushes = (x.transpose(0, 1).contiguous().numpy() for x in (turn.cos(), turn.sin(), u))
-    d, v = (u.new_empty(steps, batch, 2) for _ in range(2))
-    before, moved = start.numpy(), np.empty((batch, 4), into.dtype)
-    for x, turn_c, turn_s, push, away, after in zip(known.numpy(), c, s, pushes, d.numpy(), v.numpy(), strict=True):
-        x[:, :2] = before
-        np.dot(x, into, out=hidden)
-        np.maximum(hidden, zero, out=hidden)
-        np.dot(hidden, out, out=moved)
-        drift = kept * before + push
-        np.add(drift, moved[:, :2], out=away)
-        drift += moved[:, 2:]
-        after[:, 0] = turn_c * drift[:, 0] + turn_s * drift[:, 1]
-        after[:, 1] = turn_c * drift[:, 1] - turn_s * drift[:, 0]
-        before = after
-    return [d.transpose(0, 1).contiguous(), v.transpose(0, 1).contiguous()]
-
-
-def _walk_empty(start: Tensor, a: Tensor, u: Tensor, *rest: Tensor) -> list[Tensor]:
-    """Displacements and velocities."""
-    return [u.new_empty(u.shape), u.new_empty(u.shape)]
-
-
-def _walk_supports(start: Tensor, a: Tensor, u: Tensor, turn: Tensor, W_a: Tensor, b: Tensor, *rest: Tensor) -> bool:
-    """One precision, which NumPy has."""
-    return len(b) > 0 and u.dtype in (torch.float32, torch.float64) and {x.dtype for x in (start, a, W_a)} == {u.dtype}
-
-
-glide_walk = Fast(_walk, _walk_empty, None, _walk_supports)
-
-
 def _back_through(incoming: Tensor, direct: Tensor, maps: Tensor) -> tuple[Tensor, Tensor]:
     """Total gradients of the velocity after every step, and of the velocity before the first.
 

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_walk
+from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_steps
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.pose import PlaneWithHeading, XYTurnPath
 from gtmsm.tensors import Actions, State, States, applied
@@ -168,5 +168,6 @@ class Gliding(_WithMomentum):
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan."""
         turn = (a * self.turn).sum(-1)
-        d, v = glide_walk(momentum, a, applied(self.move, a), turn, self.W_a, self.b, *self._network())
+        pre = a @ self.W_a.T + self.b
+        d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v

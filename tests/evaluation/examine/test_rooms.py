@@ -169,9 +169,27 @@ def test_true_poses_in_the_coordinates_of_a_model_that_is_often_wrong_are_not_bl
     _, known = RoomsExaminer(world, TAU).places(clip, walk)
     assert known[..., :2].std() == pytest.approx(true[..., :2].std().item(), rel=0.1)
     off = (walk - known[..., :3])[..., :2].flatten(0, 1).double()
-    torch.testing.assert_close(
-        off.T @ true[..., :2].flatten(0, 1).double(), torch.zeros(2, 2).double(), atol=0.01, rtol=0
-    )
+    left = off.T @ true[..., :2].flatten(0, 1).double()  # neither another scale nor another turn would be nearer
+    assert left.trace().item() == pytest.approx(0, abs=0.01)
+    assert (left[0, 1] - left[1, 0]).item() == pytest.approx(0, abs=0.01)
+
+
+def test_how_poses_lie_in_the_world_is_found_by_other_walks_and_but_for_turn_mirror_and_scale():
+    """A map that is turned, mirrored and twice as large is the same map; one that is stretched is another."""
+    model, world, clip = a_walk(n=4, steps=60)
+    move, turn = model.motion.move.clone(), model.motion.turn.clone()
+    turned = 2 * torch.tensor([[0.6, 0.8], [0.8, -0.6]])
+    believed = []
+    with torch.no_grad():
+        for change, sign in ((torch.eye(2), 1), (turned, -1), (torch.diag(torch.tensor([2.0, 0.5])), 1)):
+            model.motion.move.copy_(change @ move)
+            model.motion.turn.copy_(sign * turn)
+            examiner = RoomsExaminer(world, TAU)
+            examiner.calibrate(model, ScavengerWalker(), 60, 3)
+            believed.append(examiner.in_world(model.motion.unroll(model.motion.start(len(clip.a)), clip.a)))
+    same, alike, other = believed
+    torch.testing.assert_close(alike, same, rtol=0, atol=1e-4)
+    assert (other - same)[..., :2].abs().max() > 0.1
 
 
 def test_true_places_are_seen_from_the_start():

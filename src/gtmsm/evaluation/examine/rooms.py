@@ -76,7 +76,7 @@ class RoomsExaminer(Examiner):
         return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
-        """x, y, cos and sin from the start; the model's by the inverse of the map of its positions onto true ones."""
+        """x, y, cos and sin from the start; the model's by a fit of their own of true positions onto its own."""
         pose = from_start(clip.true_start, clip.true_pose)
         _, into_model, sign = self._fitted(pose, walk)
         known = torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1)
@@ -210,8 +210,8 @@ class RoomsExaminer(Examiner):
         self._fitted(from_start(start, self.world.travel(actions)), walk)
 
     def _fitted(self, true: Float[Tensor, "n time 3"], walk: Walked) -> tuple[Tensor, Tensor, float]:
-        """The turn, mirror image and scale by which the model's positions fit true ones best, its inverse, and the sign
-        of headings; found on the first walks, kept for the rest."""
+        """The turn, mirror image and scale by which the model's positions fit true ones best, those by which true ones
+        fit the model's, and the sign of headings; found on the first walks, kept for the rest."""
         if self._fit is None:
             same = torch.eye(2, dtype=torch.float64)
             self._fit = same, same, 1.0
@@ -219,11 +219,9 @@ class RoomsExaminer(Examiner):
                 true, mine = (poses.double().cpu().flatten(0, 1) for poses in (true, walk))
                 off = [wrapped(sign * mine[:, 2] - true[:, 2]).abs().mean() for sign in (1.0, -1.0)]
                 sign = 1.0 if off[0] <= off[1] else -1.0
-                here, there = (torch.view_as_complex(poses[:, :2].contiguous()) for poses in (mine, true))
-                here = here if sign > 0 else here.conj()
-                by = (there * here.conj()).sum() / here.abs().square().sum().clamp_min(1e-12)
-                turned = torch.stack([torch.stack([by.real, by.imag]), sign * torch.stack([-by.imag, by.real])])
-                self._fit = turned, torch.linalg.pinv(turned), sign
+                mirror = torch.tensor([[1.0, 0.0], [0.0, sign]], dtype=torch.float64)
+                here, there = mine[:, :2] @ mirror, true[:, :2]
+                self._fit = mirror @ _turned_onto(here, there), _turned_onto(there, here) @ mirror, sign
         return self._fit
 
     def _pushes(self, model: WorldModel) -> tuple[Any, Any]:
@@ -237,6 +235,14 @@ class RoomsExaminer(Examiner):
         self.world.place(torch.zeros(count, dtype=torch.long), before)
         self.world.step(actions)
         return learned.numpy(), SPACE.displacement(before, self.world.pose).cpu().numpy()
+
+
+def _turned_onto(these: Float[Tensor, "n 2"], those: Float[Tensor, "n 2"]) -> Float[Tensor, "2 2"]:
+    """The turn and scale that take positions, as rows, nearest to others."""
+    length2 = these.square().sum().clamp_min(1e-12)
+    along = (these * those).sum() / length2
+    across = (these[:, 0] * those[:, 1] - these[:, 1] * those[:, 0]).sum() / length2
+    return torch.stack([torch.stack([along, across]), torch.stack([-across, along])])
 
 
 def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

@@ -16,7 +16,7 @@ from gtmsm.config import require
 from gtmsm.errors import InputError, shortened
 
 SCHEMA = "gtmsm_atlas"
-PARTS = 16
+PARTS = 8
 """Partitions, by world: a look-up in one world reads one of them."""
 LOCK = 0x67746D73
 """Of those that make the tables."""
@@ -58,8 +58,12 @@ class PostgresStore(Store):
         with self._refusing():
             said = conninfo_to_dict(address)
         self.address = f"postgresql://{said.get('host', '')}/{said.get('dbname', '')}"
-        with self._lock, self._refusing():
-            self._prepare(create)
+        try:
+            with self._refusing():
+                self._prepare(create)
+        except BaseException:
+            self.close()
+            raise
 
     def _prepare(self, create: bool) -> None:
         """Make the tables where there are none; refuse those of others."""

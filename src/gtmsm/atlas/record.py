@@ -115,9 +115,9 @@ def chunks_of(memory: Memory, agent: str, first: int | None, time: float) -> Ite
     """The entries of a memory of one agent, chunk by chunk; of what pruning has left `first` is None."""
     columns = {name: column[0].detach().cpu() for name, column in memory.columns.items()}
     for start in range(0, len(memory), CHUNK):
-        part = {name: column[start : start + CHUNK].contiguous() for name, column in columns.items()}
+        # A copy of each: safetensors refuses tensors that share memory.
+        part = {name: column[start : start + CHUNK].contiguous().clone() for name, column in columns.items()}
         size, codes = len(part["mean"]), part["mean"].to(torch.float32).numpy()
-        # A slice of a tensor is saved with all of what it was cut from only if it shares memory with another.
         yield Draft("chunk", agent, None if first is None else first + start, size, time, save(part), codes)
 
 

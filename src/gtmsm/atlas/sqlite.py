@@ -47,13 +47,21 @@ class SqliteStore(Store):
             if there:
                 self._require_ours(path)
             self._connection = sqlite3.connect(path, PATIENCE, isolation_level=None, check_same_thread=False)
-            self.run("PRAGMA page_size = 16384")
-            self.run("PRAGMA journal_mode = WAL")
-            self.run("PRAGMA synchronous = FULL")  # what was committed survives a loss of power, too
-            with self.transaction():
-                if not self.run("SELECT 1 FROM sqlite_master LIMIT 1"):
-                    for statement in SCHEMA.strip().split(";")[:-1]:
-                        self.run(statement)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self) -> None:
+        """Make the tables where there are none."""
+        self.run("PRAGMA page_size = 16384")
+        self.run("PRAGMA journal_mode = WAL")
+        self.run("PRAGMA synchronous = FULL")  # what was committed survives a loss of power, too
+        with self.transaction():
+            if not self.run("SELECT 1 FROM sqlite_master LIMIT 1"):
+                for statement in SCHEMA.strip().split(";")[:-1]:
+                    self.run(statement)
 
     def _require_ours(self, path: Path) -> None:
         """Refuse files of others without touching them."""

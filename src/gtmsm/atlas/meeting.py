@@ -5,6 +5,7 @@ origin of one lies on the map of the other. Many sights are wrong, since places 
 that agree are refined together, and the map that follows is tested: where both were, do they remember the same views?
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -93,11 +94,17 @@ class Meeting:
 
 
 def _carried(
-    motion: object, one: Tensor, one_covariance: Tensor, two: Tensor, two_covariance: Tensor
+    motion: Callable[[Tensor, Tensor], Tensor], one: Tensor, one_covariance: Tensor, two: Tensor, two_covariance: Tensor
 ) -> Float[Tensor, "D D"]:
     """The covariance of a function of two independent poses, to first order."""
-    by_one, by_two = torch.func.jacfwd(motion, (0, 1))(one, two)  # type: ignore[arg-type]
+    by_one, by_two = _slope(lambda x: motion(x, two.double()), one), _slope(lambda x: motion(one.double(), x), two)
     return by_one @ one_covariance @ by_one.mT + by_two @ two_covariance @ by_two.mT
+
+
+def _slope(function: Callable[[Tensor], Tensor], at: Float[Tensor, "D"]) -> Float[Tensor, "*n D D"]:
+    """How a pose changes with another one: by differences in float64, since torch.func takes seconds to be imported."""
+    small = 1e-4 * torch.eye(len(at), dtype=torch.float64)
+    return ((function(at + small) - function(at - small)) / 2e-4).mT.to(at)
 
 
 @dataclass(frozen=True)
@@ -188,7 +195,7 @@ def _agreed(landmarks: Landmarks, sights: _Sights) -> Meeting | None:
         off = off.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
         variance = sights.variance.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
         # Gauss-Newton: how each sighted pose moves with the origin.
-        slope = torch.func.vmap(torch.func.jacfwd(space.step), (None, 0))(origin, sights.pose)
+        slope = _slope(lambda x: space.step(x, sights.pose[:, None].double()), origin)
         pull = slope.mT * (weight[:, None, None] / variance[:, None, :])
         covariance = torch.linalg.inv((pull @ slope).sum(0))
         origin = origin + covariance @ (pull @ off[..., None]).sum(0)[:, 0]

@@ -40,9 +40,9 @@ def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) 
 
 
 def parse_what(verb: str, path: str, words: list[str], known: Mapping[str, tuple[Any, ...]]) -> tuple[str, Any]:
-    """Which of the things that a verb can do (their flags, and a line about each), and its flags; or says what there is.
+    """Which of the things that a verb can do, and its flags; nothing where it was asked for what there is.
 
-    Then both are nothing.
+    `known` has the flags of each, and a line about it.
     """
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<10} {about}" for name, (_, about, *_) in known.items())

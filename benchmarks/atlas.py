@@ -73,7 +73,7 @@ def forked(work: Callable[[], object]) -> int:
 
 def store(entries: int) -> None:
     """Of one agent in one world."""
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory() as folder:
         part = 500_000
         memories = [numbered(first, min(part, entries - first)) for first in range(0, entries, part)]
         with Atlas.open(f"{folder}/atlas.db") as atlas:
@@ -268,7 +268,7 @@ def kill_server(server: Any) -> None:
 def kills(count: int) -> None:
     """Of writers into a file and into a server, and of the server."""
     dice, done = random.Random(0), {"writer into SQLite": 0, "writer into PostgreSQL": 0, "server": 0}
-    with tempfile.TemporaryDirectory(dir=".") as folder, a_server() as (address, server):
+    with tempfile.TemporaryDirectory() as folder, a_server() as (address, server):
         for i in range(count):
             kind = list(done)[i % (3 if server is not None else 2)]
             where = f"{folder}/{i // 60}.db" if kind == "writer into SQLite" else address
@@ -370,6 +370,9 @@ def fleet(agents: int, seconds: float, entries: int) -> None:
             since = time.perf_counter()
             atlas._store.alike("benchmark", numbered(0, 1).code.mean[0, 0].numpy(), 5)
             print(f"a view looked up among all entries by the server: {time.perf_counter() - since:.2f} s")
+            since = time.perf_counter()
+            atlas.add("another world", "agent", numbered(0, 200_000))
+            print(f"one agent alone appends {200_000 / (time.perf_counter() - since):,.0f} entries a second")
 
 
 def main() -> None:

@@ -33,7 +33,7 @@ with tempfile.TemporaryDirectory() as folder, Atlas.open(f"{folder}/places.db", 
     atlas.add("gallery", "anna", anna.memory)
     atlas.add("gallery", "bert", bert.memory)
     (met,) = atlas.merge("gallery")
-    print(f"bert set out at {met.found[0].origin.tolist()} of anna's map, really [0, 3]; {met.found[0].sights:.0f} sights")
+    print(f"bert set out at {met.found[0].origin.tolist()} of anna's map, really [0, 3]")
     corner, stay = Belief(torch.tensor([[8.0, 8.0]])), torch.eye(5)[STAY].view(1, 1, 5)
     for who, memory in (("alone", anna.memory), ("with bert", atlas.memory("gallery", "anna"))):
         error2 = (model.imagine(memory, corner, stay).frames[0, 0] - view).square().mean()

@@ -3,28 +3,19 @@
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import tyro
 
-from gtmsm.atlas import Atlas
-from gtmsm.atlas.local import Met
 from gtmsm.config import require
-from gtmsm.data.record import one_hot
-from gtmsm.data.store import read_clip, require_size
 from gtmsm.errors import InputError
-from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
-from gtmsm.explore import Explorer
 from gtmsm.files import require_writable
-from gtmsm.film import parse_actions
-from gtmsm.find.words import pose_in_words, told
 from gtmsm.flags import parse_what, plain_console
-from gtmsm.model.gtmsm import WorldModel
-from gtmsm.tensors import Belief
-from gtmsm.worlds.image_walk import ImageWalk
-from gtmsm.worlds.images import read_picture
-from gtmsm.worlds.rooms import Rooms
+
+if TYPE_CHECKING:
+    from gtmsm.atlas import Atlas
+    from gtmsm.atlas.local import Met
+    from gtmsm.model.gtmsm import WorldModel
 
 Address = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ATLAS")]
 Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
@@ -130,32 +121,47 @@ class ExportFlags:
     """Which worlds; default: all."""
 
 
-def _model(flags: Any) -> WorldModel:
+def _model(flags: Any) -> "WorldModel":
     """The weights, without walls unless they are trusted."""
+    from gtmsm.model.gtmsm import WorldModel
+
     model = WorldModel.load(flags.run)
     return model if flags.walls else model.without_walls()
 
 
-@torch.no_grad()
+def _open(flags: Any, model: "WorldModel | None" = None, create: bool = False) -> "Atlas":
+    """The atlas that is meant."""
+    from gtmsm.atlas import Atlas
+
+    return Atlas.open(flags.atlas, model, create)
+
+
 def _add(flags: AddFlags) -> str:
+    from gtmsm.data.store import read_clip
+    from gtmsm.explore import Explorer
+
     model = _model(flags)
     if flags.walk.suffix.lower() == ".npz":
         recording = read_clip(flags.walk, model.frame_shape, model.action_size)
         memory, _ = model.memorise(recording.x(), recording.a(model.action_size), closure=flags.closure or None)
     else:
         memory = Explorer.load(flags.walk, model).memory
-    with Atlas.open(flags.atlas, model) as opened:
+    with _open(flags, model, create=True) as opened:
         before = opened.written(flags.world, flags.agent)
         now = opened.add(flags.world, flags.agent, memory)
         return f"{now - before:,} entries of {flags.agent} added to {flags.world}: {now:,} in all"
 
 
 def _where(flags: WhereFlags) -> str:
+    from gtmsm.data.store import require_size
+    from gtmsm.find.words import pose_in_words, told
+    from gtmsm.worlds.images import read_picture
+
     model = _model(flags)
     frame = read_picture(flags.picture)
     require_size(f"{flags.picture}:", frame.shape[1], frame.shape[2], model.frame_shape)
     asked = frame.float() / 255
-    with Atlas.open(flags.atlas, model, create=False) as opened:
+    with _open(flags, model) as opened:
         if flags.world is not None:
             return told(opened.where(flags.world, asked[None, None], agent=flags.agent), _turns(model), False)
         found = opened.which(asked)
@@ -167,11 +173,21 @@ def _where(flags: WhereFlags) -> str:
         )
 
 
-def _turns(model: WorldModel) -> bool:
+def _turns(model: "WorldModel") -> bool:
     return model.settings.motion.has_heading
 
 
 def _imagine(flags: ImagineFlags) -> str:
+    import torch
+
+    from gtmsm.data.record import one_hot
+    from gtmsm.evaluation.video import require_video_name, side_by_side, write_video
+    from gtmsm.film import parse_actions
+    from gtmsm.find.words import pose_in_words
+    from gtmsm.tensors import Belief
+    from gtmsm.worlds.image_walk import ImageWalk
+    from gtmsm.worlds.rooms import Rooms
+
     require_video_name(flags.out)
     require_writable(flags.out)
     model = _model(flags)
@@ -183,7 +199,7 @@ def _imagine(flags: ImagineFlags) -> str:
     start = model.motion.start(1)
     for i, number in enumerate(flags.at):
         start[0, i] = number if i < 2 else torch.deg2rad(torch.tensor(number))
-    with Atlas.open(flags.atlas, model, create=False) as opened:
+    with _open(flags, model) as opened:
         dream = opened.imagine(flags.world, Belief(start), actions, flags.agent)
         write_video(
             flags.out, side_by_side([dream.frames[0].numpy()], ["imagined"], max(1, 256 // model.frame_shape[1])), 10
@@ -192,7 +208,7 @@ def _imagine(flags: ImagineFlags) -> str:
 
 
 def _merge(flags: MergeFlags) -> str:
-    with Atlas.open(flags.atlas, _model(flags), create=False) as opened:
+    with _open(flags, _model(flags)) as opened:
         met = {world.name: opened.merge(world.name) for world in opened.worlds() if flags.world in (None, world.name)}
     if not met:
         raise InputError(f"there is no world {flags.world} in {flags.atlas}; gtmsm atlas info lists them")
@@ -200,8 +216,10 @@ def _merge(flags: MergeFlags) -> str:
     return "\n".join(said) or "no maps meet"
 
 
-def _told(met: Met) -> list[str]:
+def _told(met: "Met") -> list[str]:
     """A line for each motion between two frames."""
+    from gtmsm.find.words import pose_in_words
+
     if not met.found:
         return [f"{met.one} and {met.other} do not meet any more"]
     used = "" if met.clear else " (an alternative: none is used until one is clearly better)"
@@ -214,7 +232,7 @@ def _told(met: Met) -> list[str]:
 
 
 def _prune(flags: PruneFlags) -> str:
-    with Atlas.open(flags.atlas, _model(flags), create=False) as opened:
+    with _open(flags, _model(flags)) as opened:
         pruned = opened.prune(flags.world, flags.keep)
     if pruned.loss is None:
         return f"{pruned.before:,} entries, none dropped"
@@ -227,7 +245,7 @@ def _prune(flags: PruneFlags) -> str:
 
 def _info(flags: InfoFlags) -> str:
     said = []
-    with Atlas.open(flags.atlas, create=False) as opened:
+    with _open(flags) as opened:
         for world in opened.worlds():
             local = opened.local(world.name)
             said.append(f"{world.name}: {len(local):,} entries, {world.seq} lines, by the weights {world.weights}")
@@ -239,7 +257,7 @@ def _info(flags: InfoFlags) -> str:
 
 
 def _export(flags: ExportFlags) -> str:
-    with Atlas.open(flags.atlas, create=False) as opened:
+    with _open(flags) as opened:
         return f"{opened.export(flags.out, flags.world):,} entries copied to {flags.out}"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import tyro
 
-from gtmsm.flags import parse, plain_console
+from gtmsm.flags import parse, parse_what, plain_console
 from gtmsm.verbs.walks import RecordFlags, record_walk
 
 

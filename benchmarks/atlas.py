@@ -3,7 +3,7 @@
 `store [--entries 10000000]`: SQLite: appending, opening until the first answer, and queries beside a LongMemory's.
 `merge [--pairs 100] [--size 32] [--images builtin]`: pairs of walks of 500 steps through one picture from different
 starts; where their maps meet, maps of different pictures that are said to meet, and what one agent imagines of what
-only the other has seen. The weights are weights/obstacles-celeba.
+only the other has seen. The weights are weights/obstacles-celeba; `--walls` trusts the walls that they have learned.
 `prune`: what imagination loses when fewer entries are kept.
 `kills [--kills 200]`: kill -9 of writers and of the PostgreSQL server; a full disk, where one can be made (as root).
 `fleet [--agents 16] [--seconds 300]`: agents that write into one world of a PostgreSQL server and pull from it.
@@ -146,9 +146,10 @@ def shown(model: WorldModel, memory: Memory, pose: Tensor, frames: Tensor) -> Te
 
 
 @torch.no_grad()
-def merge(pairs: int, size: int, images: str) -> None:
+def merge(pairs: int, size: int, images: str, walls: bool) -> None:
     """Pairs of maps of one picture, and of different ones."""
-    model, chance = WorldModel.load(WEIGHTS).without_walls(), torch.Generator().manual_seed(1)
+    model, chance = WorldModel.load(WEIGHTS), torch.Generator().manual_seed(1)
+    model = model if walls else model.without_walls()
     pictures = load_images(images, size)
     # Views of the built-in photographs may overlap, but no photograph is in both sets.
     strange = pictures.train if images == "builtin" else pictures.test.flip(0)
@@ -178,6 +179,8 @@ def merge(pairs: int, size: int, images: str) -> None:
         for j in range(8):
             false += is_clear(meet(model, a.memory, strangers[(i + 7 * j) % pairs].memory))
     found = 8 * len(ones)
+    right_cell = torch.cat([(m.memory.place.mean[0] + m.origin - m.cells).norm(dim=-1) <= 0.5 for m in ones + others])
+    print(f"views that an agent puts into the right cell of its map: {100 * right_cell.float().mean():.1f}%")
     print(f"{images}, {world.config.cells} cells a side, {len(errors)} pairs that overlap by a quarter or more:")
     shares = [100 * count / len(errors) for count in (right, wrong, len(errors) - right - wrong)]
     print("  within half a cell {:.1f}%, further off {:.1f}%, no clear meeting {:.1f}%".format(*shares), end="; ")
@@ -382,6 +385,7 @@ def main() -> None:
     words.add_argument("--pairs", type=int, default=100)
     words.add_argument("--size", type=int, default=32)
     words.add_argument("--images", default="builtin")
+    words.add_argument("--walls", action="store_true")
     words.add_argument("--kills", type=int, default=200)
     words.add_argument("--agents", type=int, default=16)
     words.add_argument("--seconds", type=float, default=300.0)
@@ -391,7 +395,7 @@ def main() -> None:
         if part == "store":
             store(given.entries)
         elif part == "merge":
-            merge(given.pairs, given.size, given.images)
+            merge(given.pairs, given.size, given.images, given.walls)
         elif part == "prune":
             prune()
         elif part == "kills":

@@ -31,6 +31,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
+from gtmsm.training.engine import _machines
 from gtmsm.training.log import MetricsLog
 from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig
@@ -498,6 +499,15 @@ for folder, *flags in {runs}:
     assert not torch.equal(generators[0], generators[1])
     one, other = (read_tensors(tmp_path / f"{name}.safetensors")[1] for name in ("one", "two"))
     assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-10
+
+
+def test_torchrun_says_how_many_machines_there_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert _machines(2) == 4
+    with pytest.raises(InputError, match="devices is 1, but torchrun has started 2 processes here; give --devices 2"):
+        _machines(1)
 
 
 # ---- when it breaks

@@ -68,10 +68,9 @@ class Record:
             column = columns.get(name)
             if column is None and name not in ("place", "mean", "log_var"):
                 continue
-            fits = (
-                column is not None and column.dim() == axes and len(column) == self.entries and column.dtype in FLOATS
-            )
-            require(fits, f"{where}: {name} is {shown(column)}; expected floats of {self.entries} entries")
+            sizes = None if column is None or column.dtype not in FLOATS else (column.dim(), len(column))
+            if sizes != (axes, self.entries):
+                raise InputError(f"{where}: {name} is {shown(column)}; expected floats of {self.entries} entries")
         return Memory.of_columns({name: column[None] for name, column in columns.items()}, weights)
 
     def said(self, source: str) -> dict[str, Any]:

@@ -134,7 +134,7 @@ def test_an_explorer_goes_on_in_what_others_have_seen(atlas: Atlas, model: World
 def test_pruning_keeps_what_imagination_needs(atlas: Atlas, model: WorldModel):
     pruned = atlas.prune("gallery", 300)
     assert pruned.before == 750 and pruned.after <= 300
-    assert pruned.loss is not None and pruned.loss.after > pruned.loss.before - 3
+    assert pruned.loss is not None and pruned.loss.before >= pruned.loss.after > 25
     with Atlas.open(atlas.address, model) as again:
         local = again.local("gallery")
         assert len(local) == pruned.after

@@ -5,6 +5,7 @@ import signal
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +40,14 @@ def test_what_was_added_comes_back_bit_by_bit(address: str, entries: Made):
     with Atlas.open(address, create=False) as atlas:
         assert_same(atlas.memory("house"), memory)
         assert [(world.name, world.weights, world.seq) for world in atlas.worlds()] == [("house", "some weights", 3)]
+
+
+def test_large_entries_are_kept_in_smaller_chunks(tmp_path: Path, entries: Made):
+    memory = replace(entries(40), digest=torch.rand(1, 40, 64, 1_024))
+    with Atlas.open(tmp_path / "atlas.db") as atlas:
+        atlas.add("house", "anna", memory)
+        assert [line.entries for line in atlas._store.pull("house", 0)] == [15, 15, 10]
+        assert_same(atlas.memory("house"), memory)
 
 
 def test_an_agent_goes_on_where_it_stopped(address: str, entries: Made):

@@ -27,7 +27,7 @@ AT_ONCE = 4_096
 
 @dataclass(frozen=True)
 class Loss:
-    """What imagination shows at places whose entries were dropped, in dB against what was remembered there."""
+    """What imagination shows at places whose entries were dropped: PSNR, pooled, against what was remembered there."""
 
     before: float
     after: float
@@ -96,7 +96,7 @@ def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor
     entries = memory.at(asked)
     true, query = model.vae.decode(entries.code.mean), Belief(entries.place.mean)
     shown = [model.vae.decode(model.read(known, query).peak()) for known in (memory, left)]
-    before, after = (float(psnr((frames - true).square().mean((-3, -2, -1))).mean()) for frames in shown)
+    before, after = (float(psnr((frames - true).square().mean())) for frames in shown)
     return Loss(before, after, len(asked))
 
 

@@ -20,8 +20,8 @@ from gtmsm.tensors import FLOATS
 
 Kind: TypeAlias = Literal["chunk", "meeting", "prune"]
 
-CHUNK = 1_000
-"""Entries of a chunk."""
+CHUNK, LARGEST = 1_000, 2**22
+"""Entries of a chunk, and bytes that they should not exceed: those with digests are large."""
 NAME = re.compile(r"\w[\w .:/@+-]{0,99}")
 COLUMNS = {"place": 2, "mean": 2, "log_var": 2, "covariance": 3, "digest": 3, "variance": 2}
 """What is kept of entries, and how many axes it has."""
@@ -113,9 +113,11 @@ class Draft:
 def chunks_of(memory: Memory, agent: str, first: int | None, time: float) -> Iterator[Draft]:
     """The entries of a memory of one agent, chunk by chunk; of what pruning has left `first` is None."""
     columns = {name: column[0].detach().cpu() for name, column in memory.columns.items()}
-    for start in range(0, len(memory), CHUNK):
+    each = sum(column.element_size() * column[0].numel() for column in columns.values() if len(column))
+    most = max(1, min(CHUNK, LARGEST // max(1, each)))
+    for start in range(0, len(memory), most):
         # A copy of each: safetensors refuses tensors that share memory.
-        part = {name: column[start : start + CHUNK].contiguous().clone() for name, column in columns.items()}
+        part = {name: column[start : start + most].contiguous().clone() for name, column in columns.items()}
         size, codes = len(part["mean"]), part["mean"].to(torch.float32).numpy()
         yield Draft("chunk", agent, None if first is None else first + start, size, time, save(part), codes)
 

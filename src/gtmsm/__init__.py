@@ -12,6 +12,7 @@ from gtmsm.config import Device
 from gtmsm.errors import InputError
 
 if TYPE_CHECKING:
+    from gtmsm.atlas import Atlas
     from gtmsm.data.clip import Clip
     from gtmsm.episodes.own_loop import Recorder
     from gtmsm.explore import Explorer
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __version__ = version("gtmsm")
 __all__ = [
+    "Atlas",
     "Belief",
     "Clip",
     "Dream",
@@ -41,6 +43,7 @@ __all__ = [
     "train",
 ]
 LATE = {
+    "atlas": ("Atlas",),
     "data.clip": ("Clip",),
     "episodes.own_loop": ("Recorder",),
     "explore": ("Explorer",),

@@ -21,12 +21,14 @@ VERBS = {
     "play": "a page to walk in a world and in its memory: gtmsm play [RUN], then open the address that it says",
     "compare": "one table of the scores of several runs, and the fraction that converged",
     "data": "look at recordings and check them: gtmsm data info|verify|sample|convert PATH",
+    "atlas": "memories of many agents, kept and shared: gtmsm atlas add|where|imagine|merge|prune|info|export ATLAS",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
 }
 MODULES = {
     "training": ("demo", "train", "evaluate", "compare", "bench"),
     "walks": ("imagine", "plan", "export", "localise", "play"),
     "recordings": ("record", "data"),
+    "atlas": ("atlas",),
 }
 """Modules of `gtmsm.verbs`, and the verbs that are functions in them."""
 

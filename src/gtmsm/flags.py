@@ -3,7 +3,7 @@
 import contextlib
 import io
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from itertools import takewhile
@@ -13,7 +13,7 @@ import tyro
 from rich.console import Console
 
 from gtmsm.config import require_count
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, did_you_mean
 
 T = TypeVar("T")
 
@@ -37,6 +37,21 @@ def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) 
     for name, value in vars(flags).items():
         require_count(name, value)
     return flags
+
+
+def parse_what(verb: str, path: str, words: list[str], known: Mapping[str, tuple[Any, ...]]) -> tuple[str, Any]:
+    """Which of the things that a verb can do, and its flags; nothing where it was asked for what there is.
+
+    `known` has the flags of each, and a line about it.
+    """
+    if not words or words[0] in ("-h", "--help"):
+        listed = "\n".join(f"  {name:<10} {about}" for name, (_, about, *_) in known.items())
+        print(f"gtmsm {verb} WHAT {path} [flags]\n\n{listed}\n\n`gtmsm {verb} WHAT --help` explains its flags")
+        return "", None
+    what, *rest = words
+    if what not in known:
+        raise InputError(f'unknown: gtmsm {verb} "{what}"; {did_you_mean(what, known)}')
+    return what, parse(known[what][0], rest, f"gtmsm {verb} {what}")
 
 
 def _closest_flags(flag: str, known: set[str]) -> str:

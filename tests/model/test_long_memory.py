@@ -840,3 +840,14 @@ def test_the_last_entries_of_a_long_memory_are_a_memory():
     assert torch.equal(part.code.log_var, whole.code.log_var[:, 21:])
     with pytest.raises(InputError, match="entries from 30 on of a memory that holds 30"):
         LongMemory.of(whole).since(30)
+
+
+def test_some_entries_are_a_memory_of_both_kinds():
+    memory = memory_of(points(9, 2), variance=points(9, 1)[None])
+    number = torch.tensor([7, 0, 3])
+    for whole in (memory, LongMemory.of(memory)):
+        some = whole.at(number)
+        assert all(torch.equal(column, memory.columns[name][:, number]) for name, column in some.columns.items())
+        assert some.columns.keys() == memory.columns.keys()
+        with pytest.raises(InputError, match="asked for entry 9 of a memory that holds 9"):
+            whole.at(torch.tensor([9]))

@@ -138,6 +138,17 @@ def test_poses_need_no_pixels():
     assert decoded == [1]
 
 
+def test_without_walls_the_same_weights_walk_on():
+    walled = model_of("walled", form="bayes").double()
+    walled.motion.c.data.fill_(-5.0)  # closed all around
+    free, start = walled.without_walls(), walled.motion.start(1)
+    a = torch.eye(5, dtype=torch.float64)[None]
+    assert walled.motion.unroll(start, a).abs().max() < 0.05 < free.motion.unroll(start, a).abs().max()
+    assert all(torch.equal(walled.state_dict()[name], weight) for name, weight in free.state_dict().items())
+    assert free.without_walls() is free
+    assert free.fingerprint != walled.fingerprint
+
+
 def test_the_same_seed_dreams_the_same_dream():
     model = model_of()
     first, second, other = (dreamt(model, seeded(seed)) for seed in (4, 4, 5))

@@ -33,6 +33,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
+from gtmsm.training.engine import _machines
 from gtmsm.training.log import MetricsLog
 from gtmsm.training.loss import ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig
@@ -412,6 +413,62 @@ def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
     assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]
 
 
+DOUBLED = """
+from pathlib import Path
+import torch
+from lightning_fabric import Fabric
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import record
+from gtmsm.files import write_tensors
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.motion import Motion
+from gtmsm.training.curriculum import Stage
+from gtmsm.training.engine import build_fabric
+from gtmsm.training.loss import ObjectiveConfig
+from gtmsm.training.update import OptimiserConfig, Updater
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.walkers import PoissonWalker
+
+def drawn_by(generator):
+    world = ImageWalk((255 * torch.rand(6, 3, 20, 20, generator=torch.Generator().manual_seed(1))).byte(),
+                      ImageWalkConfig(size=20))
+    clip = record(world, PoissonWalker(), 2, 20, generator)
+    return Clip(*(part.double() for part in (clip.x, clip.a, clip.true_pose, clip.true_step)))
+
+def trained(fabric, source, generator, name):
+    torch.manual_seed(0)
+    settings = WorldModelConfig(vae=FrameVAEConfig(width=16, code_size=4))
+    model = WorldModel(settings, (3, 8, 8), 5).double()
+    updater = Updater(fabric, model, source, OptimiserConfig(batch=4), ObjectiveConfig(), generator)
+    updater.enter(Stage("here", 0, 100, 16, 4, settings.recall, motion_rate=1.0, wall_rate=1.0))
+    for _ in range(5):
+        updater.run()
+    if fabric.is_global_zero:
+        write_tensors(Path("{folder}") / (name + ".safetensors"), model.state_dict(), {{}})
+
+fabric = build_fabric("cpu", 2, 4)
+fabric.launch()
+trained(fabric, lambda n, steps, own: drawn_by(own), torch.Generator().manual_seed(fabric.global_rank), "two")
+if fabric.is_global_zero:
+    both, randn = [torch.Generator().manual_seed(rank) for rank in (0, 1)], torch.randn
+    def in_halves(*shape, generator=None, **kind):  # the numbers that both processes drew
+        if generator is None:
+            return randn(*shape, **kind)
+        n, *rest = shape[0] if len(shape) == 1 else shape
+        return torch.cat([randn(n // 2, *rest, generator=half, **kind) for half in both])
+    def all_clips(n, steps, generator):
+        one, two = (drawn_by(half) for half in both)
+        return Clip(*(torch.cat(parts) for parts in zip((one.x, one.a, one.true_pose, one.true_step),
+                                                        (two.x, two.a, two.true_pose, two.true_step))))
+    torch.randn = in_halves
+    draw = Motion.draw_noise
+    Motion.draw_noise = lambda self, a, _: torch.cat([draw(self, *half) for half in zip(a.chunk(2), both)])
+    trained(Fabric(accelerator="cpu", devices=1), all_clips, torch.Generator(), "one")
+"""
+"""Two processes with half a batch each, and then one with all of it, in float64, by the same random numbers."""
+
+
 @pytest.mark.slow
 def test_two_processes_share_a_run_and_resume_it_exactly(tmp_path: Path, toy_flags: list[str]):
     """By one pair of processes, since starting a pair takes longer than all its updates."""
@@ -429,6 +486,7 @@ for folder, *flags in {runs}:
         cli.main(["train", "image-walk-small", *flags, *where])
     except SystemExit as ended:
         assert ended.code == 0, ended.code
+{DOUBLED.format(folder=tmp_path)}
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180, check=False)
     assert done.returncode == 0, done.stderr
@@ -438,6 +496,17 @@ for folder, *flags in {runs}:
     generators = read_tensors(tmp_path / "at once" / "checkpoint.safetensors")[1]["generator"]
     assert len(generators) == 2
     assert not torch.equal(generators[0], generators[1])
+    one, other = (read_tensors(tmp_path / f"{name}.safetensors")[1] for name in ("one", "two"))
+    assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-10
+
+
+def test_torchrun_says_how_many_machines_there_are(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "a")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert _machines(2) == 4
+    with pytest.raises(InputError, match="devices is 1, but torchrun has started 2 processes here; give --devices 2"):
+        _machines(1)
 
 
 # ---- when it breaks

@@ -164,6 +164,19 @@ class WorldModel(nn.Module):
         """Of its weights: memories say which made them, and are refused by others."""
         return self._fingerprint.of(self)
 
+    def without_walls(self) -> "WorldModel":
+        """The same weights with a motion that knows no walls: its walks may begin anywhere on a picture.
+
+        Learned walls lie where they did from the start of the walks that taught them. Steps that fail are then told by
+        landmarks alone.
+        """
+        if self.settings.motion.kind != "walled":
+            return self
+        settings = replace(self.settings, motion=replace(self.settings.motion, kind="free"))
+        free = WorldModel(settings, self.frame_shape, self.action_size).to(self.motion.start(1))
+        free.load_state_dict({name: x for name, x in self.state_dict().items() if name in free.state_dict()})
+        return free.train(self.training).requires_grad_(next(self.parameters()).requires_grad)
+
     def train(self, mode: bool = True) -> "WorldModel":
         """`nn.Module.train`; weights may have changed since."""
         self._fingerprint.forget()

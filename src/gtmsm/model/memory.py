@@ -132,6 +132,11 @@ class Memory:
         self._require(index)
         return self.code.at(index)
 
+    def at(self, number: Int[Tensor, "n"]) -> "Memory":
+        """The entries of these numbers, as a memory by themselves."""
+        self._require(number.expand(self.batch, -1))
+        return Memory.of_columns({name: column[:, number] for name, column in self.columns.items()}, self.weights)
+
     def alike(self, code: Codes, k: int) -> Alike:
         """Entries among which are the k whose codes are nearest to each of these, and the last one: here all."""
         number = torch.arange(len(self), device=self.code.mean.device)

@@ -29,10 +29,23 @@ def build_fabric(name: Device, devices: int, batch: int) -> "Fabric":
     kind = choose_device(name).type
     most = torch.cuda.device_count() if kind == "cuda" else os.cpu_count() or 1
     require(1 <= devices <= most, f"devices is {devices}; give 1 to {most}, as many as this machine has of {kind}")
-    require(batch % devices == 0, f"batch is {batch}; {devices} devices cannot share it evenly")
+    machines = _machines(devices)
+    every = devices * machines
+    require(batch % every == 0, f"batch is {batch}; {every} devices cannot share it evenly")
     # On a GPU it would begin by advising TF32, which `tuned` has thought of.
     logging.getLogger("lightning_fabric.utilities.rank_zero").setLevel(logging.WARNING)
-    return Fabric(accelerator=kind, devices=devices)
+    return Fabric(accelerator=kind, devices=devices, num_nodes=machines)
+
+
+def _machines(devices: int) -> int:
+    """How many there are, where torchrun has started this process."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 1
+    here, every = int(os.environ["LOCAL_WORLD_SIZE"]), int(os.environ["WORLD_SIZE"])
+    require(
+        here == devices, f"devices is {devices}, but torchrun has started {here} processes here; give --devices {here}"
+    )
+    return every // here
 
 
 @contextmanager

@@ -3,12 +3,11 @@
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
-from gtmsm.errors import InputError, did_you_mean
-from gtmsm.flags import parse, plain_console
+from gtmsm.flags import parse, parse_what, plain_console
 from gtmsm.verbs.walks import RecordFlags, record_walk
 
 
@@ -140,14 +139,9 @@ DATA: dict[str, tuple[type, str]] = {
 
 def data(words: list[str]) -> int:
     """Look at recordings, check or convert them."""
-    if not words or words[0] in ("-h", "--help"):
-        listed = "\n".join(f"  {name:<10} {about}" for name, (_, about) in DATA.items())
-        print(f"gtmsm data WHAT PATH [flags]\n\n{listed}\n\n`gtmsm data WHAT --help` explains its flags")
+    what, flags = parse_what("data", "PATH", words, DATA)
+    if not what:
         return 0
-    what, *rest = words
-    if what not in DATA:
-        raise InputError(f'unknown: gtmsm data "{what}"; {did_you_mean(what, DATA)}')
-    flags: Any = parse(DATA[what][0], rest, f"gtmsm data {what}")
     console, code = plain_console(), 0
     if what == "convert":
         from gtmsm.episodes.convert import convert

@@ -165,6 +165,12 @@ class LongMemory(Memory):
         rows = index.rows
         return Memory.of_columns({name: rows.span(name, first, end)[None] for name in rows.names}, self.weights)
 
+    def at(self, number: Int[Tensor, "n"]) -> Memory:
+        """The entries of these numbers, as a memory by themselves."""
+        rows = self._rows_with(number[None])
+        columns = zip(rows.names, rows.at(rows.names, number[None]), strict=True)
+        return Memory.of_columns(dict(columns), self.weights)
+
     def write(self, later: Memory) -> "LongMemory":
         """Append the entries of `later`; columns that either lacks (digests, say) are dropped."""
         later = later.snapshot() if isinstance(later, Memory) else later  # its columns are read one after the other

@@ -1,0 +1,116 @@
+"""Which entries of a memory are kept: those that imagination needs, and those that nothing newer contradicts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gtmsm.atlas.meeting import NEAR, look_alike
+from gtmsm.evaluation.metrics import psnr
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Belief
+
+ASKED = 512
+"""Entries that were dropped, of each agent, at whose places imagination is asked what it has lost."""
+HALVINGS = 30
+"""Of the range in which the side of a box is searched for."""
+AXES = 4
+"""Directions of codes that count when views are compared for pruning ..."""
+CODES = 0.25
+"""... and how much a code counts beside a place."""
+AT_ONCE = 4_096
+"""Entries that are compared with their neighbours at a time."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What imagination shows at places whose entries were dropped: PSNR, pooled, against what was remembered there."""
+
+    before: float
+    after: float
+    """The same by what is left."""
+    asked: int
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """What pruning did."""
+
+    before: int
+    """Entries."""
+    after: int
+    loss: Loss | None
+    """None where nothing was dropped."""
+
+    @staticmethod
+    def of(before: int, after: int, losses: Sequence[Loss]) -> "Pruned":
+        """The mean over all that were asked."""
+        asked = sum(loss.asked for loss in losses)
+        if not asked:
+            return Pruned(before, after, None)
+        mean = [sum(getattr(loss, name) * loss.asked for loss in losses) / asked for name in ("before", "after")]
+        return Pruned(before, after, Loss(mean[0], mean[1], asked))
+
+
+def chosen(memory: Memory, keep: int) -> Int[Tensor, "n"]:
+    """Numbers of at most `keep` entries that are spread over what was seen, in their order.
+
+    Places and codes are cut into boxes, as small as `keep` allows, and the newest entry of every box stays. So views
+    that others repeat go first, while a place that has changed keeps both of its views.
+    """
+    if len(memory) <= keep:
+        return torch.arange(len(memory))
+    place, code = memory.place.mean[0].double(), memory.code.mean[0].double()
+    # Along the directions in which codes differ most: in all of them together every entry has a box of its own.
+    centred = code - code.mean(0)
+    spread, axes = torch.linalg.eigh(centred.mT @ centred / len(code))
+    main = centred @ axes[:, -AXES:] / spread[-AXES:].clamp_min(1e-12).sqrt()
+    seen = torch.cat([place / place.std(0).clamp_min(1e-12), CODES * main], 1)
+    small, large = 1e-6, 2 * float(seen.abs().max()) + 1.0
+    found = _newest_of_boxes(seen, large)
+    for _ in range(HALVINGS):
+        side = (small * large) ** 0.5
+        now = _newest_of_boxes(seen, side)
+        if len(now) <= keep:
+            large, found = side, now
+        else:
+            small = side
+    return found[-keep:]
+
+
+def _newest_of_boxes(seen: Float[Tensor, "n d"], side: float) -> Int[Tensor, "m"]:
+    """The last entry of every box of this side."""
+    _, box = (seen / side).floor().long().unique(dim=0, return_inverse=True)
+    last = torch.zeros(int(box.max()) + 1, dtype=torch.long)
+    return last.scatter_reduce_(0, box, torch.arange(len(box)), "amax").sort().values
+
+
+@torch.no_grad()
+def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor, "n"]) -> Loss:
+    """What is lost where entries are dropped: imagined frames against the decoded code that was kept there."""
+    gone = torch.ones(len(memory), dtype=torch.bool).index_fill_(0, number, False).nonzero()[:, 0]
+    asked = gone[torch.linspace(0, len(gone) - 1, min(ASKED, len(gone))).round().long()]
+    entries = memory.at(asked)
+    true, query = model.vae.decode(entries.code.mean), Belief(entries.place.mean)
+    shown = [model.vae.decode(model.read(known, query).peak()) for known in (memory, left)]
+    before, after = (float(psnr((frames - true).square().mean())) for frames in shown)
+    return Loss(before, after, len(asked))
+
+
+@torch.no_grad()
+def newest(model: WorldModel, memory: Memory, times: Float[Tensor, "n"]) -> Int[Tensor, "m"]:
+    """Numbers of the entries at whose places nothing else was seen later."""
+    landmarks, space = model.require_landmarks("tell whether a place has changed"), model.motion.space
+    kept = []
+    for part in torch.arange(len(memory)).split(AT_ONCE):
+        entries = memory.at(part)
+        near = memory.nearest(Belief(entries.place.mean), min(4 * NEAR, len(memory))).index
+        pose, there = model.motion.pose_at(entries.place.mean), model.motion.pose_at(memory.place_at(near))
+        relative = space.displacement(there, pose[:, :, None])
+        later = (times[near] > times[part][None, :, None]) & landmarks.compare.right(relative)
+        alike = look_alike(landmarks, memory.code_at(near), entries.code, relative)
+        kept.append(part[~(later & ~alike).any(-1)[0]])
+    return torch.cat(kept)

@@ -1,0 +1,229 @@
+"""Where two agents' maps meet: the rigid motion between their frames, from places that both have seen.
+
+Every agent counts poses from its own origin. A view of one that the other recognises is a *sight*: it says where the
+origin of one lies on the map of the other. Many sights are wrong, since places look alike. So each votes, the votes
+that agree are refined together, and the map that follows is tested: where both were, do they remember the same views?
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gtmsm.errors import InputError
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.landmark import Landmarks
+from gtmsm.model.memory import Memory
+from gtmsm.model.recognition import Lookup, look_up
+from gtmsm.pose import Space
+from gtmsm.tensors import Belief, Gaussian, gather
+
+LOOKS = 256
+"""Places of one map that are looked up in the other."""
+SCANNED = 2**16
+"""Entries among which they are chosen."""
+VOTES = 512
+"""Sights, the likeliest ones, whose votes are counted."""
+FEWEST = 6.0
+"""Places that must be recognised, as a sum of probabilities ..."""
+SHARE = 0.6
+"""... and the fraction of places known to both that must look alike."""
+CLEARLY = 1.5
+"""How many times as many places the best motion must explain as the next one, to be used."""
+ALTERNATIVES = 3
+"""Motions that are kept, at most."""
+ROUNDS = 5
+"""Of refining a motion by all sights that agree with it."""
+NEAR = 5
+"""Entries beside a place that are compared with what the other saw there."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """A rigid motion from one agent's frame to another's: `space.step(origin, pose)` is a pose in the other's."""
+
+    origin: Float[Tensor, "D"]
+    """Where the origin of one lies on the map of the other."""
+    covariance: Float[Tensor, "D D"]
+    sights: float
+    """Places recognised, as a sum of probabilities."""
+    share: float
+    """Of the places that both have been to by this motion, the fraction that looks alike."""
+
+    @property
+    def support(self) -> float:
+        """Places recognised, less for those that should have been."""
+        return self.sights * self.share
+
+    @staticmethod
+    def none(space: Space) -> "Meeting":
+        """Of an agent with itself."""
+        return Meeting(torch.zeros(space.size), torch.zeros(space.size, space.size), 0.0, 1.0)
+
+    def then(self, outer: "Meeting", space: Space) -> "Meeting":
+        """This motion, and then another one: from C's frame to B's, to A's."""
+        return Meeting(
+            space.step(outer.origin, self.origin),
+            _carried(space.step, outer.origin, outer.covariance, self.origin, self.covariance),
+            min(self.sights, outer.sights),
+            min(self.share, outer.share),
+        )
+
+    def inverse(self, space: Space) -> "Meeting":
+        """From the other's frame to that of the one."""
+        zero = torch.zeros_like(self.origin)
+        back = _carried(space.displacement, self.origin, self.covariance, zero, torch.zeros_like(self.covariance))
+        return Meeting(space.displacement(self.origin, zero), back, self.sights, self.share)
+
+    def moved(self, memory: Memory, space: Space) -> Memory:
+        """The same entries in the other's frame, less sure of their poses by as much as this motion is."""
+        pose = space.pose_at(memory.place.mean)
+        origin, spread = self.origin.to(pose), self.covariance.to(pose)
+        mean, covariance, variance = space.place(space.step(origin, pose)), memory.place.covariance, memory.variance
+        if variance is not None:
+            # How far a doubt about the heading of the origin moves a place grows with the distance from it.
+            parts = [spread.diagonal()[group].mean().expand(pose.shape[:-1]) for group in space.groups]
+            if space.angles:
+                parts[0] = parts[0] + 0.5 * spread[-1, -1] * pose[..., : space.positions].square().sum(-1)
+            variance = variance + torch.stack(parts[: variance.shape[-1]], -1)
+        if covariance is not None:
+            covariance = covariance + spread  # only where a pose is its own place, which no motion turns
+        return Memory(Belief(mean, covariance), memory.code, memory.digest, variance, memory.weights)
+
+
+def _carried(
+    motion: Callable[[Tensor, Tensor], Tensor], one: Tensor, one_covariance: Tensor, two: Tensor, two_covariance: Tensor
+) -> Float[Tensor, "D D"]:
+    """The covariance of a function of two independent poses, to first order."""
+    by_one, by_two = _slope(lambda x: motion(x, two.double()), one), _slope(lambda x: motion(one.double(), x), two)
+    return by_one @ one_covariance @ by_one.mT + by_two @ two_covariance @ by_two.mT
+
+
+def _slope(function: Callable[[Tensor], Tensor], at: Float[Tensor, "D"]) -> Float[Tensor, "*n D D"]:
+    """How a pose changes with another one: by differences in float64, since torch.func takes seconds to be imported."""
+    small = 1e-4 * torch.eye(len(at), dtype=torch.float64)
+    return ((function(at + small) - function(at - small)) / 2e-4).mT.to(at)
+
+
+@dataclass(frozen=True)
+class _Sights:
+    """What each view of the other agent matches in this one's memory."""
+
+    pose: Float[Tensor, "time D"]
+    """Of the views, on the other's map."""
+    sighted: Float[Tensor, "time K D"]
+    """Where this map says that they were seen."""
+    weight: Float[Tensor, "time K"]
+    """Probability that it is right."""
+    variance: Float[Tensor, "time K D"]
+
+
+@torch.no_grad()
+def meet(model: WorldModel, mine: Memory, theirs: Memory) -> list[Meeting]:
+    """Motions from the other's frame to mine that explain what both saw, best first; none where they never met."""
+    landmarks = model.require_landmarks("find where two maps meet")
+    if min(len(mine), len(theirs)) < landmarks.settings.matches:
+        return []
+    looked = _spread_out(model, theirs, landmarks)
+    sights = _sights(model, landmarks, mine, looked)
+    found: list[Meeting] = []
+    for _ in range(ALTERNATIVES):
+        if (meeting := _agreed(landmarks, sights)) is None:
+            break
+        share = _share(model, landmarks, mine, looked, meeting)
+        meeting = Meeting(meeting.origin, meeting.covariance, meeting.sights, share)
+        if share >= SHARE:
+            found.append(meeting)
+        # What it explains does not vote again.
+        off = landmarks.space.difference(landmarks.space.step(meeting.origin, sights.pose)[:, None], sights.sighted)
+        explained = (off.abs() <= 2 * landmarks.compare.tolerances(off)).all(-1)
+        sights = _Sights(sights.pose, sights.sighted, sights.weight.masked_fill(explained, 0), sights.variance)
+    return sorted(found, key=lambda meeting: -meeting.support)
+
+
+def is_clear(found: list[Meeting]) -> bool:
+    """Whether the first of these motions explains clearly more than the next."""
+    return len(found) == 1 or (len(found) > 1 and found[0].support >= CLEARLY * found[1].support)
+
+
+def _spread_out(model: WorldModel, memory: Memory, landmarks: Landmarks) -> Memory:
+    """Some entries, each from a place of its own: an agent that stands still sees one place, not a hundred."""
+    number = torch.linspace(0, len(memory) - 1, min(len(memory), SCANNED)).round().long()
+    pose = model.motion.pose_at(memory.place_at(number[None]))[0]
+    square = (pose / (2 * landmarks.compare.tolerances(pose))).floor().long()
+    _, which = square.unique(dim=0, return_inverse=True)
+    first = torch.full((int(which.max()) + 1,), len(which)).scatter_reduce(0, which, torch.arange(len(which)), "amin")
+    chosen = first.sort().values
+    if len(chosen) > LOOKS:
+        chosen = chosen[torch.randperm(len(chosen), generator=torch.Generator().manual_seed(0))[:LOOKS].sort().values]
+    return memory.at(number[chosen])
+
+
+def _sights(model: WorldModel, landmarks: Landmarks, mine: Memory, looked: Memory) -> _Sights:
+    """Look the other's views up in my memory."""
+    found = mine.alike(looked.code.mean, landmarks.asked)
+    if found.variance is None or looked.variance is None:
+        raise InputError("these memories do not say how sure their poses are; memorise with a model with landmarks")
+    lookup = look_up(found.code, looked.code, landmarks.settings.matches)
+    match = landmarks.compare(found.code, looked.code, lookup)
+    sighted = landmarks.space.step(gather(model.motion.pose_at(found.place), lookup.index), match.offset)
+    variance = match.noise + gather(found.variance, lookup.index) + looked.variance[:, :, None]
+    weight = landmarks.compare.evidence(match.log_odds, match.noise).sigmoid() * lookup.there
+    spread = landmarks.as_covariance(variance, sighted).diagonal(dim1=-2, dim2=-1)
+    return _Sights(model.motion.pose_at(looked.place.mean)[0], sighted[0], weight[0], spread[0])
+
+
+def _agreed(landmarks: Landmarks, sights: _Sights) -> Meeting | None:
+    """The motion that most sights agree on, if they are enough."""
+    space, tolerance = landmarks.space, landmarks.compare.tolerances(sights.pose)
+    likely = sights.weight.flatten().argsort(descending=True, stable=True)[:VOTES]
+    view = likely // sights.weight.shape[1]
+    votes = space.start_of(sights.pose[view], sights.sighted.flatten(0, 1)[likely])
+    off = space.difference(space.step(votes[:, None], sights.pose)[:, :, None], sights.sighted)
+    counted = sights.weight * (-0.5 * (off / tolerance).square().sum(-1)).exp()
+    support = counted.amax(-1).sum(-1)  # a view votes once, however many entries it matches
+    best = int(support.argmax())
+    if support[best] < FEWEST:
+        return None
+    origin, covariance = votes[best], torch.eye(space.size)
+    for _ in range(ROUNDS):
+        off = space.difference(space.step(origin, sights.pose)[:, None], sights.sighted)
+        counted = sights.weight * (-0.5 * (off / tolerance).square().sum(-1)).exp()
+        weight, which = counted.max(-1)
+        off = off.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
+        variance = sights.variance.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
+        # Gauss-Newton: how each sighted pose moves with the origin.
+        slope = _slope(lambda x: space.step(x, sights.pose[:, None].double()), origin)
+        pull = slope.mT * (weight[:, None, None] / variance[:, None, :])
+        covariance = torch.linalg.inv((pull @ slope).sum(0))
+        origin = origin + covariance @ (pull @ off[..., None]).sum(0)[:, 0]
+    return Meeting(origin, covariance, float(weight.sum()), 0.0)
+
+
+def _share(model: WorldModel, landmarks: Landmarks, mine: Memory, looked: Memory, meeting: Meeting) -> float:
+    """Of the other's places that lie on mine by this motion, the fraction where both remember the same view."""
+    space = landmarks.space
+    pose = space.step(meeting.origin, model.motion.pose_at(looked.place.mean))
+    near = mine.nearest(Belief(space.place(pose)), min(NEAR, len(mine))).index
+    there = model.motion.pose_at(mine.place_at(near))
+    relative = space.displacement(there, pose[:, :, None])
+    both = landmarks.compare.right(relative)
+    if not both.any():
+        return 0.0
+    alike = both & look_alike(landmarks, mine.code_at(near), looked.code, relative)
+    return float(alike.any(-1).sum() / both.any(-1).sum())
+
+
+def look_alike(
+    landmarks: Landmarks, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]
+) -> Bool[Tensor, "1 n K"]:
+    """Whether each of K entries (`1 n K Z`) shows what a view (`1 n Z`) does, if the view is that far from it."""
+    scale = entries.log_var.exp() + code.log_var.exp()[:, :, None]
+    distance = ((code.mean[:, :, None] - entries.mean).square() / scale).mean(-1)
+    bank = Gaussian(entries.mean.flatten(1, 2), entries.log_var.flatten(1, 2))
+    index = torch.arange(distance.numel(), device=distance.device).view(distance.shape)
+    match = landmarks.compare(bank, code, Lookup(index, torch.ones_like(index, dtype=torch.bool), distance))
+    close = landmarks.compare.right(landmarks.space.difference(match.offset, relative))
+    return (match.log_odds > 0) & close

@@ -293,6 +293,7 @@ def test_without_weights_it_says_where_they_are(
     assert "is not a run folder" in refused("play", tmp_path / "nowhere")
 
 
+@pytest.mark.usefixtures("ctrl_c")
 def test_ctrl_c_ends_the_server_in_a_real_process() -> None:
     code = "from gtmsm_command import main; main()"
     server = subprocess.Popen(
@@ -303,5 +304,8 @@ def test_ctrl_c_ends_the_server_in_a_real_process() -> None:
     line = server.stdout.readline()
     assert re.match(r"walk at http://127\.0\.0\.1:\d+ ", line)
     server.send_signal(signal.SIGINT)
-    out, err = server.communicate(timeout=20)
+    try:
+        out, err = server.communicate(timeout=20)
+    finally:
+        server.kill()
     assert (server.returncode, out, err) == (130, "", "gtmsm: interrupted\n")

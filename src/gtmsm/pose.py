@@ -17,6 +17,11 @@ from gtmsm.tensors import Place, Pose
 PosePath: TypeAlias = Float[Tensor, "*#batch time D"]
 
 
+def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """The same angle between -pi and pi."""
+    return torch.atan2(angle.sin(), angle.cos())
+
+
 class Space(ABC):
     """What every space of poses offers."""
 
@@ -129,7 +134,7 @@ class PlaneWithHeading(Space):
         """after - before, the heading by the shorter way round."""
         step = after - before
         turn = step[..., 2:]
-        return torch.cat([step[..., :2], torch.atan2(turn.sin(), turn.cos())], dim=-1)
+        return torch.cat([step[..., :2], wrapped(turn)], dim=-1)
 
     def displacement(self, before: XYTurn, after: XYTurn) -> XYTurn:
         """Ahead, to the left, and the turn."""

@@ -12,7 +12,6 @@ were seen from nearly the same pose. Then, one after the other:
    distribution with a heavy tail, whose width depends on how unlike they are; both are learned.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 
 from gtmsm.data.clip import Source
 from gtmsm.model.motion.turning import Gliding, Turning
+from gtmsm.pose import wrapped
 from gtmsm.tensors import Actions, Frames
 
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
@@ -72,7 +72,7 @@ class Pairs(NamedTuple):
         count = max(1, min(len(unlike), round(share * len(self.first))))
         return self.only(self.unlike <= unlike.kthvalue(count).values) if len(unlike) else self
 
-    def at(self, clips: Int[Tensor, "some"]) -> "Pairs":
+    def at(self, clips: Int[Tensor, "some"] | slice) -> "Pairs":
         """Those of some clips."""
         return Pairs(*(part[clips] for part in self))
 
@@ -123,8 +123,7 @@ class Walks(NamedTuple):
 
     def part(self, clips: slice) -> "Walks":
         """Some of them."""
-        alike, any_two = (Pairs(*(each[clips] for each in pairs)) for pairs in (self.alike, self.any_two))
-        return Walks(self.a[clips], self.shift[clips], alike, any_two)
+        return Walks(self.a[clips], self.shift[clips], self.alike.at(clips), self.any_two.at(clips))
 
 
 def find_by_walking_loops(
@@ -196,7 +195,7 @@ def _pairs(
     eligible = (apart >= APART) & (torch.arange(steps, device=device)[:, None] >= min(SETTLED, steps // 4))
     eligible = returned = eligible.expand_as(unlike)
     if heading is not None:
-        same = _wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
+        same = wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
         moved = unlike.masked_fill(~(same & (apart > 0)), 0)
         most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # of any two views from the first to the later
         eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
@@ -208,10 +207,6 @@ def _pairs(
         return Pairs(index // steps, index % steps, unlike.flatten(1).gather(1, index), value.isfinite())
 
     return least(unlike, returned), least(lots, eligible)
-
-
-def _wrapped(angle: Tensor) -> Tensor:
-    return torch.remainder(angle + math.pi, 2 * math.pi) - math.pi
 
 
 def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:
@@ -263,7 +258,7 @@ def _refined(turn: Float[Tensor, "A"], alike: Float[Tensor, "pairs A"]) -> Float
 
 def _astray(turn: Float[Tensor, "A"], counts: Float[Tensor, "pairs A"]) -> Float[Tensor, ""]:
     """How far from full turns these counts of actions turn, by a measure that is not moved by a few."""
-    return (_wrapped(counts @ turn) / SAME_HEADING).square().log1p().mean()
+    return (wrapped(counts @ turn) / SAME_HEADING).square().log1p().mean()
 
 
 def path_of(
@@ -279,14 +274,10 @@ def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tens
     c, s = heading.cos(), heading.sin()
     ahead, aside = torch.stack([c, s], -1)[..., None], torch.stack([-s, c], -1)[..., None]
     push = torch.cat([ahead * a[..., None, :], aside * a[..., None, :]], dim=-1)
-    if keep:
-        velocity = torch.zeros_like(push[:, 0])
-        velocities = []
-        for now in push.unbind(1):
-            velocity = keep * velocity + now
-            velocities.append(velocity)
-        push = torch.stack(velocities, 1)
-    return push.cumsum(1)
+    since = torch.arange(a.shape[1], device=a.device)
+    since = since[:, None] - since
+    carried = torch.where(since >= 0, (1 - keep ** (since.clamp_min(0) + 1)) / (1 - keep), 0)  # 1 + keep + keep² + ...
+    return torch.einsum("ts,bscm->btcm", carried.to(push), push)
 
 
 def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int = 512) -> tuple[Tensor, float]:
@@ -294,11 +285,9 @@ def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int =
 
     The least sum of distances, not of squares, by reweighting: some views are alike by chance.
     """
-    some = slice(clips)
-    unit = _unit_paths(walks.a[some], turn, keep)
-    alike, any_two = (
-        Pairs(*(part[some] for part in pairs)).between(unit).double() for pairs in (walks.alike, walks.any_two)
-    )
+    walks = walks.part(slice(clips))
+    unit = _unit_paths(walks.a, turn, keep)
+    alike, any_two = (pairs.between(unit).double() for pairs in (walks.alike, walks.any_two))
     spread, axes = torch.linalg.eigh(torch.einsum("pcf,pcg->fg", any_two, any_two) / len(any_two))
     told = spread > 1e-4 * spread[-1]  # moves that change nothing at one heading cannot be told
     whiten = axes[:, told] / spread[told].sqrt()

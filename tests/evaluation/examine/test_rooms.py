@@ -9,14 +9,14 @@ import torch
 
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
-from gtmsm.evaluation.examine.rooms import RoomsExaminer, wrapped
+from gtmsm.evaluation.examine.rooms import RoomsExaminer
 from gtmsm.evaluation.metrics import PSNR_CAP
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
-from gtmsm.pose import PlaneWithHeading
+from gtmsm.pose import PlaneWithHeading, wrapped
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig

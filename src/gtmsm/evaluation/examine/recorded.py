@@ -15,10 +15,10 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked, from_start, joined
 from gtmsm.evaluation.examine.image_walk import strips
-from gtmsm.evaluation.examine.rooms import NEAR_TURN, wrapped
+from gtmsm.evaluation.examine.rooms import NEAR_TURN
 from gtmsm.evaluation.gallery import RecordedGallery
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.pose import space_of
+from gtmsm.pose import space_of, wrapped
 from gtmsm.worlds.world import World
 
 EXACTLY = 1e-3

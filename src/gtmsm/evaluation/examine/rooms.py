@@ -16,7 +16,7 @@ from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, W
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
-from gtmsm.pose import PlaneWithHeading
+from gtmsm.pose import PlaneWithHeading, wrapped
 from gtmsm.worlds.floor_map import SHARP
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.scavenger import ScavengerWalker
@@ -243,8 +243,3 @@ def _turned_onto(these: Float[Tensor, "n 2"], those: Float[Tensor, "n 2"]) -> Fl
     along = (these * those).sum() / length2
     across = (these[:, 0] * those[:, 1] - these[:, 1] * those[:, 0]).sum() / length2
     return torch.stack([torch.stack([along, across]), torch.stack([-across, along])])
-
-
-def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """The same angle between -pi and pi."""
-    return torch.atan2(angle.sin(), angle.cos())

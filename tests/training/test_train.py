@@ -347,9 +347,7 @@ def test_a_checkpoint_of_version_0_1_can_be_resumed(tmp_path: Path):
 
 # ---- a real process
 
-no_forks = pytest.mark.skipif(
-    torch.cuda.is_available(), reason="autograd that knows of a GPU refuses to run in a fork"
-)
+no_forks = pytest.mark.skipif(torch.cuda.is_available(), reason="autograd that knows of a GPU refuses to run in a fork")
 
 
 @no_forks

@@ -12,6 +12,7 @@ from gtmsm.model.motion.turning import Gliding
 from gtmsm.training.prospect import ProspectConfig, cross_entropy_search
 from gtmsm.training.walking_loops import (
     WalkingLoops,
+    _beside,
     aimed,
     find_by_walking_loops,
     find_moves,
@@ -102,6 +103,17 @@ def test_only_the_true_momentum_brings_views_that_are_alike_together():
     ahead = move / move[0, AHEAD]
     true = torch.tensor([[1.0, -1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 1.0, 0.0, 0.0]])
     torch.testing.assert_close(ahead, true, rtol=0, atol=0.15)
+
+
+def test_a_point_beside_an_agent_is_told_by_turns_on_the_spot():
+    _, _, poses = walked()
+    position, heading = poses[..., :2], poses[..., 2]
+    c, s = heading.cos(), heading.sin()
+    ahead, left = 0.2, -0.1
+    point = position + torch.stack([c * ahead - s * left, s * ahead + c * left], dim=-1)
+    told = _beside(point.diff(dim=1), heading) - _beside(position.diff(dim=1), heading)
+    assert (told - torch.tensor([ahead, left])).norm() < 0.1
+    assert _beside(position.diff(dim=1), heading).norm() < 0.03
 
 
 def test_the_whole_motion_is_found_without_a_single_pose():

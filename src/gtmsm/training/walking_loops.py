@@ -326,9 +326,8 @@ def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
 def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:
     """Refine a motion by gradient.
 
-    Distances count in units of those of any two views of one heading, so shrinking all of them gains nothing. Going
-    round a circle whenever the heading turns changes no such distance: of motions that differ by that the one with the
-    least steps is meant. Turns hardly change: views are alike within a degree, but over long loops positions tell more.
+    Distances count in units of those of any two views of one heading, so shrinking all of them gains nothing. Turns
+    hardly change: views are alike within a degree, but over long loops positions tell more.
     """
     device = walks.a.device
     tail = torch.tensor([-0.5, 0.7], device=device).requires_grad_()  # width = exp(b) unlike^c
@@ -351,12 +350,28 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
 
 
 def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
-    """Minus the log density of the distances of alike views: a Cauchy distribution in the plane."""
+    """Minus the log density of the distances of alike views (a Cauchy distribution in the plane), and what they do not
+    tell: the unit of length, and which point of the agent's body is meant."""
     a, alike = walks.a[clips], walks.alike.at(clips)
-    path = motion.unroll(motion.start(len(a)), a)[..., :2]
+    pose = motion.unroll(motion.start(len(a)), a)
+    path, heading = pose[..., :2], pose[..., 2]
     apart2 = walks.any_two.at(clips).between(path).square().sum(-1).mean()
-    step2 = (path[:, 1:] - path[:, :-1]).square().sum(-1).mean()
     distance2 = alike.between(path).square().sum(-1) / apart2
     log_width = tail[0] + tail[1] * (alike.unlike[alike.counts] + 1e-3).log()
     misfit = 1.5 * (distance2 * (-2 * log_width).exp()).log1p() + 2 * log_width
-    return misfit.mean() + step2 / apart2 + 0.1 * (step2.sqrt() / STEP).log().square()
+    step = path.diff(dim=1)
+    unit = 0.1 * (step.square().sum(-1).mean().sqrt() / STEP).log().square()
+    return misfit.mean() + unit + 10 * (_beside(step, heading) / STEP).square().sum()
+
+
+def _beside(step: Float[Tensor, "batch less 2"], heading: Float[Tensor, "batch time"]) -> Float[Tensor, "2"]:
+    """How far beside the agent the point lies whose steps these are, ahead and to the left.
+
+    Such a point goes round a circle when the agent turns, so no two views of one heading tell it from the agent. But
+    many turns are made on the spot: the least steps count most.
+    """
+    c, s = torch.stack([heading.cos(), heading.sin()]).diff(dim=-1)
+    x, y = step.unbind(-1)
+    weight = 1 / (step.detach().square().sum(-1) + (0.2 * STEP) ** 2)
+    moved = torch.stack([(weight * (c * x + s * y)).sum(), (weight * (c * y - s * x)).sum()])
+    return moved / (weight * (c.square() + s.square())).sum().clamp_min(1e-6)

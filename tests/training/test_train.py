@@ -473,30 +473,41 @@ if fabric.is_global_zero:
 """Two processes with half a batch each, and then one with all of it, in float64, by the same random numbers."""
 
 
-@pytest.mark.slow
-def test_two_processes_share_a_run_and_resume_it_exactly(tmp_path: Path, toy_flags: list[str]):
-    """By one pair of processes, since starting a pair takes longer than all its updates."""
-    runs = [
-        ["at once", *toy_flags, "--updates", "9"],
-        ["in two", *toy_flags, "--updates", "5"],
-        ["in two", "--resume", "--updates", "9"],
-    ]
-    script = tmp_path / "one_after_another.py"
+def pair(script: Path, commands: list[list[str]], after: str = "") -> subprocess.CompletedProcess[str]:
+    """Two processes that run commands one after the other: starting a pair takes longer than all its updates."""
     script.write_text(f"""
+import os, signal
 from gtmsm import cli
-for folder, *flags in {runs}:
-    where = [f"--run={tmp_path}/{{folder}}", "--device=cpu", "--devices=2", "--no-evaluate"]
+from gtmsm.training import train
+if "{script.stem}" == "dying" and os.environ.get("LOCAL_RANK") == "1":
+    save = train.write_checkpoint
+    def save_and_die(*arguments):
+        save(*arguments)
+        os.kill(os.getpid(), signal.SIGKILL)
+    train.write_checkpoint = save_and_die
+for flags in {commands}:
     try:
-        cli.main(["train", "image-walk-small", *flags, *where])
+        cli.main(["train", "image-walk-small", *flags, "--device=cpu", "--devices=2", "--no-evaluate"])
     except SystemExit as ended:
         assert ended.code == 0, ended.code
-{DOUBLED.format(folder=tmp_path)}
+{after}
 """)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180, check=False)
+    return subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=180, check=False)
+
+
+@pytest.mark.slow
+def test_two_processes_share_a_run_and_resume_it_exactly_after_a_kill(tmp_path: Path, toy_flags: list[str]):
+    at_once, killed = f"--run={tmp_path}/at once", f"--run={tmp_path}/killed"
+    done = pair(tmp_path / "dying.py", [[killed, *toy_flags, "--updates", "9"]])
+    assert done.returncode != 0
+    assert f"another process of this training was killed; {tmp_path}/killed has a checkpoint" in done.stderr
+    assert "Traceback" not in done.stderr.split("gtmsm: ")[0]
+    assert int(read_tensors(tmp_path / "killed" / "checkpoint.safetensors")[1]["count"]) == 5
+    again = [[killed, "--resume", "--updates", "9"], [at_once, *toy_flags, "--updates", "9"]]
+    done = pair(tmp_path / "again.py", again, DOUBLED.format(folder=tmp_path))
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("9 updates behind it") == 2
-    assert done.stdout.count("5 updates behind it") == 1
-    assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
+    assert left_in(tmp_path / "killed") == left_in(tmp_path / "at once")
     generators = read_tensors(tmp_path / "at once" / "checkpoint.safetensors")[1]["generator"]
     assert len(generators) == 2
     assert not torch.equal(generators[0], generators[1])

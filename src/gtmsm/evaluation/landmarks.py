@@ -23,7 +23,7 @@ from gtmsm.worlds.world import World
 Holds: TypeAlias = Bool[Tensor, "n"]
 Sure: TypeAlias = Float[Tensor, "n"]
 """Of each picture: whether something holds, and with which probability its place is known."""
-WORK = 3
+WORK = 4
 """Of a step, for the progress line; a scored step with its controls takes about four times as long."""
 
 
@@ -91,7 +91,7 @@ class Trials:
         return torch.Generator().manual_seed(self.seed + i)
 
     def long_walks(self, world: World, walker: Walker, name: str) -> dict[str, Any]:
-        """Errors at every step of long walks from a known start, by landmarks and by dead reckoning.
+        """Errors at every step of long walks from a known start, by landmarks, by dead reckoning, and by a control.
 
         Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
         """
@@ -103,20 +103,22 @@ class Trials:
             clip = record(world, walker, n, steps, generator)
             done = self.meter.done
             for way, poses in self._ways(clip):
-                errors = examiner.errors(examiner.in_world(poses), from_start(clip.true_start, clip.true_pose))
+                errors = examiner.errors(poses, from_start(clip.true_start, clip.true_pose))
                 parts.setdefault(way, []).append(errors | {"within": examiner.within(errors).float()})
                 self.meter.add(name, n * steps)
             self.meter.add(name, done + WORK * n * steps - self.meter.done)
         return {way: _over_time(errors) for way, errors in parts.items()}
 
-    def _ways(self, clip: Clip) -> Iterator[tuple[str, Float[Tensor, "n time S"]]]:
-        """Poses of a clip, by each way to find them."""
-        model = self.model
+    def _ways(self, clip: Clip) -> Iterator[tuple[str, Float[Tensor, "n time D"]]]:
+        """Poses of a clip from its start, in the world's units, by each way to find them."""
+        model, in_world = self.model, self.examiner.in_world
         assert model.landmarks is not None
-        yield "landmarks", model.follow(clip.x, clip.a, closure=0).mean
-        yield "dead_reckoning", model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
+        yield "landmarks", in_world(model.follow(clip.x, clip.a, closure=0).mean)
+        yield "dead_reckoning", in_world(model.motion.unroll(model.motion.start(len(clip.a)), clip.a))
         if model.landmarks.settings.form == "bayes":
-            yield "loops_closed", model.follow(clip.x, clip.a, closure=64).mean
+            yield "loops_closed", in_world(model.follow(clip.x, clip.a, closure=64).mean)
+        if (cells := self.examiner.by_equal_frames(clip)) is not None:
+            yield "equal_frames", cells
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
         """How often agents that were put anywhere into a memorised place know where they are, after each step."""
@@ -175,15 +177,20 @@ class Trials:
             found = model.localise(memory, clip.x[:, now])
             place, entry = examiner.in_world(found.pose[:, :1]), found.entry[:, :1]
             right = examiner.within(examiner.errors(place, true[:, now]))[:, 0]
+            likest = torch.cdist(clip.x[:, now].flatten(2), past.x.flatten(2)).argmin(-1)
+            by_pixels = examiner.within(examiner.errors(gather(own_map, likest), true[:, now]))[:, 0]
             # A place may be recognised although the map is wrong there: how does it lie from what was recognised?
             known, truly = gather(own_map, entry), gather(true, entry)
             errors = examiner.errors(space.displacement(known, place), space.displacement(truly, true[:, now]))
             claimed = examiner.as_claimed(errors, model.landmarks.settings)[:, 0]
             seen = examiner.same_place(past.true_pose, clip.true_pose[:, now]).any(-1)[:, 0]
             sure_of_strangers = model.localise(memory, clip.x[stranger, now]).known[exists]
-            shown.append((right, examiner.within(errors)[:, 0], claimed, found.known, seen, sure_of_strangers))
+            shown.append(
+                (right, examiner.within(errors)[:, 0], claimed, found.known, seen, sure_of_strangers, by_pixels)
+            )
         self.meter.add("single pictures", WORK * self.settings.walks * 2 * tau)
-        return summary(*map(torch.cat, zip(*shown, strict=True)))
+        *parts, by_pixels = map(torch.cat, zip(*shown, strict=True))
+        return summary(*parts) | {"nearest_pixels_visited": metrics.mean_where(by_pixels, parts[4])}
 
 
 def summary(

@@ -10,6 +10,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
+from gtmsm.evaluation.equal_frames import follow_by_equal_frames
 from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
@@ -66,6 +67,12 @@ class ImageWalkExaminer(Examiner):
         chosen = torch.multinomial(free, 1, generator=generator)[:, 0]
         cell = torch.stack([chosen // cells, chosen % cells], dim=-1)
         world.place(world.image, cell, world.solid if world.config.obstacles else None)
+
+    def by_equal_frames(self, clip: Clip) -> Float[Tensor, "n time 2"]:
+        """The same cell shows the same pixels."""
+        moves = torch.tensor(MOVES, dtype=clip.a.dtype, device=clip.a.device)
+        start, last = clip.true_start, self.world.config.cells - 1
+        return follow_by_equal_frames(clip.x, clip.a, moves, last, start) - start[:, None]
 
     def errors(self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]) -> Errors:
         """Distances."""

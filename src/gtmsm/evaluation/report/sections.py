@@ -11,6 +11,11 @@ from gtmsm.evaluation.report import landmark_plots, page, plots
 from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.video import comparison
 
+EQUAL_FRAMES = (
+    "Dash and dot: a control that learns nothing. It is told how far each action moves, and takes an equal frame "
+    "within two steps of its plan for the place where it was seen. "
+)
+
 
 def film(
     gallery: Gallery, clips: int, side: int, fps: int, about: str, maps: Sequence[UInt8[np.ndarray, "time s s 3"]] = ()
@@ -62,14 +67,16 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
     steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
     told = []
     for name, _, walks in landmark_plots.kinds(landmarks):
-        ways = ("landmarks", "loops_closed", "dead_reckoning")
-        told.append("{} {}, {} and {}".format(name, *(_percent(walks.get(way, {}).get("within")) for way in ways)))
+        ways = ("landmarks", "loops_closed", "dead_reckoning", "equal_frames")
+        shares = [_percent(walks[way].get("within")) for way in ways if way in walks]
+        told.append(f"{name} {', '.join(shares[:-1])} and {shares[-1]}")
     return page.section(
         "Landmarks: knowing where you are over a long walk",
         svg(landmark_plots.long_walks(landmarks), "landmarks over time"),
         f"Means over {landmarks['walks']} walks of {steps} steps from a known start. A slip is an action that is done "
         "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dotted: and by "
         "what is recognised later, once loops are closed; dashed: by the actions alone. "
+        f"{EQUAL_FRAMES if 'equal_frames' in landmarks['slip'][0] else ''}"
         f"Fraction of steps {landmarks['right']}, in this order: "
         f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",
     )
@@ -89,12 +96,19 @@ def _localisation(landmarks: Mapping[str, Any]) -> str:
         "map has it: what lies between the two are errors of the map. Below: single pictures. At places that were "
         "visited the first guess "
         f"is right for {_percent(looks['top1_visited'])} of {looks['visited']}, and for "
-        f"{_percent(looks['top1_visited_on_own_map'])} if errors of the map itself are not counted; "
+        f"{_percent(looks['top1_visited_on_own_map'])} if errors of the map itself are not counted"
+        f"{_by_pixels(looks)}; "
         f"{_percent(looks['false_known'])} of {looks['foreign']} pictures of other places are taken for known. Is a "
         "guess right, as it lies from what was recognised, as often as the model says? On the dashed line it is; below "
         f"it the model is too sure of itself. On average it is off by {_percent(error)} (expected calibration error, "
         f"over visited, unvisited and foreign pictures); hollow dots stand for fewer than {landmark_plots.FEW}.",
     )
+
+
+def _by_pixels(looks: Mapping[str, Any]) -> str:
+    """The control beside it; scores of version 0.1 have none."""
+    found = looks.get("nearest_pixels_visited")
+    return "" if found is None else f" (the place of the memorised frame with the nearest pixels: {_percent(found)})"
 
 
 def _percent(fraction: float | None) -> str:

@@ -53,7 +53,7 @@ def loss_and_gradients(loss_of, model, clip):
 def updater(loss_of, model, clip):
     """A function that makes one update: forward, backward, clip, Adam."""
     model = copy.deepcopy(model)
-    optimiser = build_optimiser(model, OptimiserConfig())
+    optimiser = build_optimiser(Loss(model, ObjectiveConfig()).groups, OptimiserConfig())
     generator = seeded(2)
 
     def update():

@@ -20,6 +20,7 @@ from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric, tuned
+from gtmsm.training.loss import Loss
 from gtmsm.training.prospect import prospect
 from gtmsm.training.update import Updater
 
@@ -54,9 +55,8 @@ class Training:
         self.settings = self.experiment.training
         self.model: WorldModel = setting.build_model()
         generator = torch.Generator(fabric.device).manual_seed(self.experiment.seed)
-        self.updater = Updater(
-            fabric, self.model, self.source, self.settings.optimiser, self.settings.objective, generator
-        )
+        loss = Loss(self.model, self.settings.objective)
+        self.updater = Updater(fabric, loss, self.source, self.settings.optimiser, generator)
         self.stages = plan_stages(self.settings.curriculum, self.experiment.model.recall, self.settings.updates)
 
     def prospect(self, rounds: int | None = None) -> None:
@@ -65,7 +65,7 @@ class Training:
         if rounds is not None:
             settings = replace(settings, rounds=rounds, restarts=min(2, settings.restarts))
         prospect(self.model, self.source, settings, self.updater.generator)
-        self.updater.share(self.model)
+        self.updater.share()
 
     def run(self, updates: int) -> None:
         """So many updates of the stage that was entered."""

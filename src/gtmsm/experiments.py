@@ -251,8 +251,8 @@ class Setting(ABC):
     """Places that no model was trained on."""
 
     @abstractmethod
-    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Fresh clips to train on."""
+    def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
+        """Fresh clips to train on; with `truth` true poses are recorded also where GTM-SM does not learn from them."""
 
     @property
     def watched(self) -> World:
@@ -290,9 +290,9 @@ class ImageWalkSetting(Setting):
             for part, slip in ((images.train, experiment.slip), (images.test, experiment.test_slip))
         )
 
-    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
+    def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
         """Walks made on the spot; with the truth only where it is learned from."""
-        truth = self.experiment.training.objective.displacement > 0
+        truth = truth or self.experiment.training.objective.displacement > 0
         return record(self.train_world, self.walker, n, steps, generator, truth)
 
 
@@ -325,8 +325,8 @@ class RoomsSetting(Setting):
         generator = torch.Generator(self.device).manual_seed(seed)
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
-    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Windows of the pool."""
+    def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
+        """Windows of the pool, which knows the truth."""
         return self.pool(n, steps, generator)
 
     def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:
@@ -370,8 +370,8 @@ class OwnSetting(Setting):
         """Episodes to learn from."""
         return self._world(self._parts.train)
 
-    def source(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Windows of the episodes to learn from."""
+    def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
+        """Windows of the episodes to learn from, with the poses that were recorded."""
         return self.train_world.noticed(self.train_world.replay(n, steps, generator))
 
     def _world(self, which: Numbers) -> RecordedWorld:

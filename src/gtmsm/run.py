@@ -37,6 +37,7 @@ from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric
 from gtmsm.training.log import METRICS
+from gtmsm.training.loss import Loss
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
 
@@ -103,7 +104,7 @@ class Run:
         """Train `model` in this folder; see `training.train`."""
         settings, seed, watch = self.experiment.training, self.experiment.seed, setting.watch()
         return train(
-            model, setting.source, settings, self.folder,
+            Loss(model, settings.objective), setting.source, settings, self.folder,
             fabric=fabric, seed=seed, watch=watch, resume=resume, console=console,
         )  # fmt: skip
 

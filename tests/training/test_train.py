@@ -35,7 +35,7 @@ from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig, Stage
 from gtmsm.training.engine import _machines
 from gtmsm.training.log import MetricsLog
-from gtmsm.training.loss import ObjectiveConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.training.update import OptimiserConfig, Updater, build_optimiser
@@ -103,9 +103,9 @@ def trained(
         clip = setting.source(n, steps, generator)
         return disturb(calls, n, clip) if disturb else clip
 
-    model = setting.build_model()
+    loss = Loss(setting.build_model(), settings.objective)
     return train(
-        model, source, settings, folder, fabric=one_process(), seed=0, watch=setting.watch(), resume=resume
+        loss, source, settings, folder, fabric=one_process(), seed=0, watch=setting.watch(), resume=resume
     )  # fmt: skip
 
 
@@ -429,7 +429,7 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Motion
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.engine import build_fabric
-from gtmsm.training.loss import ObjectiveConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.update import OptimiserConfig, Updater
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
@@ -444,7 +444,7 @@ def trained(fabric, source, generator, name):
     torch.manual_seed(0)
     settings = WorldModelConfig(vae=FrameVAEConfig(width=16, code_size=4))
     model = WorldModel(settings, (3, 8, 8), 5).double()
-    updater = Updater(fabric, model, source, OptimiserConfig(batch=4), ObjectiveConfig(), generator)
+    updater = Updater(fabric, Loss(model, ObjectiveConfig()), source, OptimiserConfig(batch=4), generator)
     updater.enter(Stage("here", 0, 100, 16, 4, settings.recall, motion_rate=1.0, wall_rate=1.0))
     for _ in range(5):
         updater.run()
@@ -572,7 +572,7 @@ def one_updater(**optimiser: Any) -> tuple[WorldModel, Updater]:
     model = setting.build_model()
     settings = OptimiserConfig(**{"batch": 4, **optimiser})
     generator = torch.Generator().manual_seed(0)
-    updater = Updater(one_process(), model, setting.source, settings, ObjectiveConfig(), generator)
+    updater = Updater(one_process(), Loss(model, ObjectiveConfig()), setting.source, settings, generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0))
     return model, updater
 
@@ -590,7 +590,7 @@ def test_the_learning_rate_falls_linearly_to_its_final_value_and_stays():
 
 def test_the_motion_its_walls_and_the_rest_learn_at_rates_of_their_own():
     model = open_worlds(TOY).build_model()
-    groups = build_optimiser(model, OptimiserConfig()).groups
+    groups = build_optimiser(Loss(model, ObjectiveConfig()).groups, OptimiserConfig()).groups
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     assert {names[id(p)] for p in groups["walls"]} == {f"motion.{name}" for name in "Wbvc"}
     assert {names[id(p)] for p in groups["motion"]} == {"motion.M"}
@@ -645,7 +645,8 @@ def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
     objective = ObjectiveConfig(displacement=1.0, foresight=1.0)
     generator = torch.Generator().manual_seed(0)
     settings = OptimiserConfig(batch=4)
-    updater = Updater(one_process(), setting.build_model(), with_truth(setting), settings, objective, generator)
+    loss = Loss(setting.build_model(), objective)
+    updater = Updater(one_process(), loss, with_truth(setting), settings, generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=1.0, wall_rate=5.0))
     updater.run()
     assert updater.take_sums().keys() == {
@@ -659,7 +660,8 @@ def learning_landmarks(form: str = "bayes", **objective: Any) -> tuple[WorldMode
     setting = open_worlds(replace(TOY, model=replace(TOY.model, landmark=landmark)))
     model, generator = setting.build_model(), torch.Generator().manual_seed(0)
     settings = OptimiserConfig(batch=4, learning_rate=1e-3, final_learning_rate=1e-3)
-    updater = Updater(one_process(), model, with_truth(setting), settings, ObjectiveConfig(**objective), generator)
+    loss = Loss(model, ObjectiveConfig(**objective))
+    updater = Updater(one_process(), loss, with_truth(setting), settings, generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0, landmark_rate=3.0))
     return model, updater
 
@@ -733,7 +735,8 @@ def test_a_small_world_is_really_learned(tmp_path: Path):
     )
     setting = open_worlds(experiment, images=256)
     model = setting.build_model()
-    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    loss = Loss(model, experiment.training.objective)
+    train(loss, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
     settings = EvaluationConfig(tau=64, horizon=64, clips=64, seed=3)
     seen = glance(model, setting.test_world, setting.walker, settings)
     assert seen["pose_r2"] > 0.95
@@ -765,7 +768,8 @@ def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_pa
     )
     setting = set_up(experiment, torch.device("cpu"))
     model = setting.build_model()
-    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    loss = Loss(model, experiment.training.objective)
+    train(loss, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
     settings = replace(experiment.evaluation, clips=16, seed=3)
     scores = evaluate(model, setting.test_world, setting.walker, settings, torch.device("cpu")).scores
     controls = {name: row["psnr_pooled"] for name, row in scores["controls"].items()}
@@ -799,7 +803,8 @@ def test_who_recognises_places_is_less_lost_among_obstacles(tmp_path: Path):
     )
     setting = open_worlds(experiment, images=256)
     model = setting.build_model()
-    train(model, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
+    loss = Loss(model, experiment.training.objective)
+    train(loss, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
     clip = record(setting.test_world, setting.walker, 64, 96, torch.Generator().manual_seed(3))
     with torch.no_grad():
         walks = {

@@ -16,7 +16,7 @@ from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.training.curriculum import Stage
 from gtmsm.training.engine import build_fabric
-from gtmsm.training.loss import ObjectiveConfig
+from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.update import OptimiserConfig, Updater
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.walkers import PoissonWalker
@@ -73,7 +73,8 @@ def a_model_and_its_updater(settings, device, batch=3, tau=7, horizon=3):
 
     generator = torch.Generator(device).manual_seed(0)
     objective = ObjectiveConfig(displacement=float(turns), foresight=0.0 if settings.vae.coder == "dense" else 1.0)
-    updater = Updater(build_fabric(device, 1, 3), model, source, OptimiserConfig(batch=batch), objective, generator)
+    loss = Loss(model, objective)
+    updater = Updater(build_fabric(device, 1, 3), loss, source, OptimiserConfig(batch=batch), generator)
     updater.enter(Stage("here", 0, 100, tau, horizon, settings.recall, motion_rate=1.0, wall_rate=5.0))
     return model, updater
 

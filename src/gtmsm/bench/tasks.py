@@ -22,6 +22,7 @@ from gtmsm.presets import PRESETS
 from gtmsm.tensors import Belief, Gaussian
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric, tuned
+from gtmsm.training.loss import Loss
 from gtmsm.training.update import Updater
 from gtmsm.worlds.image_walk import ACTIONS as IMAGE_ACTIONS
 from gtmsm.worlds.physics import ACTIONS
@@ -82,7 +83,8 @@ def build_updater(preset: str, sizes: Sizes, device: torch.device) -> Updater:
     fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, batch)
     fabric.launch()
     generator = torch.Generator(device).manual_seed(0)
-    updater = Updater(fabric, setting.build_model(), setting.source, training.optimiser, training.objective, generator)
+    loss = Loss(setting.build_model(), training.objective)
+    updater = Updater(fabric, loss, setting.source, training.optimiser, generator)
     updater.enter(plan_stages(training.curriculum, experiment.model.recall, training.updates)[-1])
     return updater
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
@@ -173,6 +173,20 @@ def require_split(steps: int, tau: int, neighbours: int) -> None:
     require_whole("tau", tau, most=steps - 1)
     few = f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps"
     require(neighbours <= tau, few)
+
+
+def take_weights(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
+    """Give a module the weights of `source`, which must be those of a module like this one."""
+    mine = {name: tuple(value.shape) for name, value in module.state_dict().items()}
+    theirs = {name: tuple(value.shape) for name, value in tensors.items()}
+    for name in sorted(mine.keys() | theirs.keys()):
+        if mine.get(name) != theirs.get(name):
+            raise InputError(
+                f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
+                f"{mine.get(name, 'unknown')} here"
+            )
+    require_weights(tensors, source)
+    module.load_state_dict(tensors)
 
 
 def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:

@@ -26,8 +26,8 @@ from gtmsm.model.checks import (
     require_frames,
     require_kind,
     require_split,
-    require_weights,
     start_of_plans,
+    take_weights,
 )
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
@@ -537,16 +537,7 @@ class WorldModel(nn.Module):
 
     def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
         """Take the weights of `source`, which must be those of a model like this one."""
-        mine = {name: tuple(value.shape) for name, value in self.state_dict().items()}
-        theirs = {name: tuple(value.shape) for name, value in tensors.items()}
-        for name in sorted(mine.keys() | theirs.keys()):
-            if mine.get(name) != theirs.get(name):
-                raise InputError(
-                    f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
-                    f"{mine.get(name, 'unknown')} here"
-                )
-        require_weights(tensors, source)
-        self.load_state_dict(tensors)
+        take_weights(self, tensors, source)
 
 
 def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:

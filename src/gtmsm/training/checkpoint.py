@@ -10,13 +10,13 @@ from gtmsm.config import TOO_MANY, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.budget import Budget
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.training.base_loss import Trainable
 from gtmsm.training.update import Updater
 
 CHECKPOINT = "checkpoint.safetensors"
 
 
-def write_checkpoint(path: Path, model: WorldModel, updater: Updater, prospected: bool) -> None:
+def write_checkpoint(path: Path, model: Trainable, updater: Updater, prospected: bool) -> None:
     """Weights, optimiser, counters and the randomness of every process; all of them must call it."""
     generators = updater.every_generator()
     if not updater.fabric.is_global_zero:
@@ -53,7 +53,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return about, tensors
 
 
-def read_checkpoint(path: Path, model: WorldModel, updater: Updater) -> bool:
+def read_checkpoint(path: Path, model: Trainable, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     about, tensors = _open(path)
     model.load_weights(_below("model", tensors), path)

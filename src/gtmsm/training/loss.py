@@ -5,11 +5,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import config, require
+from gtmsm.data.clip import Source
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
 from gtmsm.tensors import Actions, Frames, Poses, applied
+from gtmsm.training.base_loss import BaseLoss
 from gtmsm.training.loops import moved
+from gtmsm.training.prospect import Find, ProspectConfig, prospect
 
 
 @config
@@ -53,12 +56,16 @@ class ObjectiveConfig:
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
 
-class Loss(nn.Module):
-    """The loss of a model on clips, whose first tau steps are memorised."""
+class Loss(BaseLoss[WorldModel]):
+    """The loss of a world model; with `recognition_only`, all but its landmarks is held."""
 
     def __init__(self, model: WorldModel, objective: ObjectiveConfig) -> None:
         super().__init__()
         self.model, self.objective = model, objective
+        if objective.recognition_only:
+            learning = set() if model.landmarks is None else set(model.landmarks.parameters())
+            for parameter in model.parameters():
+                parameter.requires_grad_(parameter in learning)
 
     @property
     def names(self) -> list[str]:
@@ -77,6 +84,35 @@ class Loss(nn.Module):
         }
         return ["elbo", "log_likelihood", "kl", *(name for name, there in extra.items() if there)]
 
+    @property
+    def reading(self) -> RecallConfig:
+        """As the model's settings say."""
+        return self.model.settings.recall
+
+    @property
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """The motion, its walls, landmarks and the rest."""
+        model = self.model
+        moving = dict(model.motion.named_parameters())
+        marks = [] if model.landmarks is None else list(model.landmarks.parameters())
+        others = {id(parameter) for parameter in (*moving.values(), *marks)}
+        return {
+            "rest": [parameter for parameter in model.parameters() if id(parameter) not in others],
+            "landmarks": marks,
+            "motion": [p for name, p in moving.items() if name not in model.motion.walls],
+            "walls": [moving[name] for name in model.motion.walls],
+        }
+
+    @property
+    def clipped_together(self) -> dict[str, str]:
+        """Losses of different scales are clipped apart."""
+        steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
+        return {"rest": "bound", "landmarks": "pairs", "motion": steps, "walls": steps}
+
+    def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find:
+        """Prospect for the motion."""
+        return prospect(self.model, source, settings, generator)
+
     def forward(
         self,
         x: Frames,
@@ -87,11 +123,12 @@ class Loss(nn.Module):
         generator: torch.Generator,
         capacity: int | None = None,
         tried: Actions | None = None,
+        true_pose: Poses | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
         """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
 
         `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
-        their share is logged. None: as many as are retrieved. `tried`: see `Clip`.
+        their share is logged. None: as many as are retrieved. `tried`: see `Clip`. `true_pose` is not looked at.
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:

@@ -1,10 +1,10 @@
-"""The one loop that trains every experiment."""
+"""The one loop that trains every experiment, GTM-SM and its rivals alike."""
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import torch
 import tyro
@@ -14,13 +14,14 @@ from gtmsm.config import config, require
 from gtmsm.data.clip import Source
 from gtmsm.errors import InputError
 from gtmsm.interruption import Interruption, interruptible
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.gtmsm import WEIGHTS
+from gtmsm.training.base_loss import BaseLoss, Model
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages
 from gtmsm.training.engine import tuned
 from gtmsm.training.log import Display, MetricsLog, NoLog
 from gtmsm.training.loss import ObjectiveConfig
-from gtmsm.training.prospect import ProspectConfig, prospect
+from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.update import OptimiserConfig, Updater
 
 if TYPE_CHECKING:
@@ -64,27 +65,27 @@ class Outcome:
 
 
 def train(
-    model: WorldModel,
+    loss: BaseLoss[Model],
     source: Source,
     settings: TrainingConfig,
     folder: Path,
     *,
     fabric: "Fabric",
     seed: int,
-    watch: Callable[[WorldModel], dict[str, float]],
+    watch: Callable[[Model], dict[str, float]],
     resume: bool = False,
     console: Console | None = None,
 ) -> Outcome:
-    """Train `model` on `source`, leaving weights, checkpoint and metrics in `folder`.
+    """Train the model of `loss` on `source`, leaving weights, checkpoint and metrics in `folder`.
 
     `watch` looks at the model from time to time and returns numbers to log. Ctrl-C, SIGTERM or SIGHUP ends the
     current update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
     """
     generator = torch.Generator(fabric.device).manual_seed(seed + 1_000_003 * fabric.global_rank)
-    updater = Updater(fabric, model, source, settings.optimiser, settings.objective, generator)
-    loop = _Loop(model, updater, settings, folder, watch)
+    updater = Updater(fabric, loss, source, settings.optimiser, generator)
+    loop = _Loop(loss, updater, settings, folder, watch)
     if resume:
-        loop.prospected = read_checkpoint(folder / CHECKPOINT, model, updater)
+        loop.prospected = read_checkpoint(folder / CHECKPOINT, loss.model, updater)
     began, start = time.monotonic(), int(updater.count)
     require(start <= settings.updates, f"{folder} has {start} updates behind it; give {start} or more --updates")
     log = MetricsLog(folder, start, loop.prospected) if fabric.is_global_zero else NoLog()
@@ -107,11 +108,11 @@ def train(
 class _Loop:
     """The state of one call of `train`."""
 
-    model: WorldModel
+    loss: BaseLoss[Any]
     updater: Updater
     settings: TrainingConfig
     folder: Path
-    watch: Callable[[WorldModel], dict[str, float]]
+    watch: Callable[[Any], dict[str, float]]
     prospected: bool = False
 
     def run(self, source: Source, start: int, log: MetricsLog, display: Display) -> int:
@@ -119,15 +120,16 @@ class _Loop:
         settings = self.settings
         update, stop = start, 0
         with interruptible() as interrupted:
-            for stage in plan_stages(settings.curriculum, self.model.settings.recall, settings.updates):
+            for stage in plan_stages(settings.curriculum, self.loss.reading, settings.updates):
                 if stage.end <= update:
                     continue
                 if settings.curriculum.prospect and not self.prospected and stage.begin >= settings.curriculum.warm_up:
-                    find = prospect(self.model, source, settings.prospect, self.updater.generator)
-                    self.updater.share(self.model)
+                    find = self.loss.search(source, settings.prospect, self.updater.generator)
                     self.prospected = True
-                    display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
-                    log.write(update, {"prospect": find.score})
+                    if find is not None:
+                        self.updater.share()
+                        display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
+                        log.write(update, {"prospect": find.score})
                 self.updater.enter(stage)
                 stop = self._anyone(interrupted)
                 while update < stage.end and not stop:
@@ -157,7 +159,7 @@ class _Loop:
             values |= self.updater.take_sums()
         if update % self.settings.watch_every == 0:
             self._check_finite()
-            values |= self.watch(self.model)
+            values |= self.watch(self.loss.model)
         if values:
             log.write(update, values)
             display.show(update, stage.name, values)
@@ -178,8 +180,8 @@ class _Loop:
     def _save(self, update: int) -> None:
         """Checkpoint first: it alone is enough to write the weights again."""
         self._check_finite()
-        if not all(bool(weight.isfinite().all()) for weight in self.model.parameters()):
+        if not all(bool(weight.isfinite().all()) for weight in self.loss.model.parameters()):
             raise self._broken(f"weights were not finite after update {update}")
-        write_checkpoint(self.folder / CHECKPOINT, self.model, self.updater, self.prospected)
+        write_checkpoint(self.folder / CHECKPOINT, self.loss.model, self.updater, self.prospected)
         if self.updater.fabric.is_global_zero:
-            self.model.save(self.folder / WEIGHTS)
+            self.loss.model.save(self.folder / WEIGHTS)

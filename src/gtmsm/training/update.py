@@ -1,6 +1,7 @@
 """One training update; on a GPU the whole of it is one CUDA graph."""
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Int64, UInt8
@@ -8,10 +9,9 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.data.clip import Source
-from gtmsm.model.gtmsm import WorldModel
+from gtmsm.training.base_loss import BaseLoss
 from gtmsm.training.capacity import Capacity
 from gtmsm.training.curriculum import Stage
-from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.optimiser import Optimiser, Schedule
 
 if TYPE_CHECKING:
@@ -47,17 +47,8 @@ class OptimiserConfig:
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
 
-def build_optimiser(model: WorldModel, settings: OptimiserConfig) -> Optimiser:
-    """Adam with groups for the motion, its walls, landmarks and the rest."""
-    moving = dict(model.motion.named_parameters())
-    marks = [] if model.landmarks is None else list(model.landmarks.parameters())
-    others = {id(parameter) for parameter in (*moving.values(), *marks)}
-    groups = {
-        "rest": [parameter for parameter in model.parameters() if id(parameter) not in others],
-        "landmarks": marks,
-        "motion": [p for name, p in moving.items() if name not in model.motion.walls],
-        "walls": [moving[name] for name in model.motion.walls],
-    }
+def build_optimiser(groups: Mapping[str, Sequence[nn.Parameter]], settings: OptimiserConfig) -> Optimiser:
+    """Adam for the groups of parameters of a loss."""
     schedule = Schedule(
         settings.learning_rate, settings.final_learning_rate, settings.anneal_updates, settings.ramp_updates
     )
@@ -73,25 +64,19 @@ class Updater:
     def __init__(
         self,
         fabric: "Fabric",
-        model: WorldModel,
+        loss: BaseLoss[Any],
         source: Source,
         settings: OptimiserConfig,
-        objective: ObjectiveConfig,
         generator: torch.Generator,
     ) -> None:
         self.fabric, self.source, self.settings, self.generator = fabric, source, settings, generator
-        self.objective = objective
-        if objective.recognition_only:
-            learning = set() if model.landmarks is None else set(model.landmarks.parameters())
-            for parameter in model.parameters():
-                parameter.requires_grad_(parameter in learning)
-        where = next(model.parameters()).device
+        self._clipped_together = loss.clipped_together
+        where = next(loss.parameters()).device
         require(
             where.type == fabric.device.type,
             f"the model is on {where} but training runs on {fabric.device}; move the model there first",
         )
-        self.optimiser = build_optimiser(model, settings)
-        loss = Loss(model, objective)
+        self.optimiser = build_optimiser(loss.groups, settings)
         self._loss: nn.Module = fabric.setup_module(loss)
         names = [*loss.names, "gradient", "updates"]
         self._sums = torch.zeros(len(names), device=generator.device)
@@ -109,11 +94,9 @@ class Updater:
     def enter(self, stage: Stage) -> None:
         """Prepare for the clips of a stage."""
         self.stage = stage
-        steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
         self.optimiser.pace(
             {"motion": stage.motion_rate, "walls": stage.wall_rate, "landmarks": stage.landmark_rate, "rest": 1.0},
-            # Losses of different scales are clipped apart.
-            {"rest": "bound", "landmarks": "pairs", "motion": steps, "walls": steps},
+            self._clipped_together,
         )
         self._capacity.forget()
         self.recapture()
@@ -142,10 +125,10 @@ class Updater:
         else:  # a graph cannot wait for other processes
             self._update()
 
-    def share(self, model: WorldModel) -> None:
+    def share(self) -> None:
         """Give every process the weights of the first, after a change that no gradient made."""
         if self.fabric.world_size > 1:
-            for parameter in model.parameters():
+            for parameter in self._loss.parameters():
                 torch.distributed.broadcast(parameter.data, 0)
 
     def every_generator(self) -> UInt8[Tensor, "processes state"]:
@@ -173,7 +156,7 @@ class Updater:
         clip = self.source(self.settings.batch // self.fabric.world_size, stage.steps, self.generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             known = clip.x, clip.a, clip.true_step, stage.tau, stage.reading, self.generator
-            loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried)
+            loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried, clip.true_pose)
         self.fabric.backward(loss, self._one)
         self._capacity.note(needed)
         logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}

@@ -1,0 +1,127 @@
+"""Rivals of GTM-SM, trained by its loop on the windows of an experiment, and looked at on the same held-out clips."""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+import yaml
+from rich.console import Console
+
+from gtmsm.config import as_plain, require
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import record
+from gtmsm.evaluation import metrics
+from gtmsm.evaluation.examine import examiner_for
+from gtmsm.evaluation.score import EvaluationConfig
+from gtmsm.experiments import Setting
+from gtmsm.files import locked, read_yaml, write_atomically
+from gtmsm.interruption import is_first_process
+from gtmsm.model.budget import Budget
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.rivals.build import KINDS, build_rival
+from gtmsm.rivals.loss import RivalLoss
+from gtmsm.rivals.rival import Rival, RivalConfig
+from gtmsm.tensors import Frames
+from gtmsm.training.checkpoint import CHECKPOINT, budget_of
+from gtmsm.training.train import Outcome, TrainingConfig, train
+from gtmsm.worlds.walkers import Walker
+from gtmsm.worlds.world import World
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+SETTINGS = "rival.yaml"
+
+
+def train_rival(
+    setting: Setting,
+    rival: RivalConfig,
+    training: TrainingConfig,
+    folder: Path,
+    *,
+    fabric: "Fabric",
+    seed: int,
+    borrowed: WorldModel | None = None,
+    watch: Callable[[Rival], dict[str, float]] | None = None,
+    console: Console | None = None,
+) -> tuple[Rival, Outcome]:
+    """Train a rival in `folder` on the windows of a setting: updates, curriculum and objective are those of `training`.
+
+    Its learning rate is `rival.rate` times that of `training`. Where the folder has a checkpoint, training goes on
+    exactly there; settings must be the same, but for the number of updates. `borrowed`: see `build_rival`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with locked(folder) if is_first_process() else nullcontext():
+        _note_settings(folder, rival, training, seed)
+        begun = (folder / CHECKPOINT).exists()
+        model = build(setting, rival, seed, borrowed, budget_of(folder / CHECKPOINT) if begun else None)
+        outcome = train(
+            RivalLoss(model, training.objective), partial(setting.source, truth=model.needs_poses),
+            _at_its_rate(training, rival), folder,
+            fabric=fabric, seed=seed, watch=watch or glances(setting), resume=begun, console=console,
+        )  # fmt: skip
+    return model, outcome
+
+
+def build(
+    setting: Setting, rival: RivalConfig, seed: int, borrowed: WorldModel | None = None, budget: Budget | None = None
+) -> Rival:
+    """Fresh weights for the worlds of a setting, with the coder of its experiment."""
+    world, poses = setting.test_world, 0
+    if KINDS[rival.kind].needs_poses:
+        poses = record(world, setting.walker, 1, 2, torch.Generator().manual_seed(0)).true_pose.shape[-1]
+    with torch.random.fork_rng(devices=[]), budget or nullcontext():
+        torch.manual_seed(seed)
+        vae, actions = setting.experiment.model.vae, len(world.action_names)
+        return build_rival(rival, vae, world.frame_shape, actions, poses, borrowed).to(setting.device)
+
+
+def forecast(rival: Rival, clip: Clip, tau: int) -> Frames:
+    """What a rival predicts of the steps after tau; it is given true poses only if it is declared to need them."""
+    past, future = clip.split(tau)
+    poses = (past.true_pose, future.true_pose) if rival.needs_poses else None
+    return rival.forecast(past.x, past.a, future.a, poses)
+
+
+def glances(setting: Setting) -> Callable[[Rival], dict[str, float]]:
+    """A quick look at the held-out clips that GTM-SM is watched on, for the progress display."""
+    full = setting.experiment.evaluation
+    brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
+    return partial(glance, world=setting.watched, walker=setting.walker, settings=brief)
+
+
+@torch.no_grad()
+def glance(rival: Rival, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
+    """PSNR on a few held-out clips, of all frames and of places that were memorised."""
+    examiner = examiner_for(world, settings.tau, settings.metric_poses)
+    generator = torch.Generator().manual_seed(settings.seed)
+    clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
+    error2 = metrics.frame_mse(clip.x[:, settings.tau :], forecast(rival, clip, settings.tau))
+    values = {"psnr": metrics.psnr_pooled(error2)}
+    if examiner.knows_places:
+        values["psnr_revisited"] = metrics.psnr_pooled(error2, examiner.revisited(clip))
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _at_its_rate(training: TrainingConfig, rival: RivalConfig) -> TrainingConfig:
+    """The same training with the rival's learning rate."""
+    optimiser = training.optimiser
+    rates = {name: rival.rate * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
+    return replace(training, optimiser=replace(optimiser, **rates))
+
+
+def _note_settings(folder: Path, rival: RivalConfig, training: TrainingConfig, seed: int) -> None:
+    """Write down what is trained, or refuse to go on with something else."""
+    path = folder / SETTINGS
+    mine = {"rival": as_plain(rival), "training": as_plain(training), "seed": seed}
+    if path.exists():
+        theirs = read_yaml(path)
+        same = isinstance(theirs.get("training"), dict)
+        same = same and theirs | {"training": theirs["training"] | {"updates": training.updates}} == mine
+        require(same, f"{folder} holds a rival of other settings, see {path}; train into another folder")
+    if is_first_process():
+        write_atomically(path, yaml.safe_dump(mine, sort_keys=False))

@@ -1,0 +1,73 @@
+"""Rivals by their names, and from files."""
+
+from pathlib import Path
+
+import torch
+
+from gtmsm.config import read_config, require
+from gtmsm.errors import InputError
+from gtmsm.files import as_path, read_tensors
+from gtmsm.model.budget import Budget
+from gtmsm.model.checks import require_device
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.motion import MotionConfig
+from gtmsm.rivals.context_poses import ContextPoses
+from gtmsm.rivals.grid_map import GridMap
+from gtmsm.rivals.gru import Gru
+from gtmsm.rivals.gtmm import GtmmContent, GtmmIntrospection
+from gtmsm.rivals.rival import Kind, Rival, RivalConfig, RivalDescription
+from gtmsm.rivals.rssm import Rssm
+from gtmsm.rivals.ssm import Ssm
+from gtmsm.rivals.transformer import Transformer
+
+KINDS: dict[Kind, type[Rival]] = {
+    "gru": Gru,
+    "rssm": Rssm,
+    "transformer": Transformer,
+    "ssm": Ssm,
+    "gtmm-introspection": GtmmIntrospection,
+    "gtmm-content": GtmmContent,
+    "context-poses": ContextPoses,
+    "grid-map": GridMap,
+}
+
+
+def build_rival(
+    settings: RivalConfig,
+    vae: FrameVAEConfig,
+    frame_shape: tuple[int, int, int],
+    action_size: int,
+    pose_size: int = 0,
+    borrowed: WorldModel | None = None,
+) -> Rival:
+    """Fresh weights; `pose_size` is that of true poses, where it needs them, `borrowed` whose motion it walks by."""
+    kind = settings.kind
+    needs_motion = KINDS[kind] is GridMap
+    require(borrowed is not None or not needs_motion, f"{kind} walks by the motion of a trained GTM-SM; give a model")
+    require(borrowed is None or needs_motion, f"{kind} has no use for the motion of a GTM-SM; give no model")
+    motion = MotionConfig() if borrowed is None else borrowed.settings.motion
+    size = pose_size if KINDS[kind].needs_poses else 0
+    about = RivalDescription(
+        rival=settings, vae=vae, frame_shape=frame_shape, action_size=action_size, pose_size=size, motion=motion
+    )
+    rival = KINDS[kind](about)
+    if borrowed is not None:
+        rival.get_submodule("motion").load_state_dict(borrowed.motion.state_dict())
+    return rival
+
+
+def load_rival(path: str | Path, device: torch.device | str = "cpu") -> Rival:
+    """From a folder it was trained in, or a file of weights; its weights ask for no gradients."""
+    device, path = require_device(device), as_path(path)
+    file = path / WEIGHTS if path.is_dir() else path
+    if not file.is_file():
+        raise InputError(f"no weights at {file}; give a folder that holds {WEIGHTS}")
+    about, tensors = read_tensors(file)
+    if "rival" not in about:
+        raise InputError(f"{file} holds no weights of a rival; give a folder that a rival was trained in")
+    said = read_config(RivalDescription, about, str(file))
+    with Budget(tensors, file):
+        rival = KINDS[said.rival.kind](said)
+    rival.load_weights(tensors, file)
+    return rival.to(device).eval().requires_grad_(False)

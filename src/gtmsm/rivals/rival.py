@@ -1,0 +1,182 @@
+"""What all rivals share: the coder of frames, a prior over codes, and files of weights."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Literal, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from gtmsm.config import as_plain, config, require, require_whole
+from gtmsm.errors import shown
+from gtmsm.files import as_path, write_tensors
+from gtmsm.kernels.operator import load_operators
+from gtmsm.model.checks import take_weights
+from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig
+from gtmsm.model.gtmsm import LARGEST
+from gtmsm.model.motion import MotionConfig
+from gtmsm.tensors import Actions, Codes, Frames, Gaussian, PerStep, Poses
+
+Kind: TypeAlias = Literal[
+    "gru", "rssm", "transformer", "ssm", "gtmm-introspection", "gtmm-content", "context-poses", "grid-map"
+]
+TruePoses: TypeAlias = tuple[Poses, Poses]
+"""Of the memorised steps, and of those to predict."""
+
+
+@config
+class RivalConfig:
+    """Which rival, and its sizes; docs/rivals.md says how they were chosen."""
+
+    kind: Kind = "gru"
+    width: int = 256
+    """Units of a layer or a recurrent state; size of a token."""
+    layers: int = 2
+    """Of recurrence or attention, one after the other."""
+    heads: int = 4
+    """Of attention, or reads of a memory at each step."""
+    neighbours: int = 8
+    """Memorised frames retrieved for each step (context-poses)."""
+    rows: int = 512
+    """Latest codes that can be read by their age (gtmm-introspection)."""
+    stochastic: int = 32
+    """Dimensions of the stochastic state (rssm)."""
+    cells: int = 32
+    """Cells of the map along each axis (grid-map)."""
+    rate: float = 1.0
+    """How much faster it learns than the experiment's learning rate says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be built."""
+        for name, most in (("width", 4_096), ("layers", 100), ("heads", 64), ("neighbours", 1_024), ("rows", 100_000)):
+            require_whole(name, getattr(self, name), most=most)
+        require_whole("stochastic", self.stochastic, most=4_096)
+        require_whole("cells", self.cells, least=2, most=256)
+        require(self.rate > 0, f"rate is {self.rate}; give a positive one")
+        wide = 4 * self.heads
+        require(self.width % wide == 0, f"width is {self.width}; {self.heads} heads need a multiple of {wide}")
+
+
+@config
+class RivalDescription:
+    """What a file of weights says of the rival that they belong to."""
+
+    rival: RivalConfig
+    vae: FrameVAEConfig
+    frame_shape: tuple[int, int, int]
+    action_size: int
+    pose_size: int
+    motion: MotionConfig = MotionConfig()
+    """Of the GTM-SM whose motion is borrowed (grid-map)."""
+
+    def __post_init__(self) -> None:
+        """Refuse frames that nobody draws."""
+        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
+        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
+        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
+            require_whole(name, size, most=LARGEST)
+        require_whole("pose_size", self.pose_size, least=0, most=3)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What a rival says of the steps of a plan."""
+
+    prior: Gaussian
+    """p(z_t | what was seen, actions), `batch horizon Z`."""
+    costs: dict[str, PerStep] = field(default_factory=dict)
+    """Terms of a loss of its own, by the names in `Rival.costs`: at each memorised step, in nats."""
+
+
+class Rival(nn.Module, ABC):
+    """A model that sees tau frames with their actions, and predicts what a plan of actions would show.
+
+    Its frames have GTM-SM's coder. It says p(z_t | what was seen, actions up to t) for every step of the plan; frames
+    of the plan are never given to it.
+    """
+
+    privileges: ClassVar[tuple[str, ...]] = ()
+    """What it is given that GTM-SM is not, in words."""
+    needs_poses: ClassVar[bool] = False
+    """Whether it is given true poses, in training and at test."""
+    costs: ClassVar[tuple[str, ...]] = ()
+    """Names of the terms that its training adds to the bound."""
+
+    def __init__(self, about: RivalDescription) -> None:
+        super().__init__()
+        load_operators()
+        self.about, self.settings = about, about.rival
+        self.frame_shape, self.action_size = about.frame_shape, about.action_size
+        self.vae = FrameVAE(about.vae, about.frame_shape)
+
+    @property
+    def code_size(self) -> int:
+        """Dimensions of z."""
+        return self.about.vae.code_size
+
+    @abstractmethod
+    def predict(
+        self,
+        code: Gaussian,
+        a: Actions,
+        plan: Float[Tensor, "batch horizon A"],
+        poses: TruePoses | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Predicted:
+        """The prior of every step of `plan` after memorised frames of these codes; samples by the generator, if any."""
+
+    @torch.no_grad()
+    def forecast(
+        self, x: Frames, a: Actions, plan: Float[Tensor, "batch horizon A"], poses: TruePoses | None = None
+    ) -> Float[Tensor, "batch horizon channel height width"]:
+        """The frames that `plan` would show after a walk: the decoded means of the prior."""
+        require(len(x) == len(a) == len(plan), f"got {len(x)} walks, {len(a)} of actions and {len(plan)} plans")
+        require(x.shape[1] == a.shape[1] >= 1, f"got {x.shape[1]} frames, {a.shape[1]} actions; give as many of each")
+        fits = tuple(x.shape[2:]) == self.frame_shape and a.shape[2] == plan.shape[2] == self.action_size
+        require(fits, f"frames are {tuple(x.shape[2:])}, actions of size {a.shape[2]} and {plan.shape[2]}; this rival "
+                f"was made for {self.frame_shape} and {self.action_size}")  # fmt: skip
+        kind = self.settings.kind
+        needed = f"{kind} needs true poses of the memorised steps and of the plan, and got none"
+        require(poses is not None or not self.needs_poses, needed)
+        require(poses is None or self.needs_poses, f"{kind} is given true poses, but has no such privilege")
+        return self.vae.decode(self.predict(self.vae.encode(x), a, plan, poses).prior.mean)
+
+    @property
+    def weights(self) -> int:
+        """How many numbers are learned, those of the coder included."""
+        return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+
+    def save(self, path: str | Path) -> None:
+        """Weights and settings in one safetensors file, atomically."""
+        write_tensors(as_path(path), self.state_dict(), as_plain(self.about))
+
+    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Take the weights of `source`, which must be those of a rival like this one."""
+        take_weights(self, tensors, source)
+
+
+class GaussianHead(nn.Linear):
+    """N(z | mean, variance) from features: a linear layer whose log-variances are bounded."""
+
+    def __init__(self, inputs: int, code_size: int) -> None:
+        super().__init__(inputs, 2 * code_size)
+
+    def forward(self, h: Float[Tensor, "*batch inputs"]) -> Gaussian:  # type: ignore[override]
+        """In the precision of its weights, also under autocast."""
+        with torch.autocast(h.device.type, enabled=False):
+            mean, log_var = F.linear(h.to(self.weight.dtype), self.weight, self.bias).chunk(2, dim=-1)
+        return Gaussian(mean, F.hardtanh(log_var, LOWEST, HIGHEST))
+
+
+def as_tokens(code: Codes, a: Actions, plan: Float[Tensor, "batch horizon A"]) -> Float[Tensor, "batch time inputs"]:
+    """Code, action and whether the frame was seen, of every step; the code of a step of the plan is 0."""
+    seen = F.pad(torch.cat([code, torch.ones_like(code[..., :1])], dim=-1), (0, 0, 0, plan.shape[1]))
+    return torch.cat([seen, torch.cat([a, plan], dim=1)], dim=-1)
+
+
+def token_size(about: RivalDescription) -> int:
+    """Numbers of a token."""
+    return about.vae.code_size + about.action_size + 1

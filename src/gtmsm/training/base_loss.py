@@ -1,0 +1,86 @@
+"""What the loop trains: a loss that owns a model. GTM-SM has one (loss.py), each rival another."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from gtmsm.data.clip import Source
+from gtmsm.model.recall import RecallConfig
+from gtmsm.tensors import Actions, Frames, Poses
+from gtmsm.training.prospect import Find, ProspectConfig
+
+
+class Trainable(Protocol):
+    """A module whose weights are files."""
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        """As of every module."""
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """As of every module."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """As of every module."""
+
+    def save(self, path: str | Path) -> None:
+        """Weights and settings in one file."""
+
+    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
+        """Take the weights of `source`, which must be those of a model like this one."""
+
+
+Model = TypeVar("Model", bound=Trainable)
+
+
+class BaseLoss(nn.Module, ABC, Generic[Model]):
+    """The loss of a model on clips, whose first tau steps are memorised, and how its parameters learn."""
+
+    model: Model
+
+    @property
+    @abstractmethod
+    def names(self) -> list[str]:
+        """What `forward` logs."""
+
+    @property
+    @abstractmethod
+    def reading(self) -> RecallConfig:
+        """How memory is read in the last stage of the curriculum; earlier stages read it more softly."""
+
+    @property
+    @abstractmethod
+    def groups(self) -> Mapping[str, Sequence[nn.Parameter]]:
+        """All parameters, in groups that learn at rates of their own: `rest`, `motion`, `walls`, `landmarks`."""
+
+    @property
+    def clipped_together(self) -> Mapping[str, str]:
+        """Groups of the same word share a norm, by which their gradients are clipped."""
+        return dict.fromkeys(self.groups, "bound")
+
+    def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find | None:
+        """Look for parameters that gradients do not find; None where there are none such."""
+        return None
+
+    @abstractmethod
+    def forward(
+        self,
+        x: Frames,
+        a: Actions,
+        true_step: Poses,
+        tau: int,
+        reading: RecallConfig,
+        generator: torch.Generator,
+        capacity: int | None = None,
+        tried: Actions | None = None,
+        true_pose: Poses | None = None,
+    ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
+        """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
+
+        `capacity`, `tried`: see `Loss`. True poses are there only where the source records them, and are for models
+        that are declared to need them.
+        """

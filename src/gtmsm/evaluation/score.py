@@ -110,8 +110,12 @@ def evaluate(
     settings: EvaluationConfig,
     device: torch.device,
     tell: Tell | None = None,
+    fitted_in: World | None = None,
 ) -> Evaluation:
-    """Score `model` on walks in the places of `world`; `tell` is told how far it is."""
+    """Score `model` on walks in the places of `world`; `tell` is told how far it is.
+
+    How its poses lie in the world is found out by other walks there, or in another world of the kind, `fitted_in`.
+    """
     k, tau = model.settings.recall.neighbours, settings.tau
     require(k <= tau, f"the model reads {k} neighbours but tau is {tau}; memorise at least {k} steps")
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
@@ -123,7 +127,7 @@ def evaluate(
     # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of
     # its own, so that every model does, however much chance it uses.
     walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
-    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
+    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6, fitted_in)
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, list[dict[str, Tensor]]] = {}
     masks: list[Masks] = []

@@ -25,6 +25,8 @@ Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
 """By name."""
+CALIBRATED = 32
+"""Walks by which it is found out how a model's poses lie in the world."""
 
 
 class Examiner(ABC):
@@ -53,8 +55,12 @@ class Examiner(ABC):
         self.slips = world if isinstance(world, Slipping) else None
         self._examples: dict[str, Any] = {}
 
-    def calibrate(self, model: WorldModel, walker: Walker, steps: int, seed: int) -> None:  # noqa: B027
-        """Find out how the model's poses lie in the world by walks that are not scored, where that is possible."""
+    @abstractmethod
+    def calibrate(
+        self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
+    ) -> None:
+        """Find out how the model's poses lie in the world, by walks that are not scored: of this world, or of another
+        of its kind where recordings can only be played again."""
 
     # ---- places
 

@@ -34,7 +34,7 @@ class ImageSet:
     test: UInt8[Tensor, "m 3 size size"]
     name: str
     fingerprint: str
-    """SHA-256 of the bytes of all images as they were given, those for the test last: equal fingerprints, equal pixels."""
+    """SHA-256 of the bytes of all images in the order given, then of the test's: equal fingerprints, equal pixels."""
 
 
 def load_images(source: str | Path, size: int) -> ImageSet:

@@ -11,7 +11,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine.examiner import CALIBRATED, Errors, Examiner, Masks, Placed, Walked
+from gtmsm.evaluation.examine.examiner import CALIBRATED, Errors, Examiner, Masks, Placed, Walked, dead_reckoning
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
@@ -50,14 +50,14 @@ class ImageWalkExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By walks of their own until a step fails: so far actions alone tell where one is, and nothing must be seen."""
+        """By walks of their own until a step fails: so far actions alone tell where one is, and nothing is seen."""
         if self.metric:
             return
         generator, world = torch.Generator().manual_seed(seed), self.slips or self.world
         world.reset(CALIBRATED, generator)
         start, actions = world.pose, walker(world, steps, generator)
         true, a = world.walk(actions).poses - start[:, None], one_hot(actions, len(self.world.action_names))
-        walk, free = model.motion.unroll(model.motion.start(len(a)), a), self._failed(true).cumsum(1) == 0
+        walk, free = dead_reckoning(model, a), self._failed(true).cumsum(1) == 0
         free |= free.sum() < CALIBRATED  # in a world where every step fails there is nothing better
         self._fit = metrics.affine_fit(walk[free], true[free])
 

@@ -13,7 +13,17 @@ from gtmsm.data.store import Chart
 from gtmsm.episodes.recorded import CANNOT, RecordedWorld
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine.examiner import CALIBRATED, Errors, Examiner, Masks, Placed, Walked, from_start, joined
+from gtmsm.evaluation.examine.examiner import (
+    CALIBRATED,
+    Errors,
+    Examiner,
+    Masks,
+    Placed,
+    Walked,
+    dead_reckoning,
+    from_start,
+    joined,
+)
 from gtmsm.evaluation.examine.image_walk import strips
 from gtmsm.evaluation.examine.rooms import NEAR_TURN
 from gtmsm.evaluation.gallery import RecordedGallery
@@ -61,12 +71,8 @@ class RecordedExaminer(Examiner):
             return
         source = elsewhere if isinstance(elsewhere, RecordedWorld) else self.world
         clip = source.replay(CALIBRATED, steps, torch.Generator().manual_seed(seed))
-        if model.bumps is None:
-            walk = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
-        else:
-            walk = model.follow(clip.x, clip.a).mean
         self._fit = None
-        self._fitted(clip, walk)
+        self._fitted(clip, dead_reckoning(model, clip.a) if model.bumps is None else model.follow(clip.x, clip.a).mean)
 
     # ---- places
 

@@ -12,7 +12,17 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
-from gtmsm.evaluation.examine.examiner import CALIBRATED, Errors, Examiner, Masks, Placed, Walked, from_start, joined
+from gtmsm.evaluation.examine.examiner import (
+    CALIBRATED,
+    Errors,
+    Examiner,
+    Masks,
+    Placed,
+    Walked,
+    dead_reckoning,
+    from_start,
+    joined,
+)
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
@@ -205,9 +215,8 @@ class RoomsExaminer(Examiner):
         self.world.reset(CALIBRATED, generator)
         start, actions = self.world.pose, walker(self.world, steps, generator)
         a = one_hot(actions, len(self.world.action_names))
-        walk = model.motion.unroll(model.motion.start(len(a)), a)
         self._fit = None
-        self._fitted(from_start(start, self.world.travel(actions)), walk)
+        self._fitted(from_start(start, self.world.travel(actions)), dead_reckoning(model, a))
 
     def _fitted(self, true: Float[Tensor, "n time 3"], walk: Walked) -> tuple[Tensor, Tensor, float]:
         """The turn, mirror image and scale by which the model's positions fit true ones best, those by which true ones

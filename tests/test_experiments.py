@@ -18,6 +18,7 @@ from gtmsm.experiments import (
     RoomsExperiment,
     RoomsSetting,
     RoomsWalkerConfig,
+    Setting,
     in_other_places,
     set_up,
 )
@@ -29,10 +30,11 @@ from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.train import TrainingConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
-from gtmsm.worlds.rooms import Rooms, RoomsConfig
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.walkers import SpinWalker
+from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
 TINY = RoomsConfig(textures="procedural", objects=0, train_places=3, test_places=2, antialias=1)
@@ -99,6 +101,32 @@ def test_train_and_test_places_differ_and_the_test_places_are_the_same_for_every
     spots = first.test_world.plans.spots
     assert torch.equal(spots, other.test_world.plans.spots)
     assert not torch.equal(first.pool.frames, other.pool.frames)
+
+
+def test_no_place_is_in_two_parts():
+    setting = set_up(tiny("rotate"), CPU)
+    train = draw_rooms(TINY, TINY.train_places, seeds_of(0).train)
+    starts = [{tuple(spot) for spot in world.plans.spots[:, 0].tolist()} for world in (train, *held_out(setting))]
+    assert len(set().union(*starts)) == sum(map(len, starts)) == 3 + 64 + 2
+
+
+@pytest.mark.parametrize("kind", ["rooms", "images"])
+def test_what_is_watched_while_training_never_touches_the_test(kind: str, toy_images: Path, monkeypatch):
+    setting = set_up(tiny("rotate") if kind == "rooms" else toy_walk(toy_images), CPU)
+    model = setting.build_model()
+    tested = setting.test_world
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("somebody walks in the test")
+
+    for verb in ("reset", "walk", "look", "step"):
+        monkeypatch.setattr(tested, verb, refuse)
+    assert setting.watched is not tested
+    assert setting.watch()(model)["psnr"] > 0
+
+
+def held_out(setting: Setting) -> tuple[World, World]:
+    return setting.watched, setting.test_world
 
 
 def test_the_same_seed_makes_the_same_pool_and_the_same_weights():

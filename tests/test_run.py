@@ -29,6 +29,7 @@ from gtmsm.worlds.image_walk import MOVES
 from gtmsm.worlds.world import World
 
 CPU = torch.device("cpu")
+SHIPPED = Path(__file__).parents[1] / "weights" / "image-walk-celeba"
 
 KEYS = {
     "psnr_pooled", "psnr_frames", "psnr_revisited", "psnr_unseen", "psnr_by_step", "ssim", "retrieval_revisited",
@@ -83,8 +84,14 @@ def test_a_config_says_all_that_is_needed_to_do_the_same_again(toy_run: Path, to
     run = Run.open(toy_run)
     assert (run.preset, run.experiment.images) == ("image-walk-small", str(toy_images))
     assert run.experiment.training.optimiser.batch == 4
-    assert run.places.train == 64
+    assert (run.places.train, run.places.validation, run.places.test) == (60, 4, 8)
     assert len(run.places.sha256) == 64
+
+
+def test_runs_from_before_there_was_validation_still_open(copied: Path):
+    edit(copied, lambda plain: plain["places"].pop("validation"))
+    assert Run.open(copied).places.validation == 0
+    assert Run.open(SHIPPED).places.validation == 0
 
 
 def test_scores_hold_every_number_for_the_model(toy_run: Path):
@@ -104,7 +111,7 @@ def test_scores_say_what_was_scored_and_trained_on(toy_run: Path):
     protocol = json.loads((toy_run / "scores.json").read_text())["protocol"]
     sha256 = Run.open(toy_run).places.sha256
     assert protocol["scored_on"] == f"8 test images of toy.npz, sha256 {sha256}"
-    assert protocol["trained_on"] == f"64 images of toy.npz, sha256 {sha256}"
+    assert protocol["trained_on"] == f"60 images of toy.npz, sha256 {sha256}"
 
 
 def test_the_report_is_a_page(toy_run: Path):

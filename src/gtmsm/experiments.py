@@ -233,10 +233,12 @@ class Places:
     sha256: str
     train: int
     test: int
+    validation: int = 0
+    """None where a run is older than this: it looked at test places while learning."""
 
 
 class Setting(ABC):
-    """An experiment set up on a device: worlds to train and to be tested in, a walker, and an untrained model."""
+    """An experiment set up on a device: worlds to train, to be watched and tested in, a walker, an untrained model."""
 
     experiment: ImageWalkExperiment | RoomsExperiment | OwnExperiment
     device: torch.device
@@ -247,20 +249,22 @@ class Setting(ABC):
     hashed: str = "sha256"
     """What the fingerprint of its places is."""
 
+    watched: World
+    """Places for validation: looked at while training, and never trained or tested on."""
     test_world: World
-    """Places that no model was trained on."""
+    """Places that nothing was learned or chosen from."""
 
     @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
         """Fresh clips to train on; with `truth` true poses are recorded also where GTM-SM does not learn from them."""
 
     @property
-    def watched(self) -> World:
-        """The world that is looked at while training."""
+    def fitted_in(self) -> World:
+        """Where it is found out how a model's poses lie in the world, by walks that are not scored."""
         return self.test_world
 
     def watch(self) -> Callable[[WorldModel], dict[str, float]]:
-        """A quick look at held-out clips, for the progress display."""
+        """A quick look at validation clips, for the progress display."""
         full = self.experiment.evaluation
         brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
         return partial(glance, world=self.watched, walker=self.walker, settings=brief)
@@ -283,11 +287,14 @@ class ImageWalkSetting(Setting):
 
     def __init__(self, experiment: ImageWalkExperiment, images: ImageSet, device: torch.device) -> None:
         self.experiment, self.device = experiment, device
-        self.places = Places(images.name, images.fingerprint, len(images.train), len(images.test))
+        self.places = Places(
+            images.name, images.fingerprint, len(images.train), len(images.test), len(images.validation)
+        )
         self.walker = PoissonWalker(experiment.walker)
-        self.train_world, self.test_world = (
-            slipping(ImageWalk(part.to(device), experiment.world), slip)
-            for part, slip in ((images.train, experiment.slip), (images.test, experiment.test_slip))
+        slip, test_slip = experiment.slip, experiment.test_slip
+        self.train_world, self.watched, self.test_world = (
+            slipping(ImageWalk(part.to(device), experiment.world), how)
+            for part, how in ((images.train, slip), (images.validation, test_slip), (images.test, test_slip))
         )
 
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
@@ -307,18 +314,24 @@ class RoomsSetting(Setting):
         self.device, self.world = device, experiment.world
         textures = load_textures(self.world.textures)
         name = f"{self.world.plan} with {textures.name} textures"
-        self.places = Places(name, textures.fingerprint, self.world.train_places, self.world.test_places)
+        counts = self.world.train_places, self.world.test_places, self.world.validation_places
+        self.places = Places(name, textures.fingerprint, *counts)
         self.walker = experiment.walker.build()
 
     @cached_property
     def test_world(self) -> World:  # type: ignore[override]
         """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
-        return self._draw(self.world.test_places, seeds_of(0)[1], self.experiment.test_slip)
+        return self._draw(self.world.test_places, seeds_of(0).test, self.experiment.test_slip)
+
+    @cached_property
+    def watched(self) -> World:  # type: ignore[override]
+        """Others of the same kind, so that the test decides nothing."""
+        return self._draw(self.world.validation_places, seeds_of(0).validation, self.experiment.test_slip)
 
     @cached_property
     def pool(self) -> Windows:
         """Clips to train on, the same for every process and after a resume."""
-        seed, settings = seeds_of(self.experiment.seed)[0], self.experiment.pool
+        seed, settings = seeds_of(self.experiment.seed).train, self.experiment.pool
         needed = settings.clips * settings.steps * math.prod(self.test_world.frame_shape)
         _require_memory(needed, self.device, "the pool of clips", "give fewer --pool.clips")
         world = self._draw(self.world.train_places, seed, self.experiment.slip)
@@ -348,8 +361,8 @@ class OwnSetting(Setting):
         self.device, self.store, self.walker = device, store, nobody
         self.noun = experiment.hold_out
         self._parts = _require_episodes(experiment, store)
-        trained, _, tested = self._parts.counts
-        self.places = Places(name_of(store), fingerprint_of(store), trained, tested)
+        trained, watched, tested = self._parts.counts
+        self.places = Places(name_of(store), fingerprint_of(store), trained, tested, watched)
         self._failing: Failing | None = None
         if experiment.model.bumps:
             how = survey(store, self._parts.train).how
@@ -364,6 +377,11 @@ class OwnSetting(Setting):
     def watched(self) -> RecordedWorld:  # type: ignore[override]
         """Other held-out episodes, so that the test decides nothing."""
         return self._world(self._parts.watch)
+
+    @property
+    def fitted_in(self) -> World:
+        """Episodes that are not scored; windows of the test's own would overlap with those that are."""
+        return self.watched
 
     @cached_property
     def train_world(self) -> RecordedWorld:
@@ -473,7 +491,7 @@ def set_up(
     if isinstance(experiment, ImageWalkExperiment):
         size = experiment.world.size
         only = None if picture is None else load_picture(picture, size)[None]
-        loaded = load_images(images or experiment.images, size) if only is None else ImageSet(only, only, "", "")
+        loaded = load_images(images or experiment.images, size) if only is None else ImageSet(only, only, only, "", "")
         return ImageWalkSetting(experiment, loaded, device)
     if not isinstance(experiment, RoomsExperiment):
         raise InputError(f"a {type(experiment).__name__} has no world; use a preset of `gtmsm train`")

@@ -5,7 +5,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack, nullcontext, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import MISSING, dataclass, fields, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -82,8 +82,8 @@ class Run:
         plain = read_yaml(path)
         if not {"preset", "places", "experiment"} <= plain.keys():
             raise InputError(f"{path} is not a run's config: it needs preset, places and experiment")
-        known = {field.name for field in fields(Places)}
-        if not isinstance(plain["places"], dict) or plain["places"].keys() != known:
+        needed = {field.name for field in fields(Places) if field.default is MISSING}
+        if not isinstance(plain["places"], dict) or not needed <= plain["places"].keys():
             raise InputError(f"{path}: places needs name, sha256, train and test")
         if (preset := plain["preset"]) not in list(PRESETS):
             raise InputError(f"{path}: unknown preset {shown(preset)}; {did_you_mean(shown(preset), PRESETS)}")
@@ -131,7 +131,7 @@ class Run:
         _require_fit(model, setting, self.folder)
         # Displacements were learned from or not: scores say so, and compare poses accordingly.
         settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
-        result = evaluate(model, setting.test_world, setting.walker, settings, device, tell)
+        result = evaluate(model, setting.test_world, setting.walker, settings, device, tell, setting.fitted_in)
         scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {
             "scored_on": f"{scored.test} test {noun} of {scored.name}, {setting.hashed} {scored.sha256}",
@@ -219,7 +219,9 @@ def begin(
             at_the_end.enter_context(locked(folder))
             made = Run.create(folder, preset, setting)
             console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
-            on = f"{setting.places.train} {setting.noun} ({setting.places.name}; {setting.places.test} held out)"
+            places, noun = setting.places, setting.noun
+            kept = f"{places.validation} for validation, {places.test} for the test"
+            on = f"{places.train} {noun} ({places.name}; {kept})"
             console.print(f"training {preset} on {on} into {made.folder}", soft_wrap=True)
         fabric.launch()
         run = fabric.broadcast(made)

@@ -20,7 +20,7 @@ def test_an_agent_that_turns_is_trained_resumed_scored_and_reported(gtmsm, refus
     run, train = tmp_path / "run", ("train", "rotate")
     code, out, err = gtmsm(*train, *ROOMS_FLAGS.split(), "--run", run, "--no-evaluate")
     assert (code, err) == (0, "")
-    assert "training rotate on 3 places (room with procedural textures; 2 held out)" in out
+    assert "training rotate on 3 places (room with procedural textures; 64 for validation, 2 for the test)" in out
     resumed = ("--run", run, "--resume", "--device", "cpu")
     assert "only --updates may be given anew" in refused(*train, *resumed, "--pool.clips", 5)
     code, out, _ = gtmsm(*train, *resumed, "--updates", 6)

@@ -6,7 +6,8 @@ import torch
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.evaluation.columns import CONTROLS
-from gtmsm.evaluation.controls import Guess, controls
+from gtmsm.evaluation.controls import controls
+from gtmsm.evaluation.forecaster import Guess
 from gtmsm.model.dream import Dream
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig

@@ -73,7 +73,9 @@ def smooth_images(n: int, seed: int, size: int) -> torch.Tensor:
 def open_worlds(experiment: ImageWalkExperiment, images: int = 32) -> ImageWalkSetting:
     """The experiment on smooth random colours."""
     size = experiment.world.size
-    pictures = ImageSet(smooth_images(images, 0, size), smooth_images(8, 1, size), "smooth", "")
+    pictures = ImageSet(
+        smooth_images(images, 0, size), smooth_images(4, 2, size), smooth_images(8, 1, size), "smooth", ""
+    )
     return ImageWalkSetting(experiment, pictures, CPU)
 
 

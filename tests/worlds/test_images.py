@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from gtmsm.errors import InputError
 from gtmsm.worlds import images, photographs
-from gtmsm.worlds.images import load_images
+from gtmsm.worlds.images import ImageSet, load_images
 
 GREEN = (10, 200, 30)
 
@@ -36,12 +37,16 @@ def folder(tmp_path):
     return tmp_path
 
 
+def split_of(loaded: ImageSet) -> tuple[Tensor, Tensor, Tensor]:
+    return loaded.train, loaded.validation, loaded.test
+
+
 # ---- built in
 
 
 def test_the_builtin_views_are_thousands_and_of_the_size_asked_for():
     views = load_images("builtin", 32)
-    assert views.train.shape == (4000, 3, 32, 32)
+    assert views.train.shape == (3750, 3, 32, 32)
     assert views.test.shape == (500, 3, 32, 32)
     assert views.train.dtype == views.test.dtype == torch.uint8
 
@@ -58,7 +63,7 @@ def test_the_builtin_views_never_touch_the_network(monkeypatch):
 
     images._builtin.cache_clear()
     monkeypatch.setattr(socket, "socket", refuse)
-    assert len(load_images("builtin", 16).train) == 4000
+    assert len(load_images("builtin", 16).train) == 3750
 
 
 def test_training_and_test_views_come_from_different_photographs():
@@ -70,9 +75,24 @@ def test_hardly_two_builtin_views_are_the_same():
     assert len(train.flatten(1).unique(dim=0)) > 0.97 * len(train)
 
 
+def test_no_image_is_in_two_parts():
+    views = load_images("builtin", 32)
+    train, validation, test = ({image.tobytes() for image in part.numpy()} for part in split_of(views))
+    assert not train & validation
+    assert not (train | validation) & test
+
+
+def test_every_sixteenth_image_to_learn_from_is_for_validation(tmp_path):
+    given = noise(50, 4, 4, 3)
+    loaded = load_images(saved(tmp_path / "mine.npz", train=given, test=given), 4)
+    assert np.array_equal(loaded.validation.permute(0, 2, 3, 1).numpy(), given[[15, 31, 47]])
+    assert len(loaded.train) == 47
+    assert np.array_equal(loaded.test.permute(0, 2, 3, 1).numpy(), given)
+
+
 def test_neighbouring_cells_of_builtin_views_look_different():
     views = load_images("builtin", 32)
-    for part in (views.train, views.test):
+    for part in split_of(views):
         shifted = (part[..., 3:].float() - part[..., :-3].float()).abs().mean((1, 2, 3))
         assert shifted.min() > 2
         assert shifted.median() > 15
@@ -80,7 +100,7 @@ def test_neighbouring_cells_of_builtin_views_look_different():
 
 @pytest.mark.parametrize("size", [8, 48])
 def test_builtin_views_come_in_other_sizes(size):
-    assert load_images("builtin", size).train.shape == (4000, 3, size, size)
+    assert load_images("builtin", size).train.shape == (3750, 3, size, size)
 
 
 def test_builtin_views_larger_than_the_photographs_are_refused():
@@ -101,7 +121,8 @@ def test_a_missing_photograph_is_named(monkeypatch):
 def test_a_npz_of_the_right_size_is_taken_as_it_is(tmp_path):
     train, test = noise(5, 32, 32, 3), noise(2, 32, 32, 3)
     loaded = load_images(saved(tmp_path / "mine.npz", train=train, test=test, ids=np.arange(5)), 32)
-    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), train)
+    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), train[:4])
+    assert np.array_equal(loaded.validation.permute(0, 2, 3, 1).numpy(), train[4:])
     assert np.array_equal(loaded.test.permute(0, 2, 3, 1).numpy(), test)
     assert loaded.name == "mine.npz"
 
@@ -117,14 +138,14 @@ def test_a_npz_of_another_size_is_resized_without_aliasing(tmp_path):
     stripes = np.zeros((3, 64, 64, 3), np.uint8)
     stripes[:, :, ::2] = 255
     loaded = load_images(saved(tmp_path / "stripes.npz", train=stripes, test=stripes), 16)
-    assert loaded.train.shape == (3, 3, 16, 16)
+    assert loaded.train.shape == (2, 3, 16, 16)
     assert (loaded.train.float() - 127.5).abs().max() < 10
 
 
 def test_a_npz_of_oblong_images_keeps_their_central_square(tmp_path):
     oblong = noise(3, 20, 32, 3)
     loaded = load_images(saved(tmp_path / "oblong.npz", train=oblong, test=oblong), 20)
-    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), oblong[:, :, 6:26])
+    assert np.array_equal(loaded.train.permute(0, 2, 3, 1).numpy(), oblong[:2, :, 6:26])
 
 
 @pytest.mark.parametrize(
@@ -208,14 +229,15 @@ def test_a_size_without_pixels_is_refused():
 def test_every_tenth_picture_of_a_folder_is_held_out(folder):
     loaded = load_images(folder, 8)
     assert loaded.test[:, 0, 0, 0].tolist() == [100]
-    assert loaded.train[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 110, 120]
+    assert loaded.train[:, 0, 0, 0].tolist() == [10, 20, 30, 40, 50, 60, 70, 80, 90, 110]
+    assert loaded.validation[:, 0, 0, 0].tolist() == [120]
 
 
-def test_of_three_pictures_the_last_is_held_out(tmp_path):
+def test_of_three_pictures_each_part_has_one(tmp_path):
     for name in "abc":
         Image.new("RGB", (8, 8), GREEN).save(tmp_path / f"{name}.JPG")
     loaded = load_images(tmp_path, 8)
-    assert (len(loaded.train), len(loaded.test)) == (2, 1)
+    assert (len(loaded.train), len(loaded.validation), len(loaded.test)) == (1, 1, 1)
 
 
 def test_pictures_are_cropped_to_their_central_square(folder):
@@ -250,7 +272,7 @@ def test_colours_keep_their_order(folder):
 def test_other_files_in_a_folder_are_passed_over(folder):
     (folder / "notes.txt").write_text("hello")
     (folder / "._01.png").write_text("what a Mac leaves behind")
-    assert len(load_images(folder, 8).train) == 11
+    assert len(load_images(folder, 8).train) == 10
 
 
 def test_an_empty_folder_is_refused(tmp_path):

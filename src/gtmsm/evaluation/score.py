@@ -13,9 +13,10 @@ from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.controls import Guess, controls
+from gtmsm.evaluation.controls import controls
 from gtmsm.evaluation.examine import Examiner, examiner_for
 from gtmsm.evaluation.examine.examiner import Masks, joined
+from gtmsm.evaluation.forecaster import Guess
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, work_of_trials
 from gtmsm.evaluation.progress import Meter, Tell
@@ -66,7 +67,7 @@ class Evaluation:
     gallery: Gallery
 
 
-def _errors(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
+def errors_of(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
     """Errors of one way to predict a batch, by name: at each step of each clip."""
     truth = clip.x[:, examiner.tau :]
     hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
@@ -79,7 +80,7 @@ def _errors(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
     return {name: error.cpu() for name, error in errors.items()}
 
 
-def _summary(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"] | None, masks: Masks) -> dict[str, Any]:
+def summary_of(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"] | None, masks: Masks) -> dict[str, Any]:
     """The scores of one way to predict, from its errors over all clips; `seen` is None where nobody can tell."""
     mse, ssim, hit = errors.pop("mse"), errors.pop("ssim"), errors.pop("hit", None)
     unseen = torch.zeros_like(mse, dtype=torch.bool) if seen is None else ~seen
@@ -110,8 +111,12 @@ def evaluate(
     settings: EvaluationConfig,
     device: torch.device,
     tell: Tell | None = None,
+    fitted_in: World | None = None,
 ) -> Evaluation:
-    """Score `model` on walks in the places of `world`; `tell` is told how far it is."""
+    """Score `model` on walks in the places of `world`; `tell` is told how far it is.
+
+    How its poses lie in the world is found out by other walks there, or in another world of the kind, `fitted_in`.
+    """
     k, tau = model.settings.recall.neighbours, settings.tau
     require(k <= tau, f"the model reads {k} neighbours but tau is {tau}; memorise at least {k} steps")
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
@@ -123,7 +128,7 @@ def evaluate(
     # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of
     # its own, so that every model does, however much chance it uses.
     walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
-    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
+    examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6, fitted_in)
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, list[dict[str, Tensor]]] = {}
     masks: list[Masks] = []
@@ -133,13 +138,13 @@ def evaluate(
         guesses = _guesses(model, examiner, clip, chance, guessing)
         meter.add("clips", steps * PREDICT)
         for name, guess in guesses.items():
-            rows.setdefault(name, []).append(_errors(clip, guess, examiner))
+            rows.setdefault(name, []).append(errors_of(clip, guess, examiner))
             meter.add("clips", steps * SCORE)
         masks.append({"revisited": examiner.revisited(clip)} | examiner.masks(clip))
     every = {name: mask.cpu() for name, mask in joined(masks).items()}
     seen = every.pop("revisited") if examiner.knows_places else None
     revisited = {"revisited_fraction": None if seen is None else seen.double().mean().item()}
-    summaries = {name: _summary(joined(parts), seen, every) | revisited for name, parts in rows.items()}
+    summaries = {name: summary_of(joined(parts), seen, every) | revisited for name, parts in rows.items()}
     scores = {
         **summaries.pop("imagined"),
         **examiner.scores(),

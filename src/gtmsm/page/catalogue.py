@@ -134,7 +134,7 @@ def _on_image(experiment: ImageWalkExperiment, seed: int, picture: bytes | None)
 
 def _in_rooms(experiment: RoomsExperiment, plan: Plan, seed: int, picture: bytes | None) -> InRooms:
     """A place that no model was trained in."""
-    world = draw_rooms(replace(experiment.world, plan=plan), 1, seeds_of(seed)[1])
+    world = draw_rooms(replace(experiment.world, plan=plan), 1, seeds_of(seed).test)
     return InRooms(world, experiment.walker.build(), _chance(seed))
 
 

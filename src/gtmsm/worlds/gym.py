@@ -28,7 +28,7 @@ from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.textures import Source
 
-SPLITS = ("train", "test")
+SPLITS = ("train", "validation", "test")
 PLANNED = 100
 """Steps that an explorer of rooms plans at once."""
 PICTURE = 512
@@ -104,7 +104,7 @@ class ImageWalkEnv(_WorldEnv):
         slip: float = 0.0,
         renders: str = "map",
     ) -> None:
-        """Walk on the training (or test) images of a source that `load_images` reads.
+        """Walk on the training, validation or test images of a source that `load_images` reads.
 
         Each episode may have solid rectangles in the way, and an action goes wrong with probability `slip` (App. D).
         """
@@ -173,7 +173,7 @@ class RoomsEnv(_WorldEnv):
         require_choice("split", split, SPLITS)
         slips = SlipConfig(probability=slip)
         self.config = RoomsConfig(plan=plan, textures=textures, objects=objects, pixels=pixels)
-        seed = seeds_of(world_seed)[SPLITS.index(split)]
+        seed = getattr(seeds_of(world_seed), split)
         self.world = draw_rooms(self.config, places, seed)
         self._inhabit(self.world, slips, render_mode, renders)
         self.path: list[Float[Tensor, "3"]] = []

@@ -21,17 +21,20 @@ from gtmsm.worlds.photographs import photograph_views
 BUILTIN = "builtin"
 
 PICTURES = (".png", ".jpg", ".jpeg")
+WATCHED = 16
+"""Of so many images to learn from, one is held out for validation."""
 
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Square images to learn from, and others to be tested on."""
+    """Square images to learn from, others to look at while learning, and others to be tested on."""
 
     train: UInt8[Tensor, "n 3 size size"]
+    validation: UInt8[Tensor, "v 3 size size"]
     test: UInt8[Tensor, "m 3 size size"]
     name: str
     fingerprint: str
-    """SHA-256 of the bytes of train, then test: equal fingerprints, equal pixels."""
+    """SHA-256 of the bytes of all images in the order given, then of the test's: equal fingerprints, equal pixels."""
 
 
 def load_images(source: str | Path, size: int) -> ImageSet:
@@ -52,12 +55,19 @@ def load_images(source: str | Path, size: int) -> ImageSet:
     return _image_set(train, test, path.name)
 
 
-def _image_set(train: UInt8[Tensor, "n 3 s s"], test: UInt8[Tensor, "m 3 s s"], name: str) -> ImageSet:
-    """Sign the pixels."""
+def _image_set(given: UInt8[Tensor, "n 3 s s"], test: UInt8[Tensor, "m 3 s s"], name: str) -> ImageSet:
+    """Sign the pixels, and hold every sixteenth image given to learn from, or else the last, out for validation."""
     digest = hashlib.sha256()
-    for images in (train, test):
+    for images in (given, test):
         digest.update(images.numpy().tobytes())
-    return ImageSet(train, test, name, digest.hexdigest())
+    watched = torch.arange(len(given)) % WATCHED == WATCHED - 1
+    watched[-1] |= not watched.any()
+    train, validation = given[~watched], given[watched]
+    known = {image.tobytes() for image in train.numpy()}
+    strange = torch.tensor([image.tobytes() not in known for image in validation.numpy()])
+    # Two of the built-in views may be the very same.
+    validation = validation[strange] if strange.any() else validation
+    return ImageSet(train, validation, test, name, digest.hexdigest())
 
 
 def _require_enough(train: int, test: int, source: Path, fix: str) -> None:

@@ -5,6 +5,7 @@ A unit is the height of a wall; a pose is x, y and the heading in radians, count
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
@@ -46,6 +47,8 @@ class RoomsConfig:
     """Rays per pixel and axis."""
     train_places: int = 4096
     """Places to learn from."""
+    validation_places: int = 64
+    """Places to look at while learning, none of them learned from or tested on."""
     test_places: int = 256
     """Places to be tested on, none of them learned from."""
     physics: PhysicsConfig = PhysicsConfig()
@@ -56,7 +59,7 @@ class RoomsConfig:
         require(32 <= self.pixels <= 128, f"pixels is {self.pixels}; expected 32 to 128")
         require(20 <= self.field_of_view <= 140, f"field_of_view is {self.field_of_view}; expected 20 to 140 degrees")
         require(1 <= self.antialias <= 4, f"antialias is {self.antialias}; expected 1 to 4 rays per pixel and axis")
-        for name in ("train_places", "test_places"):
+        for name in ("train_places", "validation_places", "test_places"):
             require_whole(name, getattr(self, name), most=10**6)
 
 
@@ -217,8 +220,17 @@ def draw_rooms(config: RoomsConfig, count: int, seed: int, device: torch.device 
     return Rooms(plans.to(device), config)
 
 
-def seeds_of(seed: int) -> tuple[int, int]:
-    """Two seeds from one, of places to learn from and to be tested on."""
+@dataclass(frozen=True)
+class Seeds:
+    """Of places to learn from, to look at while learning, and to be tested on."""
+
+    train: int
+    validation: int
+    test: int
+
+
+def seeds_of(seed: int) -> Seeds:
+    """Three seeds from one."""
     require_seed(seed)
-    train, test = np.random.SeedSequence(seed).generate_state(2)
-    return int(train), int(test)
+    train, test, validation = np.random.SeedSequence(seed).generate_state(3).tolist()  # the first two came first
+    return Seeds(train, validation, test)

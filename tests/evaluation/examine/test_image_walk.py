@@ -9,9 +9,12 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation.examine import ImageWalkExaminer
-from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
-from gtmsm.worlds.slip import SlipConfig, Slipping
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.motion import Free, MotionConfig
+from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
+from gtmsm.worlds.slip import SlipConfig, Slipping, slipping
 from gtmsm.worlds.walkers import PoissonWalker
+from gtmsm.worlds.world import World
 
 TAU = 20
 
@@ -175,6 +178,29 @@ def test_poses_of_any_other_space_are_brought_into_cells(world: ImageWalk, clip:
     examiner = ImageWalkExaminer(world, TAU)
     examiner.note(clip, walk, clip.x[:, TAU:])
     torch.testing.assert_close(examiner.in_world(walk), from_start, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("slip", [0.0, 0.3])
+def test_poses_are_fitted_on_other_walks_than_those_scored(world: ImageWalk, clip: Clip, slip: float):
+    torch.manual_seed(0)
+    model = WorldModel(WorldModelConfig(motion=MotionConfig(kind="free")), (3, 8, 8), 5)
+    assert isinstance(model.motion, Free)
+    with torch.no_grad():
+        model.motion.M.copy_((torch.tensor(MOVES).float() @ torch.tensor([[0.3, 0.1], [-0.2, 0.4]])).T)
+    examiner = ImageWalkExaminer(slipping(world, SlipConfig(probability=slip)), TAU)
+    examiner.calibrate(model, to_and_fro, 6, 0)
+    from_start = clip.true_pose - clip.true_start[:, None]
+    walk = from_start @ torch.tensor([[0.3, 0.1], [-0.2, 0.4]])
+    torch.testing.assert_close(examiner.in_world(walk), from_start, atol=1e-4, rtol=0)
+    if not slip:  # where the scored walks are stretched, the map stays that of the others
+        examiner.note(clip, 2 * walk, clip.x[:, TAU:])
+        assert examiner.scores()["pose_r2"] < 0.5
+
+
+def to_and_fro(world: World, steps: int, generator: torch.Generator) -> torch.Tensor:
+    """Never far enough for a wall."""
+    there = torch.randint(4, (world.agents, steps // 2), generator=generator)
+    return torch.stack([there, there ^ 1], dim=-1).flatten(1)
 
 
 def test_r2_at_steps_that_can_be_known_forgives_what_came_after_an_obstacle(obstructed: ImageWalk):

@@ -15,6 +15,7 @@ from gtmsm.evaluation.gallery import Gallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.pose import space_of
+from gtmsm.tensors import Actions
 from gtmsm.worlds.slip import SlipConfig, Slipping, slipping, unwrapped
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
@@ -25,6 +26,8 @@ Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
 """By name."""
+CALIBRATED = 32
+"""Walks by which it is found out how a model's poses lie in the world."""
 
 
 class Examiner(ABC):
@@ -53,8 +56,12 @@ class Examiner(ABC):
         self.slips = world if isinstance(world, Slipping) else None
         self._examples: dict[str, Any] = {}
 
-    def calibrate(self, model: WorldModel, walker: Walker, steps: int, seed: int) -> None:  # noqa: B027
-        """Find out how the model's poses lie in the world by walks that are not scored, where that is possible."""
+    @abstractmethod
+    def calibrate(
+        self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
+    ) -> None:
+        """Find out how the model's poses lie in the world, by walks that are not scored: of this world, or of another
+        of its kind where recordings can only be played again."""
 
     # ---- places
 
@@ -142,6 +149,11 @@ class Examiner(ABC):
 
     # ---- walks
 
+    @property
+    def has_noted(self) -> bool:
+        """Whether there are walks to tell `scores` of."""
+        return bool(self._examples)
+
     def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
         """Add a batch of walks to `scores`, the first few also to `gallery`; `reckoned`: poses by actions alone."""
         self._add(clip, walk, reckoned)
@@ -179,6 +191,12 @@ class Examiner(ABC):
     @abstractmethod
     def chart(self) -> Chart:
         """The place of the first agent from above."""
+
+
+def dead_reckoning(model: WorldModel, a: Actions) -> Walked:
+    """Where actions alone lead a model; on the device of the actions, wherever the model is."""
+    start = model.motion.start(len(a))
+    return model.motion.unroll(start, a.to(start.device)).to(a.device)
 
 
 def from_start(start: Float[Tensor, "n D"], pose: Float[Tensor, "n time D"]) -> Float[Tensor, "n time D"]:

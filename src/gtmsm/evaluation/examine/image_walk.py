@@ -8,15 +8,17 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
+from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.equal_frames import follow_by_equal_frames
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked
+from gtmsm.evaluation.examine.examiner import CALIBRATED, Errors, Examiner, Masks, Placed, Walked, dead_reckoning
 from gtmsm.evaluation.gallery import ImageGallery, WayFound
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import Free, Walled
 from gtmsm.worlds.image_map import draw_windows, hatched
 from gtmsm.worlds.image_walk import MOVES, ImageWalk
+from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 ZOOM = 8
@@ -40,10 +42,25 @@ class ImageWalkExaminer(Examiner):
         self.poses = (
             "as they are, in cells from the true start; R² of true positions"
             if metric
-            else "R² of true positions after one affine map of the inferred ones"
+            else "R² of true positions after one affine map of the inferred ones, fitted on other walks"
         )
+        self._fit: metrics.AffineFit | None = None
         self._noted: list[tuple[Tensor, ...]] = []
         self._compares = self.can_be_hindered
+
+    def calibrate(
+        self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
+    ) -> None:
+        """By walks of their own until a step fails: so far actions alone tell where one is, and nothing is seen."""
+        if self.metric:
+            return
+        generator, world = torch.Generator().manual_seed(seed), self.slips or self.world
+        world.reset(CALIBRATED, generator)
+        start, actions = world.pose, walker(world, steps, generator)
+        true, a = world.walk(actions).poses - start[:, None], one_hot(actions, len(self.world.action_names))
+        walk, free = dead_reckoning(model, a), self._failed(true).cumsum(1) == 0
+        free |= free.sum() < CALIBRATED  # in a world where every step fails there is nothing better
+        self._fit = metrics.affine_fit(walk[free], true[free])
 
     @property
     def where(self) -> Int[Tensor, "n"]:
@@ -90,12 +107,16 @@ class ImageWalkExaminer(Examiner):
 
     def unhindered(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """The predicted steps before the first at which an obstacle was in the way or an action slipped."""
-        failed = torch.zeros_like(clip.true_pose[..., 0], dtype=torch.bool)
+        return self._failed(clip.true_pose)[:, self.tau :].cumsum(1) == 0
+
+    def _failed(self, poses: Float[Tensor, "n time 2"]) -> Bool[Tensor, "n time"]:
+        """Whether an obstacle was in the way or an action slipped, along the poses last walked."""
+        failed = torch.zeros_like(poses[..., 0], dtype=torch.bool)
         if self.world.config.obstacles:
             failed |= self.world.blocked
         if self.slips is not None:
             failed |= self.slips.slipped
-        return failed[:, self.tau :].cumsum(1) == 0
+        return failed
 
     def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         self._compares |= reckoned is not None
@@ -126,8 +147,11 @@ class ImageWalkExaminer(Examiner):
         """In cells from the start."""
         if self.metric:
             return walk
-        true, start, inferred, _, _ = self._all()
-        return metrics.affine_fit(inferred, true - start)(walk.cpu()).to(walk)
+        fit = self._fit
+        if fit is None:  # nothing is scored, only shown
+            true, start, inferred, _, _ = self._all()
+            fit = metrics.affine_fit(inferred, true - start)
+        return fit(walk.cpu()).to(walk)
 
     def scores(self) -> dict[str, Any]:
         """R² of positions and, where steps can fail, how often positions are right, at steps that can be known."""
@@ -149,9 +173,8 @@ class ImageWalkExaminer(Examiner):
 
     def _r2(self, true: Tensor, start: Tensor, inferred: Tensor, mask: Tensor | None) -> float:
         """R² of positions, over the steps in the mask or all."""
-        moved = inferred + start if self.metric else inferred
-        guess, truth = (moved, true) if mask is None else (moved[mask], true[mask])
-        return metrics.explained(guess, truth) if self.metric else metrics.affine_fit(guess, truth).r2
+        guess = self.in_world(inferred) + start
+        return metrics.explained(guess, true) if mask is None else metrics.explained(guess[mask], true[mask])
 
     def gallery(self, model: WorldModel) -> ImageGallery:
         """Positions, walls and moves, all in the inferred space."""

@@ -13,12 +13,23 @@ from gtmsm.data.store import Chart
 from gtmsm.episodes.recorded import CANNOT, RecordedWorld
 from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked, from_start, joined
+from gtmsm.evaluation.examine.examiner import (
+    CALIBRATED,
+    Errors,
+    Examiner,
+    Masks,
+    Placed,
+    Walked,
+    dead_reckoning,
+    from_start,
+    joined,
+)
 from gtmsm.evaluation.examine.image_walk import strips
 from gtmsm.evaluation.examine.rooms import NEAR_TURN
 from gtmsm.evaluation.gallery import RecordedGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.pose import space_of, wrapped
+from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 EXACTLY = 1e-3
@@ -42,7 +53,8 @@ class RecordedExaminer(Examiner):
         self.privileges = "the start of a clip is the origin; " + (
             "true displacements as targets while training" if metric else "no displacement loss"
         )
-        compared = "as they are" if metric else "after the best linear map of positions and sign of headings"
+        fitted = "after the best linear map of positions and sign of headings, fitted on other clips"
+        compared = "as they are" if metric else fitted
         self.poses = f"from the true start on, {compared}" if self.size else "unknown, and not scored"
         self._fit: tuple[metrics.AffineFit, metrics.AffineFit, float] | None = None
         self._near = 0.0
@@ -50,6 +62,17 @@ class RecordedExaminer(Examiner):
         self._repeats = False
         self._noted: list[dict[str, Tensor]] = []
         self._moves: list[tuple[Tensor, Tensor]] = []
+
+    def calibrate(
+        self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
+    ) -> None:
+        """By other clips, all of whose frames are shown to the model where it finds its way by them."""
+        if self.metric or not self.size:
+            return
+        source = elsewhere if isinstance(elsewhere, RecordedWorld) else self.world
+        clip = source.replay(CALIBRATED, steps, torch.Generator().manual_seed(seed))
+        self._fit = None
+        self._fitted(clip, dead_reckoning(model, clip.a) if model.bumps is None else model.follow(clip.x, clip.a).mean)
 
     # ---- places
 
@@ -163,7 +186,7 @@ class RecordedExaminer(Examiner):
 
     def _fitted(self, clip: Clip, walk: Walked) -> tuple[metrics.AffineFit, metrics.AffineFit, float]:
         """Maps of the model's positions onto true ones from the start and of true ones onto the model's, and the sign
-        of its headings; found on the first clips, kept for the rest."""
+        of its headings; found on the first clips looked at, kept for the rest."""
         if self._fit is None:
             same = metrics.AffineFit(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), 1.0)
             self._fit = same, same, 1.0
@@ -197,12 +220,13 @@ class RecordedExaminer(Examiner):
 
     def _believed(self, clip: Clip, walk: Walked) -> Tensor:
         """Poses of the model from the start, in units of clips; where true headings are unknown, each clip is fitted by
-        itself, since nobody knows which way its start looked."""
+        its memorised steps, since nobody knows which way its start looked."""
         if self.size == 2 and walk.shape[-1] >= 3:
             true = from_start(clip.true_start, clip.true_pose)
             self._fitted(clip, walk)
-            pairs = zip(walk[..., :2].cpu(), true.cpu(), strict=True)
-            return torch.stack([metrics.affine_fit(mine, there)(mine) for mine, there in pairs]).to(walk)
+            pairs, tau = zip(walk[..., :2].cpu(), true.cpu(), strict=True), self.tau
+            fitted = [metrics.affine_fit(mine[:tau], there[:tau])(mine) for mine, there in pairs]
+            return torch.stack(fitted).to(walk)
         self._fitted(clip, walk)
         return self.in_world(walk)
 

@@ -12,7 +12,17 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
-from gtmsm.evaluation.examine.examiner import Errors, Examiner, Masks, Placed, Walked, from_start, joined
+from gtmsm.evaluation.examine.examiner import (
+    CALIBRATED,
+    Errors,
+    Examiner,
+    Masks,
+    Placed,
+    Walked,
+    dead_reckoning,
+    from_start,
+    joined,
+)
 from gtmsm.evaluation.gallery import RoomsGallery
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recognition import LandmarkConfig
@@ -28,8 +38,6 @@ NEAR = 0.25
 """Units within which a pose counts as revisited ..."""
 NEAR_TURN = math.radians(8)
 """... if its heading is within this, too: less than one step of a rotating agent."""
-CALIBRATED = 32
-"""Walks by which it is found out how a model's poses lie in the world."""
 NEAR_IN_WIDTHS = 0.05
 """A position is right within this fraction of the room's width ..."""
 RIGHT_TURN = 10.0
@@ -199,15 +207,16 @@ class RoomsExaminer(Examiner):
     def _several_rooms(self) -> bool:
         return self.world.config.plan != "room"
 
-    def calibrate(self, model: WorldModel, walker: Walker, steps: int, seed: int) -> None:
+    def calibrate(
+        self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
+    ) -> None:
         """By 32 walks of their own, along which nothing is seen."""
         generator = torch.Generator().manual_seed(seed)
         self.world.reset(CALIBRATED, generator)
         start, actions = self.world.pose, walker(self.world, steps, generator)
         a = one_hot(actions, len(self.world.action_names))
-        walk = model.motion.unroll(model.motion.start(len(a)), a)
         self._fit = None
-        self._fitted(from_start(start, self.world.travel(actions)), walk)
+        self._fitted(from_start(start, self.world.travel(actions)), dead_reckoning(model, a))
 
     def _fitted(self, true: Float[Tensor, "n time 3"], walk: Walked) -> tuple[Tensor, Tensor, float]:
         """The turn, mirror image and scale by which the model's positions fit true ones best, those by which true ones

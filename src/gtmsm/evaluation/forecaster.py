@@ -1,0 +1,90 @@
+"""Anything that forecasts frames: what it is given, and what it may tell beside frames."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.tensors import Actions, Frames, States
+
+Plan: TypeAlias = Float[Tensor, "batch horizon A"]
+Foreseen: TypeAlias = Float[Tensor, "batch horizon channel height width"]
+TruePoses: TypeAlias = tuple[Float[Tensor, "batch time D"], Float[Tensor, "batch horizon D"]]
+"""Where the agent really was at the memorised steps, and will be at the planned ones."""
+
+START = "the start of a walk is the origin"
+DISPLACEMENTS = "true displacements as targets while training"
+TRUE_POSES = "true poses"
+TRUE_FRAMES = "the true frames"
+
+
+@runtime_checkable
+class Forecaster(Protocol):
+    """Predicts what will be seen along a plan, from what was seen and done so far."""
+
+    needs_poses: bool
+    """Whether it must be told true poses."""
+    privileges: tuple[str, ...]
+    """What it is given beyond frames and actions, in words."""
+
+    def forecast(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Foreseen:
+        """The frame after every action of `plan`, in [0, 1]; true poses are given only where it needs them."""
+
+
+@runtime_checkable
+class Oracle(Protocol):
+    """A forecaster with the answer in hand: a bound, not a rival."""
+
+    def told(self, truth: Foreseen) -> Forecaster:
+        """Itself, knowing the frames that are to be predicted of one batch."""
+
+
+@dataclass(frozen=True)
+class Guess:
+    """Predicted frames and, where there are such, the memory entries and poses they rest on."""
+
+    frames: Foreseen
+    retrieved: Int[Tensor, "batch horizon"] | None
+    """The memorised step each frame was made from, where one was searched for."""
+    walk: States | None = None
+    """Where it believes to have been at every step, memorised ones first, from the start of the walk."""
+    reckoned: States | None = None
+    """The same by actions alone, where what it sees corrects it."""
+
+
+class Guessing(ABC):
+    """A forecaster that also tells what its frames rest on."""
+
+    needs_poses = False
+    privileges: tuple[str, ...] = ()
+
+    @abstractmethod
+    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+        """As `forecast`."""
+
+    def forecast(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Foreseen:
+        """See `Forecaster`."""
+        return self.guess(x, a, plan, poses).frames
+
+
+class ModelForecaster(Guessing):
+    """A world model: it memorises what was seen, and imagines what the plan would show."""
+
+    def __init__(self, model: WorldModel, metric: bool = False) -> None:
+        """`metric`: it learned from true displacements, so that its poses are in the world's units."""
+        self.model, self.metric = model, metric
+        self.privileges = (START, DISPLACEMENTS) if metric else (START,)
+
+    @torch.no_grad()
+    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+        """The mean path, and the heaviest component or point estimate of the prior."""
+        seen = self.model.observe(x, a)
+        dream = self.model.imagine(seen.entries, seen.walk[:, -1], plan)
+        walk, reckoned = torch.cat([seen.walk.mean, dream.poses], dim=1), None
+        if self.model.landmarks is not None:
+            reckoned = self.model.motion.unroll(self.model.motion.start(len(a)), torch.cat([a, plan], dim=1))
+        return Guess(dream.frames, dream.retrieved, walk, reckoned)

@@ -1,0 +1,199 @@
+"""Scores of anything that forecasts frames, on a fixed set."""
+
+import importlib.util
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from gtmsm.config import require
+from gtmsm.data.clip import Clip
+from gtmsm.errors import InputError
+from gtmsm.evaluation import metrics
+from gtmsm.evaluation.examine import Examiner, examiner_for
+from gtmsm.evaluation.examine.examiner import Masks, joined
+from gtmsm.evaluation.forecaster import Forecaster, Guess, Guessing, ModelForecaster, Oracle
+from gtmsm.evaluation.score import SSIM_EVERY, errors_of, only_numbers, summary_of
+from gtmsm.evaluation.sets import Digest, FixedSet
+from gtmsm.files import replacing
+
+LOW, HIGH = 0.1, 0.9
+"""The quantiles over clips between which the band of a curve lies."""
+FLIP_EVERY, FLIP_PER_DEGREE = SSIM_EVERY, 16
+"""FLIP looks at as many steps as SSIM does, as somebody would who sees 16 pixels to a degree: single pixels show."""
+BEYOND = 1e-3
+"""By which frames may leave [0, 1]: rounding, but no other scale."""
+PROTOCOL = {
+    "psnr": "frames in [0, 1], data range 1; pooled = PSNR of the mean squared error over all frames, frames = mean of "
+    f"the PSNRs of frames, each at most {metrics.PSNR_CAP:.0f} dB; by_step is pooled over clips, band is over clips",
+    "ssim": f"uniform {metrics.SSIM_WINDOW}x{metrics.SSIM_WINDOW} window, every {SSIM_EVERY}th step",
+    "flip": f"LDR, {FLIP_PER_DEGREE} pixels to a degree, every {FLIP_EVERY}th step; null without flip-evaluator",
+}
+
+
+@dataclass
+class _Tally:
+    """What is kept of every batch."""
+
+    errors: list[dict[str, Tensor]] = field(default_factory=list)
+    masks: list[Masks] = field(default_factory=list)
+    frames: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+
+
+@torch.no_grad()
+def score_forecaster(
+    forecaster: Forecaster,
+    fixed_set: FixedSet,
+    *,
+    device: torch.device | str = "cpu",
+    name: str = "",
+    write: str | Path | None = None,
+) -> dict[str, Any]:
+    """Scores of a forecaster on all clips of a set, ready for JSON; `device` is where it wants its tensors.
+
+    With `write`, predicted and true frames go to a .npz of float32, for others to score again.
+    """
+    if not isinstance(forecaster, Forecaster):
+        lacks = "it needs needs_poses, privileges and forecast"
+        raise InputError(f"a {type(forecaster).__name__} is no forecaster; {lacks}")
+    require(write is None or Path(write).suffix == ".npz", f"cannot write frames as {write}; end its name with .npz")
+    size = fixed_set.size
+    examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
+    if isinstance(forecaster, ModelForecaster):
+        examiner.calibrate(forecaster.model, fixed_set.walker, size.tau + size.horizon, fixed_set.seed + 6)
+    digest, tally = Digest(), _Tally()
+    for clip in fixed_set.clips():
+        digest.add(clip)
+        guess = _guess(forecaster, clip, size.tau, torch.device(device))
+        _score_batch(tally, examiner, clip, guess, size.skip, write is not None)
+    if write is not None:
+        _write(Path(write), fixed_set, tally)
+    scores = _scores(tally, examiner)
+    found = digest.checksum
+    about = {
+        "forecaster": name or type(forecaster).__name__,
+        "privileges": list(forecaster.privileges),
+        "parameters": _parameters(forecaster),
+        "set": fixed_set.name,
+        "split": fixed_set.split,
+        "quick": fixed_set.quick,
+        "sha256": found.sha256,
+        "differs": fixed_set.check(found) or None,
+        "clips": size.clips,
+        "tau": size.tau,
+        "horizon": size.horizon,
+        "skipped": size.skip,
+        "protocol": PROTOCOL,
+    }
+    result: dict[str, Any] = only_numbers(about | scores)
+    return result
+
+
+def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -> Guess:
+    """What it predicts of one batch, on the CPU; frames of another shape or scale are refused."""
+    past, future = clip.split(tau)
+    given = past.x.to(device), past.a.to(device), future.a.to(device)
+    poses = (past.true_pose.to(device), future.true_pose.to(device)) if forecaster.needs_poses else None
+    if isinstance(forecaster, Oracle):
+        forecaster = forecaster.told(future.x.to(device))
+    if isinstance(forecaster, Guessing):
+        guess = forecaster.guess(*given, poses)
+    else:
+        guess = Guess(forecaster.forecast(*given, poses), None)
+    frames, said = guess.frames, f"a {type(forecaster).__name__}"
+    expected = tuple(future.x.shape)
+    require(tuple(frames.shape) == expected, f"{said} made frames of shape {tuple(frames.shape)}; expected {expected}")
+    low, high = (float(end) for end in frames.float().aminmax())
+    fits = -BEYOND <= low <= high <= 1 + BEYOND
+    require(fits, f"{said} made frames from {low:.3g} to {high:.3g}; expected [0, 1], for which PSNR is defined here")
+    moved = (None if part is None else part.cpu() for part in (guess.retrieved, guess.walk, guess.reckoned))
+    return Guess(frames.float().clamp(0, 1).cpu(), *moved)
+
+
+def _score_batch(tally: _Tally, examiner: Examiner, clip: Clip, guess: Guess, skip: int, keep: bool) -> None:
+    """Add one batch; the first steps of its prediction may be left out."""
+    errors, every = errors_of(clip, guess, examiner), -(-skip // SSIM_EVERY)
+    truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:]
+    errors |= {"flip": flip(truth[:, ::FLIP_EVERY], frames[:, ::FLIP_EVERY])} if has_flip() else {}
+    first = {"ssim": every, "flip": 0}
+    tally.errors.append({name: error[:, first.get(name, skip) :] for name, error in errors.items()})
+    masks = {"revisited": examiner.revisited(clip)} | examiner.masks(clip)
+    tally.masks.append({name: mask[:, skip:] for name, mask in masks.items()})
+    if guess.walk is not None:
+        examiner.note(clip, guess.walk, guess.frames, guess.reckoned)
+    if keep:
+        tally.frames.append((frames, truth))
+
+
+def _scores(tally: _Tally, examiner: Examiner) -> dict[str, Any]:
+    """Of all batches."""
+    errors, masks = joined(tally.errors), joined(tally.masks)
+    seen, flips, mse = masks.pop("revisited"), errors.pop("flip", None), errors["mse"]
+    by_frame = metrics.psnr(mse.double())
+    scores = {
+        **summary_of(errors, seen, masks),
+        "psnr_frames_revisited": metrics.psnr_frames(mse, seen),
+        "psnr_frames_unseen": metrics.psnr_frames(mse, ~seen),
+        "revisited_fraction": seen.double().mean().item(),
+        "flip": None if flips is None else flips.double().mean().item(),
+        "psnr_band": band(by_frame),
+        "psnr_frames_error": _error(by_frame.mean(1)).item(),
+        "psnr_by_clip": by_frame.mean(1).tolist(),
+        "mse_by_clip": mse.double().mean(1).tolist(),
+    }
+    if examiner.has_noted:
+        scores |= {**examiner.scores(), "poses": examiner.poses}
+    return scores
+
+
+def band(by_frame: Float[Tensor, "clips time"]) -> dict[str, list[float]]:
+    """Of each step over clips: the mean PSNR, its standard error, and the quantiles between which most clips lie."""
+    low, high = by_frame.quantile(torch.tensor([LOW, HIGH], dtype=by_frame.dtype), dim=0)
+    parts = {"mean": by_frame.mean(0), "error": _error(by_frame), "low": low, "high": high}
+    return {name: part.tolist() for name, part in parts.items()}
+
+
+def _error(values: Float[Tensor, "clips *time"]) -> Float[Tensor, "*time"]:
+    """Standard error of the mean over clips; NaN of a single one."""
+    if len(values) < 2:
+        return torch.full_like(values[0], torch.nan)
+    return values.std(0) / len(values) ** 0.5
+
+
+def has_flip() -> bool:
+    """Whether FLIP's own package is installed (extra `flip`)."""
+    return importlib.util.find_spec("flip_evaluator") is not None
+
+
+def flip(
+    truth: Float[Tensor, "batch time 3 h w"], guess: Float[Tensor, "batch time 3 h w"]
+) -> Float[Tensor, "batch time"]:
+    """FLIP (Andersson et al., 2020) of each frame: the difference that somebody sees who flips between two pictures."""
+    from flip_evaluator import evaluate  # optional
+
+    pictures = (part.flatten(0, 1).permute(0, 2, 3, 1).contiguous().numpy() for part in (truth, guess))
+    how = {"ppd": float(FLIP_PER_DEGREE)}
+    pairs = zip(*pictures, strict=True)
+    means = [evaluate(x, y, "LDR", applyMagma=False, parameters=dict(how))[1] for x, y in pairs]
+    return torch.tensor(means).view(truth.shape[:2])
+
+
+def _parameters(forecaster: Forecaster) -> int | None:
+    """How many numbers its networks have; None where that is not known."""
+    modules = [part for part in (forecaster, *vars(forecaster).values()) if isinstance(part, nn.Module)]
+    if not modules and not isinstance(forecaster, Guessing):
+        return None
+    return sum(parameter.numel() for module in modules[:1] for parameter in module.parameters())
+
+
+def _write(path: Path, fixed_set: FixedSet, tally: _Tally) -> None:
+    """Frames as they were scored, clip by clip, and which of them are of places seen before."""
+    forecast, truth = (torch.cat(part).numpy() for part in zip(*tally.frames, strict=True))
+    seen: Bool[Tensor, "clips time"] = joined(tally.masks)["revisited"]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with replacing(path) as draft, draft.open("wb") as file:
+        np.savez(file, forecast=forecast, truth=truth, revisited=seen.numpy(), set=np.array(fixed_set.name))

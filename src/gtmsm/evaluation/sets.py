@@ -1,0 +1,254 @@
+"""Fixed evaluation sets: walks that are the same for everybody, drawn from seeds on a CPU, known by their checksum."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from importlib import resources
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from gtmsm.config import require, require_choice
+from gtmsm.data.clip import Clip
+from gtmsm.data.record import record
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import BUILTIN, load_images
+from gtmsm.worlds.returns import LoopWalker, Returning, ReturnWalker, SpinReturnWalker
+from gtmsm.worlds.rooms import RoomsConfig, draw_rooms, seeds_of
+from gtmsm.worlds.scavenger import ScavengerWalker
+from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker, Walker
+from gtmsm.worlds.world import World
+
+Split: TypeAlias = Literal["train", "validation", "test"]
+Build: TypeAlias = Callable[[Split, "str | Path | None"], World]
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+AT_ONCE = 50
+"""Clips of a batch: where a generator stands after it is part of what a set is."""
+FEWER = 5
+"""Parts that nobody is compared on have a fifth of the clips."""
+FINE = 1_000
+"""Poses and actions are compared to a thousandth."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much of a set there is."""
+
+    clips: int
+    tau: int
+    """Steps to memorise."""
+    horizon: int
+    """Steps to predict."""
+    skip: int = 0
+    """Predicted steps that are not scored: the way back, where only what is seen at its end counts."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a named set is drawn."""
+
+    about: str
+    build: Build
+    walker: Walker
+    full: Size
+    quick: Size
+    needs_images: bool = False
+
+
+@dataclass(frozen=True)
+class Checksum:
+    """SHA-256 of frames (as bytes), actions and poses (to a thousandth), and of actions and poses alone."""
+
+    sha256: str
+    walks: str
+
+
+@dataclass(frozen=True)
+class FixedSet:
+    """Walks to memorise and to predict, the same on every machine that draws the frames alike."""
+
+    name: str
+    split: Split
+    quick: bool
+    recipe: Recipe
+    images: str | Path | None = None
+    seed: int = 0
+
+    @property
+    def size(self) -> Size:
+        """How many clips, of which length."""
+        size = self.recipe.quick if self.quick else self.recipe.full
+        return size if self.split == "test" or self.quick else replace(size, clips=max(1, size.clips // FEWER))
+
+    @cached_property
+    def world(self) -> World:
+        """Its places, with the agents of the batch that was drawn last."""
+        return self.recipe.build(self.split, self.images)
+
+    @property
+    def walker(self) -> Walker:
+        """Who walks there."""
+        return self.recipe.walker
+
+    def clips(self) -> Iterator[Clip]:
+        """All clips, in batches on the CPU; `world` is that of a batch until the next is drawn."""
+        size, generator = self.size, torch.Generator().manual_seed(self.seed)
+        for begin in range(0, size.clips, AT_ONCE):
+            n = min(AT_ONCE, size.clips - begin)
+            yield record(self.world, self.walker, n, size.tau + size.horizon, generator)
+
+    def checksum(self) -> Checksum:
+        """Of the walks as this machine draws them."""
+        digest = Digest()
+        for clip in self.clips():
+            digest.add(clip)
+        return digest.checksum
+
+    @property
+    def listed(self) -> Checksum | None:
+        """As it should be."""
+        known = _listed().get(f"{self.name}:{self.split}{':quick' if self.quick else ''}")
+        return None if known is None else Checksum(**known)
+
+    def check(self, found: Checksum | None = None) -> str:
+        """Empty where the walks are those that everybody is compared on, else in words what differs.
+
+        `found` is the checksum of its clips, where somebody has looked at them all already.
+        """
+        found = found or self.checksum()
+        listed, name = self.listed, f"{self.name} ({self.split}{', quick' if self.quick else ''})"
+        if listed is None:
+            return f"{name} has no checksum in this version: its scores compare only on this machine"
+        if found == listed:
+            return ""
+        if found.walks != listed.walks:
+            return f"{name}: this machine draws other walks than the set has: scores are not comparable"
+        why = "are these its images?" if self.images else "arithmetic or libraries differ"
+        return f"{name}: the walks are those of the set, but some of the frames differ ({why})"
+
+
+class Digest:
+    """A checksum of clips, as they come."""
+
+    def __init__(self) -> None:
+        """Of none so far."""
+        self._all, self._walks = hashlib.sha256(), hashlib.sha256()
+
+    def add(self, clip: Clip) -> None:
+        """One more batch."""
+        self._all.update((255 * clip.x).round().byte().numpy().tobytes())
+        for part in (clip.a, clip.true_pose):
+            rounded = _rounded(part)
+            self._all.update(rounded)
+            self._walks.update(rounded)
+
+    @property
+    def checksum(self) -> Checksum:
+        """Of all batches."""
+        return Checksum(self._all.hexdigest(), self._walks.hexdigest())
+
+
+def named_set(name: str, split: Split = "test", quick: bool = False, images: str | Path | None = None) -> FixedSet:
+    """A set by its name, one of `SETS`; `images` is the .npz of a set that is not drawn from what is installed."""
+    require_choice("set", name, SETS)
+    require_choice("split", split, SPLITS)
+    recipe = SETS[name]
+    require(
+        recipe.needs_images == (images is not None),
+        f"{name} is drawn from a .npz of yours: give images=PATH"
+        if recipe.needs_images
+        else f"{name} has images of its own, so that it is the same for everybody; leave out images",
+    )
+    return FixedSet(name, split, quick, recipe, images)
+
+
+def _rounded(values: Float[Tensor, "batch time _"]) -> bytes:
+    """Numbers as whole thousandths."""
+    return (values.double() * FINE).round().int().numpy().tobytes()
+
+
+def _listed() -> Mapping[str, Mapping[str, str]]:
+    """The checksums that came with the package."""
+    listed: Mapping[str, Mapping[str, str]] = json.loads(
+        resources.files("gtmsm.evaluation").joinpath("checksums.json").read_text()
+    )
+    return listed
+
+
+# ---- the sets
+
+
+def _over_images(config: ImageWalkConfig, split: Split, images: str | Path | None) -> World:
+    """Walks over images of one part."""
+    return ImageWalk(getattr(load_images(images or BUILTIN, config.size), split), config)
+
+
+def _in_rooms(config: RoomsConfig, split: Split, images: str | Path | None) -> World:
+    """Walks in the places of one part; those of the test are what `gtmsm evaluate` scores on."""
+    return draw_rooms(config, getattr(config, f"{split}_places"), getattr(seeds_of(0), split))
+
+
+def over_images(size: int = 32, obstacles: int = 0) -> Build:
+    """Built-in images, or others where a set needs them."""
+    return partial(_over_images, ImageWalkConfig(size=size, obstacles=obstacles))
+
+
+def in_rooms(plan: Literal["room", "rooms"]) -> Build:
+    """Lab's textures, which labmaze brings: another machine's would be another set."""
+    return partial(_in_rooms, RoomsConfig(plan=plan, textures="lab"))
+
+
+def _returning(about: str, build: Build, walker: Returning, clips: int, few: int) -> Recipe:
+    """A set whose walks have lengths of their own."""
+    full, quick = (Size(n, walker.tau, walker.horizon, walker.skip) for n in (clips, few))
+    return Recipe(about, build, walker, full, quick)
+
+
+LARGE = over_images(size=64)
+"""19 by 19 cells: enough to leave the middle."""
+AWAY = (0, 30, 100, 300, 1_000)
+"""Steps elsewhere before a return."""
+REPLAY, BRIEF = Size(500, 256, 256), Size(24, 64, 64)
+SETS: dict[str, Recipe] = {
+    "image-walk/builtin": Recipe(
+        "walks over views of photographs (section 4.1)", over_images(), PoissonWalker(), REPLAY, BRIEF
+    ),
+    "image-walk/celeba": Recipe(
+        "walks over faces, from a .npz of yours", over_images(), PoissonWalker(), REPLAY, BRIEF, needs_images=True
+    ),
+    "image-walk/obstacles": Recipe(
+        "walks over views of photographs among two obstacles (App. D)",
+        over_images(obstacles=2), PoissonWalker(PoissonWalkerConfig(look_first=True)), REPLAY, BRIEF,
+    ),
+    "rooms/rotate": Recipe(
+        "turning on the spot in a room (section 4.2.1)",
+        in_rooms("room"), SpinWalker(), Size(500, 33, 45), Size(6, 33, 12),
+    ),
+    "rooms/walk": Recipe(
+        "walking from object to object in a room (section 4.2.2)",
+        in_rooms("room"), ScavengerWalker(), Size(200, 150, 150), Size(4, 40, 24),
+    ),
+    "rooms/multi": Recipe(
+        "the same in several rooms (App. C)",
+        in_rooms("rooms"), ScavengerWalker(), Size(200, 150, 300), Size(4, 40, 24),
+    ),
+    "image-walk/loop": _returning("A-B-A on a large image, back by the same way", LARGE, LoopWalker(), 200, 24),
+    "image-walk/loop-around": _returning("the same, back by another way", LARGE, LoopWalker(other_way=True), 200, 24),
+    **{
+        f"image-walk/return-{n}": _returning(f"back at A after {n} steps elsewhere", LARGE, ReturnWalker(n), 200, 12)
+        for n in AWAY
+    },
+    **{
+        f"rooms/return-{n}": _returning(
+            f"turned back after {n} turns elsewhere", in_rooms("room"), SpinReturnWalker(n), 50, 2
+        )
+        for n in AWAY[:-1]
+    },
+}  # fmt: skip
+"""By name. Walks of image-walk/builtin, rooms/rotate, rooms/walk and rooms/multi for the test are those that `gtmsm
+evaluate` draws."""

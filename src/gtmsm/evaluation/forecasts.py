@@ -46,14 +46,14 @@ class _Tally:
 
 @torch.no_grad()
 def score_forecaster(
-    forecaster: Forecaster,
+    forecaster: Any,
     fixed_set: FixedSet,
     *,
     device: torch.device | str = "cpu",
     name: str = "",
     write: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Scores of a forecaster on all clips of a set, ready for JSON; `device` is where it wants its tensors.
+    """Scores of a `Forecaster` on all clips of a set, ready for JSON; `device` is where it wants its tensors.
 
     With `write`, predicted and true frames go to a .npz of float32, for others to score again.
     """

@@ -77,7 +77,9 @@ def ssim(truth: Frames, guess: Frames) -> Float[Tensor, "batch time"]:
     window = largest - 1 + largest % 2  # odd
     at_once = max(1, VALUES_AT_ONCE // truth[0, 0].numel())
     portions = zip(truth.flatten(0, 1).split(at_once), guess.flatten(0, 1).split(at_once), strict=True)
-    return torch.cat([_ssim(x, y, window) for x, y in portions]).view(truth.shape[:2])
+    # In float64: variances are small differences of large numbers.
+    each = [_ssim(x.double(), y.double(), window) for x, y in portions]
+    return torch.cat(each).view(truth.shape[:2]).to(truth.dtype)
 
 
 def _ssim(x: Float[Tensor, "n c h w"], y: Float[Tensor, "n c h w"], window: int) -> Float[Tensor, "n"]:

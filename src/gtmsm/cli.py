@@ -20,6 +20,7 @@ VERBS = {
     "localise": "where was this picture seen? gtmsm localise RUN CLIP PICTURE memorises the clip and looks it up",
     "play": "a page to walk in a world and in its memory: gtmsm play [RUN], then open the address that it says",
     "compare": "one table of the scores of several runs, and the fraction that converged",
+    "reproduce": "the table of all rivals and controls, from real trainings: gtmsm reproduce [ROW ...] [--quick]",
     "data": "look at recordings and check them: gtmsm data info|verify|sample|convert PATH",
     "atlas": "memories of many agents, kept and shared: gtmsm atlas add|where|imagine|merge|prune|info|export ATLAS",
     "bench": "how fast it is on this device, and how fast it could be: gtmsm bench [NAMES] [--json FILE]",
@@ -29,6 +30,7 @@ MODULES = {
     "walks": ("imagine", "plan", "export", "localise", "play"),
     "recordings": ("record", "data"),
     "atlas": ("atlas",),
+    "reproduce": ("reproduce",),
 }
 """Modules of `gtmsm.verbs`, and the verbs that are functions in them."""
 

@@ -48,14 +48,6 @@ _preset("obstacles", ImageWalkExperiment,
     "model.landmark": {"form": "bayes"},
     "evaluation": {"metric_poses": True},
 })  # fmt: skip
-_preset("obstacles-small", "obstacles",
-    "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
-    "training": {"updates": 1_200, "watch_every": 200, "save_every": 400},
-    "training.optimiser": {"batch": 16, "anneal_updates": 1_200},
-    "training.curriculum": {"tau": 48, "warm_up": 500},
-    "model.landmark": {"width": 128, "matches": 8},
-    "evaluation": {"clips": 50},
-})  # fmt: skip
 # Whoever sees the same after a step was stopped; views that come back tell what actions do.
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements: the motion from views that come back; for a GPU", {
@@ -65,6 +57,14 @@ _preset("obstacles-free", "obstacles",
     # Four of five actions move by a unit: units are steps. Where loops tell nothing, few steps at a time are searched.
     "training.prospect": {"loops": 96, "length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
     "evaluation": {"metric_poses": False},
+})  # fmt: skip
+_preset("obstacles-small", "obstacles-free",
+    "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
+    "training": {"updates": 1_200, "watch_every": 200, "save_every": 400},
+    "training.optimiser": {"batch": 16, "anneal_updates": 1_200},
+    "training.curriculum": {"tau": 48, "warm_up": 100},
+    "model.landmark": {"width": 128, "matches": 8},
+    "evaluation": {"clips": 50},
 })  # fmt: skip
 _preset("rotate", RoomsExperiment,
     "section 4.2.1: an agent that turns on the spot; for a GPU", {

@@ -98,9 +98,9 @@ class Rival(nn.Module, ABC):
     of the plan are never given to it.
     """
 
-    privileges: ClassVar[tuple[str, ...]] = ()
+    privileges: tuple[str, ...] = ()
     """What it is given that GTM-SM is not, in words."""
-    needs_poses: ClassVar[bool] = False
+    needs_poses: bool = False
     """Whether it is given true poses, in training and at test."""
     costs: ClassVar[tuple[str, ...]] = ()
     """Names of the terms that its training adds to the bound."""

@@ -36,8 +36,9 @@ DEMOS = {
     ),
     "obstacles": (
         "obstacles-small",
-        "An agent walks over pictures with obstacles that differ from picture to picture; its steps slip, too.\n"
-        "The model learns to recognise places, and so to know where it is in spite of both.",
+        "An agent walks over pictures with obstacles that differ from picture to picture.\n"
+        "The model learns from pixels and actions alone how it moves and to recognise places, and so to know where it "
+        "is in spite of obstacles, and of steps that slip.",
     ),
 }
 """Name: the preset it trains, and what there is to see."""

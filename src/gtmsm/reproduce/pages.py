@@ -1,0 +1,179 @@
+"""Pages made of results: the table in Markdown, its plots, and nothing that was typed by hand."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from gtmsm.files import write_atomically
+from gtmsm.reproduce.results import Result
+from gtmsm.reproduce.rows import ROWS, WORLDS, Row
+from gtmsm.reproduce.table import (
+    CONTROL,
+    Field,
+    Line,
+    fields_of,
+    late_steps,
+    lines_of,
+    markdown_table,
+    pooled_over,
+    sets_of,
+)
+
+TABLE = "table.md"
+
+
+def write_pages(out: Path, results: Sequence[Result], made_by: str) -> list[Path]:
+    """The table and its plots, from results alone; returns what was written."""
+    from gtmsm.reproduce.plots import write_plots
+
+    names = [name for name in WORLDS if any(ROWS[result.row].world == name for result in results)]
+    parts = [_intro(results, made_by)]
+    written = []
+    for world in names:
+        plots = write_plots(out, world, {name: lines_of(results, world, name) for name in sets_of(results, world)})
+        written += plots
+        parts.append(_of_world(world, results, [path.name for path in plots]))
+    parts += [_ablations(results), _provenance(results)]
+    write_atomically(out / TABLE, "\n\n".join(part for part in parts if part) + "\n")
+    return [out / TABLE, *written]
+
+
+def _intro(results: Sequence[Result], made_by: str) -> str:
+    quick = any(result.facts.get("quick") for result in results)
+    size = (
+        "This is the toy size: it shows that every row can be made, and which way the differences point. "
+        "The figures of a full training are another table.\n\n"
+        if quick
+        else ""
+    )
+    return (
+        "# The table\n\n"
+        f"Made by `{made_by}` from the JSON files beside it; nothing here was typed. {size}"
+        "Every row was trained by the same loop on the same windows, with the same coder and decoder, and scored on "
+        "the same clips, which are drawn on a CPU from a seed and have a checksum. Steps after tau are predicted from "
+        "actions alone. PSNR in dB, data range 1; *pooled* is the PSNR of the mean error, *per frame* the mean of each "
+        "frame's PSNR. Several seeds: mean ± half the range. *Given* is what a row knows beyond frames and actions."
+    )
+
+
+def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> str:
+    """The section of a world: a table for the first set, one for all others, costs, and who is ahead."""
+    first, *others = sets_of(results, world)
+    lines = lines_of(results, world, first)
+    about = lines[0].scores[0]
+    clips, tau, horizon = about["clips"], about["tau"], about["horizon"]
+    fields = fields_of(lines, horizon)
+    table = markdown_table(
+        ["", *(field.title for field in fields), "given"],
+        ([line.label, *(field.cell(line) for field in fields), line.given] for line in lines),
+    )
+    shown = "\n\n".join(f"![PSNR over the predicted steps, {world}]({name})" for name in plots)
+    return "\n\n".join(
+        part
+        for part in (
+            f"## {world}: {WORLDS[world].about}",
+            f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted; sha256 `{about['sha256'][:12]}…`.",
+            table,
+            _ahead(lines, horizon),
+            shown,
+            _othersets_of(results, world, others),
+            _costs(results, world),
+        )
+        if part
+    )
+
+
+def _ahead(lines: Sequence[Line], horizon: int) -> str:
+    """Where GTM-SM is ahead of its rivals by more than the bands, and where it is not."""
+    if not lines or not lines[0].bold:
+        return ""
+    late = pooled_over(late_steps(horizon))
+    ours = lines[0].over_seeds(late)
+    told = []
+    for line in lines[1:]:
+        theirs = line.over_seeds(late)
+        if line.given == CONTROL or not theirs or not ours:
+            continue
+        gap = min(ours) - max(theirs)
+        band = max(_standard_error(line, horizon), _standard_error(lines[0], horizon))
+        verdict = "ahead of" if gap > 2 * band else "behind" if max(ours) < min(theirs) - 2 * band else "level with"
+        told.append(f"{verdict} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
+    seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
+    return f"**Far ahead** (the late steps, {seeds}; worst of ours against best of theirs): " + "; ".join(told) + "."
+
+
+def _standard_error(line: Line, horizon: int) -> float:
+    """Of the late steps' PSNR over clips, the largest of all seeds."""
+    late = late_steps(horizon)
+    every = [band for scores in line.scores for band in scores["psnr_band"]["error"][late] if band is not None]
+    return mean(every) if every else 0.0
+
+
+def _othersets_of(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
+    """Loops, returns and other places: one number a set, PSNR at places that were memorised."""
+    if not names:
+        return ""
+    by_set = {name: {line.label: line for line in lines_of(results, world, name)} for name in names}
+    field = Field("", lambda scores: scores.get("psnr_revisited") or scores.get("psnr_pooled"))
+    labels = list(dict.fromkeys(label for lines in by_set.values() for label in lines))
+    rows = (
+        [label, *(field.cell(by_set[name][label]) if label in by_set[name] else "–" for name in names)]
+        for label in labels
+    )
+    return "Other protocols, PSNR at memorised places:\n\n" + markdown_table(["", *(f"`{n}`" for n in names)], rows)
+
+
+def _costs(results: Sequence[Result], world: str) -> str:
+    """What each row cost."""
+    rows = [row for row in ROWS.values() if row.world == world and not row.is_ablation]
+    found = [(row, [r.facts for r in results if r.row == row.name]) for row in rows]
+    body = [
+        [
+            row.rival or "**GTM-SM**",
+            f"{facts[0]['parameters']:,}",
+            f"{facts[0]['updates']:,}",
+            f"{facts[0]['learning_rate']:g}" + (" (swept)" if facts[0].get("swept") else ""),
+            f"{mean(fact['seconds'] for fact in facts):.0f}",
+            str(len(facts)),
+            _share_converged(facts),
+        ]
+        for row, facts in found
+        if facts
+    ]
+    head = ["", "parameters", "updates", "learning rate", "seconds of training", "seeds", "converged"]
+    return markdown_table(head, body)
+
+
+def _share_converged(facts: Sequence[Mapping[str, Any]]) -> str:
+    """How many seeds converged, where that is defined."""
+    known = [fact["converged"] for fact in facts if fact.get("converged") is not None]
+    return f"{sum(known)} of {len(known)}" if known else "–"
+
+
+def _ablations(results: Sequence[Result]) -> str:
+    """GTM-SM with one thing changed, beside itself."""
+    changed: list[Row] = [row for row in ROWS.values() if row.is_ablation]
+    worlds = dict.fromkeys(row.world for row in changed if any(r.row == row.name for r in results))
+    parts = []
+    for world in worlds:
+        name = sets_of(results, world)[0]
+        lines = []
+        for row in (ROWS[world], *(row for row in changed if row.world == world)):
+            scores = tuple(r.facts["scores"][name] for r in results if r.row == row.name and name in r.facts["scores"])
+            if scores:
+                label = "**as it is**" if row.name == world else f"{row.about}"
+                lines.append(Line(label, "", scores))
+        fields = [f for f in fields_of(lines, lines[0].scores[0]["horizon"]) if f.title not in ("FLIP", "per frame")]
+        head = [f"`{world}` with", *(field.title for field in fields), "seeds"]
+        body = ([line.label, *(f.cell(line) for f in fields), str(len(line.scores))] for line in lines)
+        parts.append(markdown_table(head, body))
+    return "## Ablations\n\n" + "\n\n".join(parts) if parts else ""
+
+
+def _provenance(results: Sequence[Result]) -> str:
+    """Which code made it, and where."""
+    made = dict.fromkeys(
+        "- version {version}, commit `{commit}`, PyTorch {torch}, {machine}".format(**r.facts) for r in results
+    )
+    return "## Made by\n\n" + "\n".join(made)

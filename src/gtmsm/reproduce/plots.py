@@ -1,0 +1,118 @@
+"""Plots of the table: PSNR over the predicted steps, and over how long ago a place was left."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
+from gtmsm.files import replacing
+from gtmsm.reproduce.table import CONTROL, Line
+
+COLOURS = (ORANGE, GREEN, PURPLE, RED, SKY, "#5a4fcf", "#8a6d3b", "#2b2b2b")
+RETURN = re.compile(r".*/return-(\d+)")
+SHOWN_CONTROLS = ("VAE ceiling", "mean frame", "last frame")
+SMOOTHED = 8
+"""Steps over which curves are averaged."""
+LIGHT = {key: ("#1b1f24" if value == "#010203" else value) for key, value in STYLE.items()} | {
+    "figure.facecolor": "white", "savefig.facecolor": "white",
+}  # fmt: skip
+"""As the figures of reports, on white: these are files of their own."""
+
+
+def write_plots(out: Path, world: str, lines_by_set: Mapping[str, Sequence[Line]]) -> list[Path]:
+    """The horizon of the first set, and the return probe where there is one; returns the files."""
+    first = next(iter(lines_by_set))
+    figures = {f"{world}-horizon.png": _horizon(lines_by_set[first], first)}
+    returns = {int(found[1]): lines for name, lines in lines_by_set.items() if (found := RETURN.fullmatch(name))}
+    if len(returns) > 1:
+        figures[f"{world}-return.png"] = _returns(returns)
+    for name, figure in figures.items():
+        with mpl.rc_context(LIGHT), replacing(out / name) as path:
+            figure.savefig(path, dpi=160)
+    return [out / name for name in figures]
+
+
+def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:
+    """Colour, dash and width of each line: rivals in colours, controls grey."""
+    styles, colours = {}, iter(COLOURS * 2)
+    for line in lines:
+        if line.bold:
+            styles[line.label] = BLUE, "-", 2.4
+        elif line.given == CONTROL:
+            styles[line.label] = GREY, {"VAE ceiling": "--", "mean frame": "-"}.get(line.name, ":"), 1.0
+        else:
+            styles[line.label] = next(colours), "-", 1.3
+    return styles
+
+
+def _shown(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if line.given != CONTROL or line.name in SHOWN_CONTROLS]
+
+
+@mpl.rc_context(LIGHT)
+def _horizon(lines: Sequence[Line], name: str) -> Figure:
+    """PSNR at each predicted step; bands: the range of seeds, or twice the standard error over clips of one seed."""
+    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    axes = figure.subplots()
+    for line in reversed(_shown(lines)):
+        colour, dash, width = _styles(lines)[line.label]
+        curves = np.array([[np.nan if v is None else v for v in s["psnr_by_step"]] for s in line.scores], dtype=float)
+        curve = _smooth(curves.mean(0))
+        steps = np.arange(1, len(curve) + 1)
+        axes.plot(steps, curve, dash, color=colour, lw=width, label=line.name)
+        if line.given != CONTROL:
+            low, high = _band(line, curves)
+            axes.fill_between(steps, _smooth(low), _smooth(high), color=colour, alpha=0.15, lw=0)
+    axes.set(xlabel="steps predicted", ylabel="PSNR (dB)", title=f"{name}: every clip, known and new places together")
+    axes.grid(axis="y")
+    _legend(figure, axes)
+    return figure
+
+
+def _band(line: Line, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of several seeds their range; of one, twice the standard error over clips."""
+    if len(curves) > 1:
+        return curves.min(0), curves.max(0)
+    error = np.array([np.nan if v is None else v for v in line.scores[0]["psnr_band"]["error"]], dtype=float)
+    return curves[0] - 2 * error, curves[0] + 2 * error
+
+
+@mpl.rc_context(LIGHT)
+def _returns(returns: Mapping[int, Sequence[Line]]) -> Figure:
+    """PSNR at a place that was left n steps ago."""
+    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    axes = figure.subplots()
+    gaps = sorted(returns)
+    for line in reversed(_shown(returns[gaps[0]])):
+        colour, dash, width = _styles(returns[gaps[0]])[line.label]
+        values = []
+        for gap in gaps:
+            same = [other for other in returns[gap] if other.label == line.label]
+            found = same[0].over_seeds(lambda scores: scores.get("psnr_revisited")) if same else []
+            values.append(float(np.mean(found)) if found else np.nan)
+        axes.plot(range(len(gaps)), values, dash, marker="o", ms=4, color=colour, lw=width, label=line.name)
+    axes.set(xlabel="steps spent elsewhere before coming back", ylabel="PSNR of frames there (dB)")
+    axes.set_xticks(range(len(gaps)), [str(gap) for gap in gaps])
+    axes.set_title("return probe: look around, leave, wander, come back")
+    axes.grid(axis="y")
+    _legend(figure, axes)
+    return figure
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.8)
+
+
+def _smooth(curve: np.ndarray) -> np.ndarray:
+    """Means over a few steps."""
+    if len(curve) < 4 * SMOOTHED:
+        return curve
+    padded = np.pad(curve, SMOOTHED // 2, mode="edge")
+    smoothed: np.ndarray = np.convolve(padded, np.ones(SMOOTHED) / SMOOTHED, mode="same")
+    return smoothed[SMOOTHED // 2 : -(SMOOTHED // 2)]

@@ -1,0 +1,178 @@
+"""Rows of the table: what is trained, by which numbers, and on which sets it is scored.
+
+A row is GTM-SM in a world, a rival in the same world, or GTM-SM with one thing changed.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gtmsm.config import changed
+from gtmsm.errors import InputError, did_you_mean
+from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment
+from gtmsm.presets import PRESETS
+from gtmsm.rivals.build import KINDS
+from gtmsm.rivals.grid_map import GridMap
+from gtmsm.rivals.rival import Kind
+
+Numbers = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class World:
+    """A world of the table: its preset, its sets, and the numbers of its toy size."""
+
+    preset: str
+    about: str
+    sets: tuple[str, ...]
+    """Named sets that rows are scored on; the first is the paper's own protocol."""
+    quick: Numbers
+    """What changes with --quick; empty: the world is too large for that, and left out."""
+    changes: Numbers = field(default_factory=dict)
+    """What is other than in the preset."""
+    rivals: bool = True
+    """Whether rivals are trained there, too."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of the table."""
+
+    name: str
+    about: str
+    world: str
+    rival: Kind | None = None
+    """The kind of rival; None: GTM-SM."""
+    changes: Numbers = field(default_factory=dict)
+    """What an ablation changes."""
+    seeds: int = 3
+    """How many are trained where nobody says: five where the row makes a claim."""
+
+    @property
+    def needs(self) -> str:
+        """The row whose weights, of the same seed, this one is built on; empty: none."""
+        return self.world if self.rival and KINDS[self.rival] is GridMap else ""
+
+    @property
+    def is_ablation(self) -> bool:
+        """Whether it is GTM-SM with something changed."""
+        return bool(self.changes)
+
+    def experiment(self, seed: int, quick: bool, images: str | None) -> ImageWalkExperiment | RoomsExperiment:
+        """The experiment that it trains; rivals use its world, its coder, its windows and its number of updates."""
+        world = WORLDS[self.world]
+        made = changed(PRESETS[world.preset][1], {"seed": seed})
+        for numbers in (world.changes, world.quick if quick else {}, self.changes):
+            made = changed(made, numbers)
+        if images is not None and isinstance(made, ImageWalkExperiment):
+            made = changed(made, {"images": images})
+        assert isinstance(made, ImageWalkExperiment | RoomsExperiment)
+        return made
+
+    def sets(self, images: str | None) -> tuple[str, ...]:
+        """Named sets that it is scored on: an ablation on the first only; on a user's images that set is CelebA's."""
+        named = WORLDS[self.world].sets[: 1 if self.is_ablation else None]
+        return named if images is None else tuple(name.replace("/builtin", "/celeba") for name in named)
+
+
+_QUICK_ROOMS = {
+    "world": {"train_places": 256, "test_places": 64, "antialias": 1},
+    "training": {"updates": 300, "watch_every": 300, "save_every": 300},
+    "training.optimiser": {"batch": 16, "anneal_updates": 300, "learning_rate": 2e-3, "precision": "float32"},
+    "model.vae": {"coder": "dense", "width": 128, "code_size": 32},
+    "model.recall": {"width": 128},
+}
+WORLDS = {
+    "image-walk": World(
+        "image-walk", "section 4.1: walks over pictures, with walls", ("image-walk/builtin",), {
+        "training": {"updates": 700, "watch_every": 700, "save_every": 700},
+        "training.optimiser": {"batch": 32, "anneal_updates": 700, "learning_rate": 3e-3, "precision": "float32"},
+        "training.curriculum": {"tau": 64, "warm_up": 250, "grow": (100, 100)},
+        "training.prospect": {"candidates": 256, "restarts": 2},
+        "model.vae": {"width": 128},
+    }),
+    "large": World(
+        "image-walk", "pictures of 64x64, large enough to leave a place: loops and returns",
+        ("image-walk/loop", "image-walk/loop-around", *(f"image-walk/return-{n}" for n in (0, 30, 100, 300, 1000))), {
+        "training": {"updates": 700, "watch_every": 700, "save_every": 700},
+        "training.optimiser": {"batch": 32, "anneal_updates": 700, "learning_rate": 3e-3, "precision": "float32"},
+        "training.curriculum": {"tau": 128, "warm_up": 250, "grow": (100, 100)},
+        "training.prospect": {"candidates": 256, "restarts": 2},
+        "model.vae": {"width": 128},
+    }, {"world": {"size": 64}}),
+    "rotate": World(
+        "rotate", "section 4.2.1: turning on the spot in a room", ("rooms/rotate",), {
+        **_QUICK_ROOMS,
+        "pool": {"clips": 512},
+        "training.curriculum": {"warm_up": 100},
+        "training.prospect": {"clips": 16, "angles": 1_024},
+    }),
+    "walk": World(
+        "walk", "section 4.2.2: walking through a room; GTM-SM has displacements as targets",
+        ("rooms/walk", "rooms/multi"), {
+        **_QUICK_ROOMS,
+        "pool": {"clips": 256, "steps": 150},
+        "training.curriculum": {"tau": 60, "horizon": 32},
+    }),
+    "walk-strong": World(
+        "walk-strong", "the same with better pictures: spatial codes, rays",
+        ("rooms/walk", "rooms/multi"), {}, rivals=False,
+    ),
+}  # fmt: skip
+
+ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
+    "image-walk": {
+        "k-1": ("K = 1 entry read", {"model.recall.neighbours": 1}),
+        "k-20": ("K = 20 entries read", {"model.recall.neighbours": 20}),
+        "delta": ("delta = 0.01", {"model.recall.delta": 1e-2}),
+        "z-4": ("codes of 4 dimensions", {"model.vae.code_size": 4}),
+        "z-64": ("codes of 64 dimensions", {"model.vae.code_size": 64}),
+        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {"model.motion.noise": 1e-2}),
+        "kl": ("distance between poses: KL", {"model.recall.distance": "kl"}),
+        "no-prospect": ("no search for the motion", {"training.curriculum.prospect": False}),
+        "no-fence": ("walls that begin out of reach", {"model.motion.fence": 1e6}),
+        "no-growth": ("the full memory after the warm-up", {"training.curriculum.grow": ()}),
+        "read-k": ("K entries from the start", {"training.curriculum.read_all_stages": 0}),
+        "paper": ("none of these three, no warm-up: the paper's text", {
+            "training.curriculum": {"prospect": False, "grow": (), "read_all_stages": 0, "warm_up": 0},
+        }),
+    },
+    "rotate": {
+        "map-5": ("distances in a learned map of 5 dimensions (App. A.2)", {"model.recall.map_size": 5}),
+        "mixture": ("mixture prior instead of the query network", {
+            "model.recall.prior": "mixture", "training.objective.foresight": 0.0,
+        }),
+    },
+}  # fmt: skip
+"""By world and name: what is changed, in words and in numbers."""
+
+
+def _rows() -> dict[str, Row]:
+    rows = []
+    for name, world in WORLDS.items():
+        rows.append(Row(name, f"GTM-SM, {world.about}", name, seeds=5))
+        if world.rivals:
+            rows += [Row(f"{name}/{kind}", kind, name, rival=kind) for kind in KINDS]
+        rows += [
+            Row(f"{name}/{short}", about, name, changes=numbers, seeds=1)
+            for short, (about, numbers) in ABLATIONS.get(name, {}).items()
+        ]
+    return {row.name: row for row in rows}
+
+
+ROWS = _rows()
+"""By name: WORLD, WORLD/RIVAL or WORLD/ABLATION."""
+
+
+def choose_rows(names: Sequence[str], quick: bool) -> list[Row]:
+    """The rows of these names, in which * stands for anything; all of them where none is named."""
+    there = {name: row for name, row in ROWS.items() if WORLDS[row.world].quick or not quick}
+    chosen: dict[str, Row] = {}
+    for name in names or ("*",):
+        found = {known: row for known, row in there.items() if fnmatchcase(known, name)}
+        if not found:
+            size = " at toy size" if quick else ""
+            raise InputError(f'no row "{name}"{size}; {did_you_mean(name, there)}')
+        chosen |= found
+    return list(chosen.values())

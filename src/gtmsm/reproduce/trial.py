@@ -1,0 +1,164 @@
+"""One row, one seed: trained, scored on every set of its world, and written as a result."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from gtmsm.config import Device, changed
+from gtmsm.contest import train_rival
+from gtmsm.evaluation.controls import control_forecasters
+from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
+from gtmsm.evaluation.forecasts import score_forecaster
+from gtmsm.evaluation.metrics import converged
+from gtmsm.evaluation.sets import SETS, Split, named_set
+from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
+from gtmsm.files import read_json, write_atomically
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.reproduce.results import write_result
+from gtmsm.reproduce.rows import WORLDS, Row
+from gtmsm.rivals.rival import RivalConfig
+from gtmsm.run import Run, begin, resume
+from gtmsm.training.engine import build_fabric, choose_device
+
+RUNS = "runs"
+"""Folder of the trainings, beside the results."""
+LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
+"""Of scores: said once in a result, or in docs/protocol.md."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model that forecasts, and what its training took."""
+
+    forecaster: Forecaster
+    model: WorldModel | None
+    """Where it is GTM-SM: its controls share its coder."""
+    parameters: int
+    seconds: float
+    learning_rate: float
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A row and a seed, and where and how they are made."""
+
+    row: Row
+    seed: int
+    out: Path
+    quick: bool
+    device: Device
+    images: str | None
+
+    def run(self, sweep: Sequence[float]) -> None:
+        """Train, score and write the result; where learning rates are tried, by the best on validation places."""
+        swept = self._sweep(sweep) if sweep else {}
+        trained, sets = self._train(_best(swept)), self.row.sets(self.images)
+        scores = {name: self._score(trained.forecaster, name) for name in sets}
+        facts = {
+            "quick": self.quick,
+            "updates": self._experiment.training.updates,
+            "learning_rate": trained.learning_rate,
+            "swept": {f"{tried:g}": value for tried, value in swept.items()},
+            "parameters": trained.parameters,
+            "seconds": round(trained.seconds, 1),
+            "privileges": list(trained.forecaster.privileges),
+            "converged": converged(scores[sets[0]]),
+            "scores": scores,
+            "controls": {},
+        }
+        if trained.model is not None and not self.row.is_ablation:  # once a seed, beside GTM-SM itself
+            controls = control_forecasters(trained.model.vae)
+            facts["controls"] = {
+                name: {control: self._score(one, name) for control, one in controls.items()} for name in sets
+            }
+        write_result(self.out, self.row.name, self.seed, facts)
+
+    @property
+    def _experiment(self) -> ImageWalkExperiment | RoomsExperiment:
+        return self.row.experiment(self.seed, self.quick, self.images)
+
+    @property
+    def _where(self) -> torch.device:
+        return choose_device(self.device)
+
+    def _score(self, forecaster: Forecaster, name: str, split: Split = "test") -> dict[str, Any]:
+        """On a set, on the device; without what is the same for all, or of single clips."""
+        images = self.images if SETS[name].needs_images else None
+        scores = score_forecaster(forecaster, named_set(name, split, self.quick, images), device=self._where)
+        return {key: value for key, value in scores.items() if key not in LEFT_OUT}
+
+    def _sweep(self, factors: Sequence[float]) -> dict[float, float]:
+        """PSNR on validation places by factor of the learning rate; each is trained in full, with seed 0."""
+        path = _sweep_file(self.out, self.row.name)
+        if not path.exists():
+            first, name = replace(self, seed=0), self.row.sets(self.images)[0]
+            found = {
+                f"{factor:g}": first._score(first._train(factor).forecaster, name, "validation")["psnr_pooled"]
+                for factor in factors
+            }
+            write_atomically(path, json.dumps({"row": self.row.name, "set": name, "validation": found}, indent=1))
+        return _swept(self.out, self.row.name)
+
+    def _train(self, factor: float) -> Trained:
+        """Trained in a folder of its own; what is there is gone on with, or used as it is."""
+        folder = self._folder(self.row.name, factor)
+        return self._train_rival(folder, factor) if self.row.rival else self._train_model(folder, factor)
+
+    def _folder(self, row: str, factor: float) -> Path:
+        at = "" if factor == 1.0 else f"-rate{factor:g}"
+        return self.out / RUNS / f"{row.replace('/', '.')}-seed{self.seed}{at}"
+
+    def _train_model(self, folder: Path, factor: float) -> Trained:
+        experiment = self._experiment
+        optimiser = experiment.training.optimiser
+        rates = {name: factor * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
+        experiment = changed(experiment, {"training.optimiser": rates})
+        fabric = build_fabric(self.device, 1, optimiser.batch)
+        if (folder / "config.yaml").exists():
+            run, outcome = resume(Run.open(folder), experiment, fabric, Console())
+        else:
+            preset = WORLDS[self.row.world].preset
+            run, outcome = begin(preset, experiment, folder, fabric, Console())
+        model = run.load_model(self._where)
+        metric = experiment.training.objective.displacement > 0
+        count = sum(weight.numel() for weight in model.parameters())
+        return Trained(ModelForecaster(model, metric), model, count, outcome.seconds, rates["learning_rate"])
+
+    def _train_rival(self, folder: Path, factor: float) -> Trained:
+        assert self.row.rival is not None
+        experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
+        borrowed = None
+        if self.row.needs:
+            factor_there = _best(_swept(self.out, self.row.needs))
+            borrowed = WorldModel.load(self._folder(self.row.needs, factor_there), self._where)
+        setting = set_up(experiment, fabric.device)
+        settings = RivalConfig(kind=self.row.rival)
+        settings = replace(settings, rate=factor * settings.rate)
+        fabric.launch()
+        rival, outcome = train_rival(
+            setting, settings, experiment.training, folder,
+            fabric=fabric, seed=self.seed, borrowed=borrowed, console=Console(),
+        )  # fmt: skip
+        rate, count = settings.rate * experiment.training.optimiser.learning_rate, rival.weights
+        return Trained(rival.eval().requires_grad_(False), None, count, outcome.seconds, rate)
+
+
+def _sweep_file(out: Path, row: str) -> Path:
+    return out / f"{row.replace('/', '.')}.sweep.json"
+
+
+def _swept(out: Path, row: str) -> dict[float, float]:
+    """What was found where learning rates were tried; nothing where none were."""
+    path = _sweep_file(out, row)
+    known = read_json(path, "remove it, so that it is made again")["validation"] if path.exists() else {}
+    return {float(factor): value for factor, value in known.items()}
+
+
+def _best(swept: dict[float, float]) -> float:
+    """The factor by which a row is trained."""
+    return max(swept, key=lambda factor: swept[factor]) if swept else 1.0

@@ -1,0 +1,151 @@
+"""Rows and seeds as a list of work: done one after the other, or by several processes."""
+
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+
+from gtmsm.config import Device, require, require_seed
+from gtmsm.errors import InputError
+from gtmsm.files import require_folder
+from gtmsm.reproduce.results import result_path
+from gtmsm.reproduce.rows import ROWS, Row
+from gtmsm.reproduce.trial import Trial
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is to be made, and how."""
+
+    out: Path
+    quick: bool = False
+    device: Device = "auto"
+    images: str | None = None
+    workers: int = 1
+    sweep: tuple[float, ...] = ()
+    """Factors of the learning rate that are tried on validation places before seeds are trained; empty: none."""
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A row that could not be made."""
+
+    row: str
+    seed: int
+    why: str
+
+
+@dataclass(frozen=True)
+class _Job:
+    row: Row
+    seed: int
+
+    def needs(self, order: Order) -> list[Path]:
+        """Results that must be there before: of the row whose weights it needs, and of the seed that sweeps."""
+        before = [result_path(order.out, self.row.needs, self.seed)] if self.row.needs else []
+        if order.sweep and self.seed:
+            before.append(result_path(order.out, self.row.name, 0))
+        return before
+
+    def make(self, order: Order) -> None:
+        """Train, score and write the result."""
+        Trial(self.row, self.seed, order.out, order.quick, order.device, order.images).run(order.sweep)
+
+    def __str__(self) -> str:
+        return f"{self.row.name}, seed {self.seed}"
+
+
+def reproduce(
+    rows: Sequence[Row], seeds: Sequence[int] | None, order: Order, say: Callable[[str], None]
+) -> list[Failed]:
+    """Make the results that are not there yet; returns what failed. Without `seeds`, as many as a row asks for."""
+    require_folder(order.out)
+    require(order.workers >= 1, f"workers is {order.workers}; give at least 1")
+    for seed in seeds or ():
+        require_seed(seed)
+    jobs = list(_jobs(rows, seeds, order))
+    left = [job for job in jobs if not result_path(order.out, job.row.name, job.seed).exists()]
+    if len(left) < len(jobs):
+        say(f"{len(jobs) - len(left)} of {len(jobs)} results are there already and stay as they are")
+    (order.out / "logs").mkdir(parents=True, exist_ok=True)
+    return _together(left, order, say) if order.workers > 1 else _one_by_one(left, order, say)
+
+
+def _jobs(rows: Sequence[Row], seeds: Sequence[int] | None, order: Order) -> Iterator[_Job]:
+    """Seed by seed, so that a table is there early; before each row what it is built on."""
+    chosen = {row.name: row for row in rows}
+    for row in rows:
+        if row.needs and row.needs not in chosen:
+            chosen[row.needs] = ROWS[row.needs]
+    ordered = sorted(chosen.values(), key=lambda row: bool(row.needs))
+    counts = {row.name: range(1 if order.quick else row.seeds) if seeds is None else seeds for row in ordered}
+    for row in ordered:  # a row that others are built on is needed for their seeds, too
+        if row.needs:
+            counts[row.needs] = sorted({*counts[row.needs], *counts[row.name]})
+    for seed in sorted({seed for some in counts.values() for seed in some}):
+        yield from (_Job(row, seed) for row in ordered if seed in counts[row.name])
+
+
+def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
+    """In this process."""
+    failed: list[Failed] = []
+    for number, job in enumerate(jobs):
+        if missing := [path for path in job.needs(order) if not path.exists()]:
+            failed.append(Failed(job.row.name, job.seed, f"it needs {missing[0].name}, which was not made"))
+            continue
+        began = time.monotonic()
+        try:
+            job.make(order)
+        except InputError as problem:
+            failed.append(Failed(job.row.name, job.seed, str(problem)))
+        say(f"{job}: {time.monotonic() - began:.0f} s ({number + 1} of {len(jobs)})")
+    return failed
+
+
+def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
+    """By processes, each of which makes one result after the other and writes what is said to a log."""
+    waiting, failed, done = list(jobs), list[Failed](), 0
+    running: dict[Future[None], tuple[_Job, float]] = {}
+    # Spawned, since a process that has used a GPU cannot be forked.
+    with ProcessPoolExecutor(order.workers, get_context("spawn"), _share_cores, (order.workers,)) as pool:
+        while waiting or running:
+            ready = [job for job in waiting if all(path.exists() for path in job.needs(order))]
+            for job in ready[: order.workers - len(running)]:
+                waiting.remove(job)
+                running[pool.submit(_logged, job, order)] = job, time.monotonic()
+            if not running:  # what is left waits for results that nobody makes
+                failed += [Failed(job.row.name, job.seed, "a row that it is built on was not made") for job in waiting]
+                break
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                job, began = running.pop(future)
+                done += 1
+                if (problem := future.exception()) is not None:
+                    failed.append(Failed(job.row.name, job.seed, f"{problem} (see {_log(job, order)})"))
+                say(f"{job}: {time.monotonic() - began:.0f} s ({done} of {len(jobs)})")
+    return failed
+
+
+def _share_cores(workers: int) -> None:
+    """As many threads as there are cores for each process."""
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+
+
+def _logged(job: _Job, order: Order) -> None:
+    """Make one result in another process."""
+    with _log(job, order).open("w") as log, redirect_stdout(log), redirect_stderr(log):
+        try:
+            job.make(order)
+        except Exception:
+            traceback.print_exc()
+            raise
+
+
+def _log(job: _Job, order: Order) -> Path:
+    return order.out / "logs" / f"{result_path(order.out, job.row.name, job.seed).stem}.txt"

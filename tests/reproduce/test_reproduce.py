@@ -1,0 +1,187 @@
+"""The table: which rows there are, in which order they are made, and pages that say what the results say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gtmsm.cli import main
+from gtmsm.errors import InputError
+from gtmsm.reproduce import ROWS, Order, choose_rows, reproduce, rows, work
+from gtmsm.reproduce.pages import write_pages
+from gtmsm.reproduce.results import read_results, result_path, write_result
+from gtmsm.reproduce.trial import Trial
+from gtmsm.rivals.build import KINDS
+
+STEPS = 12
+
+
+def scored(psnr: float, **more: Any) -> dict[str, Any]:
+    """Scores as a set gives them, the same at every step."""
+    return {
+        "set": "image-walk/builtin", "sha256": "0" * 64, "clips": 4, "tau": 16, "horizon": STEPS,
+        "psnr_by_step": [psnr] * STEPS, "psnr_band": {"mean": [psnr] * STEPS, "error": [0.1] * STEPS},
+        "psnr_pooled": psnr, "psnr_frames": psnr, "psnr_revisited": psnr, "psnr_unseen": psnr, "ssim": 0.5, **more,
+    }  # fmt: skip
+
+
+def put(out: Path, row: str, seed: int, psnr: float, **facts: Any) -> None:
+    """A result as a trial writes it."""
+    out.mkdir(exist_ok=True)
+    scores = {"image-walk/builtin": scored(psnr)}
+    known = {"quick": True, "updates": 3, "learning_rate": 1e-3, "swept": {}, "parameters": 10, "seconds": 1.0}
+    write_result(out, row, seed, known | {"privileges": [], "scores": scores, "controls": {}, "converged": None} | facts)
+
+
+def table(out: Path) -> str:
+    return write_pages(out, read_results(out), "gtmsm reproduce")[0].read_text()
+
+
+# ---- rows
+
+
+def test_every_world_with_rivals_has_all_of_them():
+    for world in ("image-walk", "large", "rotate", "walk"):
+        assert {row.rival for row in ROWS.values() if row.world == world and row.rival} == set(KINDS)
+
+
+def test_every_row_is_an_experiment_that_fits_together_at_both_sizes():
+    for row in ROWS.values():
+        full = row.experiment(3, quick=False, images=None)
+        assert full.seed == 3
+        if rows.WORLDS[row.world].quick:
+            toy = row.experiment(3, quick=True, images=None)
+            assert toy.training.updates <= full.training.updates
+            assert toy.training.optimiser.precision == "float32"
+
+
+def test_an_ablation_changes_what_it_says_and_nothing_else():
+    base, other = (ROWS[name].experiment(0, False, None) for name in ("image-walk", "image-walk/k-1"))
+    assert other.model.recall.neighbours == 1
+    assert replace(other, model=base.model) == base
+
+
+def test_rows_are_chosen_by_patterns_and_a_wrong_name_is_said():
+    assert [row.name for row in choose_rows(["rotate"], quick=True)] == ["rotate"]
+    assert {row.world for row in choose_rows(["rotate*"], quick=True)} == {"rotate"}
+    assert len(choose_rows([], quick=False)) == len(ROWS)
+    assert "walk-strong" not in {row.name for row in choose_rows([], quick=True)}
+    with pytest.raises(InputError, match='no row "image-walk/grou"; did you mean "image-walk/gru"'):
+        choose_rows(["image-walk/grou"], quick=False)
+
+
+# ---- work
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was made, in order; trials only write a result."""
+    order: list[str] = []
+
+    def run(self: Trial, sweep: tuple[float, ...]) -> None:
+        if self.row.rival == "gru":
+            raise InputError("the gru broke")
+        order.append(f"{self.row.name} {self.seed}")
+        put(self.out, self.row.name, self.seed, 20.0)
+
+    monkeypatch.setattr(work.Trial, "run", run)
+    return order
+
+
+def test_what_a_row_is_built_on_is_made_first_for_the_same_seeds(tmp_path: Path, made: list[str]):
+    assert reproduce([ROWS["image-walk/grid-map"]], (1, 2), Order(tmp_path, quick=True), lambda line: None) == []
+    assert made == ["image-walk 1", "image-walk/grid-map 1", "image-walk 2", "image-walk/grid-map 2"]
+
+
+def test_a_row_that_fails_is_told_and_stops_no_other(tmp_path: Path, made: list[str]):
+    chosen = choose_rows(["image-walk/gru", "image-walk/rssm"], quick=True)
+    failed = reproduce(chosen, None, Order(tmp_path, quick=True), lambda line: None)
+    assert [(one.row, one.why) for one in failed] == [("image-walk/gru", "the gru broke")]
+    assert made == ["image-walk/rssm 0"]
+
+
+def test_results_that_are_there_are_not_made_again(tmp_path: Path, made: list[str]):
+    put(tmp_path, "image-walk", 0, 30.0)
+    before = result_path(tmp_path, "image-walk", 0).read_bytes()
+    said: list[str] = []
+    assert reproduce([ROWS["image-walk"]], None, Order(tmp_path, quick=True), said.append) == []
+    assert made == [] and result_path(tmp_path, "image-walk", 0).read_bytes() == before
+    assert said == ["1 of 1 results are there already and stay as they are"]
+
+
+def test_a_seed_that_sweeps_comes_before_the_others(tmp_path: Path, made: list[str]):
+    order = Order(tmp_path, sweep=(0.5, 1.0))
+    failed = reproduce([ROWS["image-walk/rssm"]], (1,), order, lambda line: None)
+    assert made == [] and "image-walk.rssm.seed0.json" in failed[0].why
+
+
+# ---- pages
+
+
+def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_path: Path):
+    for seed in (0, 1):
+        put(tmp_path, "image-walk", seed, 20.0 + seed)
+        put(tmp_path, "image-walk/gru", seed, 12.0)
+        put(tmp_path, "image-walk/rssm", seed, 19.9)
+        put(tmp_path, "image-walk/context-poses", seed, 30.0, privileges=["true poses"])
+    text = table(tmp_path)
+    assert "ahead of gru (+8.50 dB)" in text
+    assert "level with rssm (+0.60 dB)" in text
+    assert "behind context-poses (-9.50 dB)" in text
+    assert "| **GTM-SM** | 20.50 ± 0.50 |" in text
+    assert "| true poses |" in text
+    assert (tmp_path / "image-walk-horizon.png").stat().st_size > 10_000
+
+
+def test_the_same_results_make_the_same_table(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0)
+    put(tmp_path, "image-walk/k-1", 0, 15.0)
+    assert table(tmp_path) == table(tmp_path)
+    assert "K = 1 entry read" in table(tmp_path)
+
+
+def test_a_file_that_is_no_result_is_named(tmp_path: Path):
+    (tmp_path / "image-walk.seed0.json").write_text(json.dumps({"row": "image-walk"}))
+    with pytest.raises(InputError, match="image-walk.seed0.json is no result"):
+        read_results(tmp_path)
+
+
+def test_the_kept_table_is_what_its_results_say(tmp_path: Path):
+    kept = Path(__file__).parents[2] / "docs" / "table"
+    text = (kept / "table.md").read_text()
+    made_by = text.split("Made by `")[1].split("`")[0]
+    for path in kept.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    assert write_pages(tmp_path, read_results(tmp_path), made_by)[0].read_text() == text
+
+
+# ---- a real trial
+
+
+@pytest.mark.slow
+def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    world = rows.WORLDS["image-walk"]
+    tiny = dict(world.quick) | {
+        "training": {"updates": 6, "watch_every": 6, "save_every": 6},
+        "training.curriculum": {"tau": 16, "horizon": 4, "warm_up": 2, "grow": ()},
+        "training.prospect": {"candidates": 32, "restarts": 1, "tau": 8, "horizon": 4, "clips": 4},
+        "model.vae": {"width": 16, "code_size": 4},
+    }
+    monkeypatch.setitem(rows.WORLDS, "image-walk", replace(world, quick=tiny))
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "image-walk", "image-walk/gru", "--quick", "--out", str(tmp_path), "--device", "cpu"])
+    told = capsys.readouterr().out
+    assert end.value.code == 0, told
+    assert "table:" in told
+    ours, gru = read_results(tmp_path)
+    assert gru.facts["parameters"] > ours.facts["parameters"] > 0
+    assert set(ours.facts["controls"]["image-walk/builtin"]) >= {"mean_frame", "vae_ceiling", "best_copy"}
+    for result in (ours, gru):
+        scores = result.scores("image-walk/builtin")
+        assert scores is not None and scores["differs"] is None
+        assert len(scores["psnr_by_step"]) == scores["horizon"]
+    assert "| gru |" in (tmp_path / "table.md").read_text()

@@ -32,7 +32,9 @@ def put(out: Path, row: str, seed: int, psnr: float, **facts: Any) -> None:
     out.mkdir(exist_ok=True)
     scores = {"image-walk/builtin": scored(psnr)}
     known = {"quick": True, "updates": 3, "learning_rate": 1e-3, "swept": {}, "parameters": 10, "seconds": 1.0}
-    write_result(out, row, seed, known | {"privileges": [], "scores": scores, "controls": {}, "converged": None} | facts)
+    write_result(
+        out, row, seed, known | {"privileges": [], "scores": scores, "controls": {}, "converged": None} | facts
+    )
 
 
 def table(out: Path) -> str:

@@ -59,8 +59,13 @@ class Row:
         """Whether it is GTM-SM with something changed."""
         return bool(self.changes)
 
-    def experiment(self, seed: int, quick: bool, images: str | None) -> ImageWalkExperiment | RoomsExperiment:
-        """The experiment that it trains; rivals use its world, its coder, its windows and its number of updates."""
+    def experiment(
+        self, seed: int, quick: bool, images: str | None, share: float = 1.0
+    ) -> ImageWalkExperiment | RoomsExperiment:
+        """The experiment that it trains, or a share of its updates.
+
+        Rivals use its world, its coder, its windows and its number of updates.
+        """
         world = WORLDS[self.world]
         made = changed(PRESETS[world.preset][1], {"seed": seed})
         for numbers in (world.changes, world.quick if quick else {}, self.changes):
@@ -68,7 +73,7 @@ class Row:
         if images is not None and isinstance(made, ImageWalkExperiment):
             made = changed(made, {"images": images})
         assert isinstance(made, ImageWalkExperiment | RoomsExperiment)
-        return made
+        return made if share == 1.0 else _shortened(made, share)
 
     def sets(self, images: str | None) -> tuple[str, ...]:
         """Named sets that it is scored on: an ablation on the first only; on a user's images that set is CelebA's."""
@@ -146,6 +151,24 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     },
 }  # fmt: skip
 """By world and name: what is changed, in words and in numbers."""
+
+
+def _shortened(
+    experiment: ImageWalkExperiment | RoomsExperiment, share: float
+) -> ImageWalkExperiment | RoomsExperiment:
+    """The same schedule in fewer updates."""
+    training = experiment.training
+    optimiser, curriculum = training.optimiser, training.curriculum
+
+    def some(updates: int) -> int:
+        return max(1, round(share * updates)) if updates else 0
+
+    shorter: ImageWalkExperiment | RoomsExperiment = changed(experiment, {
+        "training.updates": some(training.updates),
+        "training.optimiser": {name: some(getattr(optimiser, name)) for name in ("anneal_updates", "ramp_updates")},
+        "training.curriculum": {"warm_up": some(curriculum.warm_up), "grow": tuple(map(some, curriculum.grow))},
+    })  # fmt: skip
+    return shorter
 
 
 def _rows() -> dict[str, Row]:

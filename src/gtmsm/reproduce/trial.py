@@ -53,6 +53,7 @@ class Trial:
     quick: bool
     device: Device
     images: str | None
+    share: float = 1.0
 
     def run(self, sweep: Sequence[float]) -> None:
         """Train, score and write the result; where learning rates are tried, by the best on validation places."""
@@ -80,7 +81,7 @@ class Trial:
 
     @property
     def _experiment(self) -> ImageWalkExperiment | RoomsExperiment:
-        return self.row.experiment(self.seed, self.quick, self.images)
+        return self.row.experiment(self.seed, self.quick, self.images, self.share)
 
     @property
     def _where(self) -> torch.device:

@@ -31,6 +31,8 @@ class Order:
     workers: int = 1
     sweep: tuple[float, ...] = ()
     """Factors of the learning rate that are tried on validation places before seeds are trained; empty: none."""
+    share: float = 1.0
+    """Of the updates of every row."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class _Job:
 
     def make(self, order: Order) -> None:
         """Train, score and write the result."""
-        Trial(self.row, self.seed, order.out, order.quick, order.device, order.images).run(order.sweep)
+        Trial(self.row, self.seed, order.out, order.quick, order.device, order.images, order.share).run(order.sweep)
 
     def __str__(self) -> str:
         return f"{self.row.name}, seed {self.seed}"
@@ -68,6 +70,7 @@ def reproduce(
     """Make the results that are not there yet; returns what failed. Without `seeds`, as many as a row asks for."""
     require_folder(order.out)
     require(order.workers >= 1, f"workers is {order.workers}; give at least 1")
+    require(0 < order.share <= 1, f"share is {order.share}; give a share of the updates above 0, up to 1")
     for seed in seeds or ():
         require_seed(seed)
     jobs = list(_jobs(rows, seeds, order))

@@ -33,6 +33,8 @@ class ReproduceFlags:
     sweep: tuple[float, ...] | None = None
     """Factors of the learning rate to try with seed 0, chosen on validation places; default: 0.33 1 3, with --quick
     none."""
+    share: float = 1.0
+    """Of the updates of every row, its curriculum included: to see a table earlier. Results say how many there were."""
     workers: int = 1
     """Processes that train at the same time."""
     pages: bool = True
@@ -55,7 +57,10 @@ def reproduce(words: list[str]) -> int:
             console.print(f"  {row.name:<32} {row.about}", soft_wrap=True)
         return 0
     sweep = ((1.0,) if flags.quick else SWEPT) if flags.sweep is None else flags.sweep
-    order = Order(flags.out, flags.quick, flags.device, flags.images, flags.workers, () if sweep == (1.0,) else sweep)
+    order = Order(
+        flags.out, flags.quick, flags.device, flags.images, flags.workers,
+        () if sweep == (1.0,) else sweep, flags.share,
+    )  # fmt: skip
     failed = make(rows, flags.seeds, order, lambda line: console.print(line, soft_wrap=True))
     for one in failed:
         console.print(f"failed: {one.row}, seed {one.seed}: {one.why}", soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, a walk of its own; `weights` that ship."""
+"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, a walk of its own; `weights`."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -146,7 +146,7 @@ class LocaliseFlags:
     """Memorise a clip, then say and draw where in it a picture was seen, or that it never was."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder of a model with landmarks: trained with --model.landmark.form; or obstacles-celeba, which is shipped."""
+    """A run folder of a model with landmarks (trained with --model.landmark.form), or obstacles-celeba, which ships."""
     clip: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLIP")]
     """What to memorise: an .npz that gtmsm record wrote, or with `frames` and `actions` of your own."""
     picture: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
@@ -180,7 +180,8 @@ class PlayFlags:
     """Serve a page on which one walks in a world beside the model's imagination of it."""
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
-    """A run folder, or the name of shipped weights, whose world is walked; default: all worlds that there are shipped weights for."""
+    """A run folder, or shipped weights by name, whose world is walked; default: all worlds that there are shipped
+    weights for."""
     host: str = "127.0.0.1"
     """Where to listen; others than this computer can walk, too, if it is given as 0.0.0.0 or by a name."""
     port: int = 8765

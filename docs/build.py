@@ -145,13 +145,17 @@ def command_reference() -> str:
         module = import_module(f"gtmsm.verbs.{next(name for name, verbs in MODULES.items() if verb in verbs)}")
         if verb == "train":
             parts.append("| preset | |\n|---|---|\n" + "\n".join(f"| `{k}` | {v[0]} |" for k, v in PRESETS.items()))
-            parts.append("`gtmsm train PRESET --help` has all numbers of a preset, their defaults and their places in the paper.")
+            parts.append(
+                "`gtmsm train PRESET --help` has all numbers of a preset, their defaults and their places in the paper."
+            )
         elif verb in ("data", "atlas"):
             for what, (kind, line, *_) in getattr(module, "DATA" if verb == "data" else "WHAT").items():
                 parts.append(f"### gtmsm {verb} {what}\n{line[0].upper()}{line[1:]}.\n\n{flag_table(kind)}")
         else:
             kinds = ["RecordEnvironmentFlags", "RecordFlags"] if verb == "record" else [f"{verb.capitalize()}Flags"]
-            parts += [f"{paragraphs(getattr(module, kind).__doc__)}\n\n{flag_table(getattr(module, kind))}" for kind in kinds]
+            parts += [
+                f"{paragraphs(getattr(module, kind).__doc__)}\n\n{flag_table(getattr(module, kind))}" for kind in kinds
+            ]
     return "\n\n".join(parts)
 
 

@@ -84,7 +84,7 @@ def python_reference() -> str:
     """All public names, by their docstrings."""
     import gtmsm
 
-    parts = ["# Python\nAll that `from gtmsm import ...` gives, made from the docstrings of this version."]
+    parts = ["# Python reference\nAll that `from gtmsm import ...` gives, made from the docstrings of this version."]
     for name in gtmsm.__all__:
         thing = getattr(gtmsm, name)
         parts.append(f"## {name}")
@@ -108,9 +108,9 @@ def described(function: Any, is_property: bool = False) -> str:
     head = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     assert isinstance(head, ast.FunctionDef)
     given = [part for part in ast.unparse(head.args).split(", ") if part != "self" and part != "cls"]
-    returns = f" -> {ast.unparse(head.returns)}" if head.returns else ""
+    returns = f" -> {ast.unparse(head.returns)}".replace("'", "") if head.returns else ""
     shown = f"{head.name}{'' if is_property else '(' + ', '.join(given) + ')'}{returns}"
-    lines = textwrap.wrap(shown, 100, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    lines = textwrap.wrap(shown, 88, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "```python\n" + "\n".join(lines) + f"\n```\n\n{paragraphs(function.__doc__)}"
 
 
@@ -139,7 +139,7 @@ def command_reference() -> str:
     from gtmsm.cli import MODULES, VERBS
     from gtmsm.presets import PRESETS
 
-    parts = ["# Commands\nMade from the flags of this version; `gtmsm VERB --help` says the same."]
+    parts = ["# All commands\nMade from the flags of this version; `gtmsm VERB --help` says the same."]
     for verb, about in VERBS.items():
         parts.append(f"## gtmsm {verb}\n{about[0].upper()}{about[1:]}.".replace("<", "&lt;"))
         module = import_module(f"gtmsm.verbs.{next(name for name, verbs in MODULES.items() if verb in verbs)}")

@@ -31,13 +31,33 @@ def main() -> None:
             shutil.copy(path, pages)
     for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in TOP)):
         (pages / path.name).write_text(for_site(path.read_text(), path.parent))
+    for path in (ROOT / "weights").glob("*/CARD.md"):
+        (pages / f"{path.parent.name}.md").write_text(for_site(path.read_text(), path.parent))
     (pages / "api.md").write_text(spaced(python_reference()))
     (pages / "flags.md").write_text(spaced(command_reference()))
     (WORK / "zensical.toml").write_text(without_missing((ROOT / "zensical.toml").read_text(), pages))
     subprocess.run([sys.executable, "-m", "zensical", "build", "--clean"], cwd=WORK, check=True)
+    if wrong := list(complaints(WORK / "site")):
+        sys.exit("\n".join(wrong))
     shutil.rmtree(ROOT / "site", ignore_errors=True)
     shutil.move(WORK / "site", ROOT / "site")
     print(f"open {ROOT / 'site' / 'index.html'}")
+
+
+def complaints(site: Path) -> Iterator[str]:
+    """Links of the built pages that lead nowhere, and whatever a page would load from elsewhere."""
+    pages = {path.name: path.read_text() for path in site.glob("*.html") if path.name != "404.html"}
+    ids = {name: set(re.findall(r'id="?([^"\s>]+)"?', text)) for name, text in pages.items()}
+    for name, text in pages.items():
+        for tag in re.findall(
+            r'<(?:script|img|link rel="?(?:stylesheet|preconnect))[^>]*(?:src|href)="?https?:[^>]*>', text
+        ):
+            yield f"{name} loads from elsewhere: {tag}"
+        for link in re.findall(r'href="([^":]*)"', text):
+            address, _, anchor = link.partition("#")
+            target = address.removeprefix("./") or name
+            if not (site / target).exists() or (anchor and anchor not in ids.get(target, ()) and anchor[:2] != "__"):
+                yield f"{name} links to {link}, which is not there"
 
 
 def without_missing(settings: str, pages: Path) -> str:
@@ -52,11 +72,16 @@ def for_site(text: str, folder: Path) -> str:
 
     def moved(link: re.Match[str]) -> str:
         address, _, anchor = link[1].partition("#")
-        if not address or "://" in address:
+        if address.startswith(f"{SOURCE}/"):
+            target = Path(address.removeprefix(f"{SOURCE}/"))
+        elif not address or "://" in address:
             return link[0]
-        target = (folder / address).resolve().relative_to(ROOT)
+        else:
+            target = (folder / address).resolve().relative_to(ROOT)
         inside = target.parts[0] == "docs" or str(target) in TOP
         where = target.name if inside else f"{SOURCE}/{target}"
+        if target.name == "CARD.md":
+            where = f"{target.parent.name}.md"
         return f"]({where}{'#' + anchor if anchor else ''})"
 
     parts = re.split(r"(^```.*?^```$)", text, flags=re.MULTILINE | re.DOTALL)

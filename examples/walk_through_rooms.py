@@ -14,7 +14,7 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.textures import load_textures
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "walk-strong"  # or a run folder of your own
+WEIGHTS = "walk-strong"  # or a run folder of your own
 PICTURE = Path("runs") / "imagined_rooms.png"
 TAU, HORIZON, AGENTS = 150, 24, 3
 

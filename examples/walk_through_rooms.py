@@ -1,6 +1,5 @@
 """Walk through rooms the model has never seen, then imagine what the next actions would show."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -18,8 +17,6 @@ WEIGHTS = "walk-strong"  # or a run folder of your own
 PICTURE = Path("runs") / "imagined_rooms.png"
 TAU, HORIZON, AGENTS = 150, 24, 3
 
-if not WEIGHTS.is_dir():
-    sys.exit(f"there are no weights at {WEIGHTS}; make some with `gtmsm train walk-strong` and name its folder here")
 model = WorldModel.load(WEIGHTS)
 textures = load_textures("auto")
 if textures.name != "lab":

@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play page test fast lint format bench fuzz examples pins clean
+.PHONY: help setup demo play page test fast lint format bench fuzz examples site wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,23 @@ examples: $(READY)  ## run every script in examples/
 		echo "== $$script"; $(BIN)/python "$$script"; \
 	done
 
+site: $(READY)  ## the documentation as a site, in site/
+	@$(PIP) --no-build-isolation -e '.[site]'
+	@$(BIN)/python docs/build.py
+
+# The wheel is built from the sdist, as others do it, and used where there is no repository.
+wheel: $(READY)  ## sdist and wheel, with the weights in it, in dist/; tries them in an empty folder
+	@rm -rf dist && $(BIN)/python -m hatchling build -d dist -t sdist >/dev/null
+	@set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
+	tar -xzf dist/*.tar.gz -C "$$work" --strip-components 1; mkdir "$$work/empty"; \
+	(cd "$$work" && "$(CURDIR)/$(BIN)/python" -m hatchling build -d "$(CURDIR)/dist" -t wheel >/dev/null); \
+	$(PIP) --no-deps --target "$$work/installed" dist/*.whl; \
+	cd "$$work/empty"; export PYTHONPATH="$$work/installed"; gtmsm="$$work/installed/bin/gtmsm"; \
+	"$$gtmsm" weights | grep -q "$$work/installed/gtmsm/weights"; \
+	"$$gtmsm" imagine walk-strong --steps 10 --out walk.gif; \
+	"$$gtmsm" train image-walk-small --updates 2 --warm-up 1 --grow 1 --no-prospect --no-evaluate --device cpu
+	@ls -l dist
+
 # Not `uv lock`: its file would record addresses of registries. torch is held, its CUDA packages are cut.
 pins:  ## renew constraints.txt (torch stays where it is)
 	@set -e; work=$$(mktemp -d); trap 'rm -rf "$$work"' EXIT; \
@@ -74,7 +91,7 @@ pins:  ## renew constraints.txt (torch stays where it is)
 	cp "$$work/pins.txt" constraints.txt
 
 clean:  ## remove .venv and every cache, but not runs/
-	@rm -rf .venv dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz .page .import_linter_cache .benchmarks
+	@rm -rf .venv dist site .site .pytest_cache .mypy_cache .ruff_cache .hypothesis .fuzz .page .import_linter_cache .benchmarks
 	@find src tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(READY): pyproject.toml constraints.txt

@@ -76,7 +76,7 @@ def a_long_walk(imagines: bool) -> Callable[[torch.device], Call]:
     """A walk of 2,000 steps over an image, memorised with landmarks, or imagined further without."""
 
     def set_up(device: torch.device) -> Call:
-        model = WorldModel.load(f"weights/{'image-walk-celeba' if imagines else 'obstacles-celeba'}").to(device)
+        model = WorldModel.load("image-walk-celeba" if imagines else "obstacles-celeba").to(device)
         generator = torch.Generator().manual_seed(0)
         frames = torch.rand(1, 2_000, *model.frame_shape, generator=generator).to(device)
         taken = torch.randint(model.action_size, (1, 2_000), generator=generator)

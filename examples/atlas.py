@@ -1,7 +1,6 @@
 """Two Gymnasium agents explore a picture apart, share what they saw, and find each other's places. Seconds on a CPU."""
 
 import tempfile
-from pathlib import Path
 
 import gymnasium
 import torch
@@ -9,7 +8,7 @@ import torch
 from gtmsm import Atlas, Belief, Explorer, WorldModel
 
 # Learned walls lie where they did from the centre, and these two set out elsewhere: without walls views alone tell.
-model = WorldModel.load(Path(__file__).parent.parent / "weights" / "obstacles-celeba").without_walls()
+model = WorldModel.load("obstacles-celeba").without_walls()
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
 

@@ -10,7 +10,6 @@ knows where it is by what the model infers, and stops where it believes to be th
 
 import argparse
 import time
-from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -29,7 +28,7 @@ except ImportError:
     print('this example needs stable-baselines3: pip install "gtmsm[rl]"')
     raise SystemExit from None
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "image-walk-celeba"
+WEIGHTS = "image-walk-celeba"
 AGENTS, LONGEST = 64, 64
 """Agents that learn side by side, and steps after which they give up."""
 

@@ -1,7 +1,6 @@
 """Walk through a picture step by step: remember, imagine, save, and come back to an unknown place. Seconds on a CPU."""
 
 import tempfile
-from pathlib import Path
 
 import torch
 
@@ -10,7 +9,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.walkers import PoissonWalker
 
-model = WorldModel.load(Path(__file__).parent.parent / "weights" / "obstacles-celeba")
+model = WorldModel.load("obstacles-celeba")
 world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())  # pictures that it was not trained on
 chance = torch.Generator().manual_seed(0)
 

@@ -1,7 +1,5 @@
 """Memorise what an agent sees in a Gymnasium environment, then ask the model what other actions would show."""
 
-from pathlib import Path
-
 import gymnasium
 import numpy as np
 import torch
@@ -9,7 +7,7 @@ import torch.nn.functional as F
 
 from gtmsm import WorldModel
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "image-walk-celeba"
+WEIGHTS = "image-walk-celeba"
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
 model = WorldModel.load(WEIGHTS)

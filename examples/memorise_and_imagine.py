@@ -1,7 +1,5 @@
 """Walk over pictures the model has never seen, then predict the next 256 steps from actions alone."""
 
-from pathlib import Path
-
 import torch
 
 from gtmsm import WorldModel
@@ -12,7 +10,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.walkers import PoissonWalker
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "image-walk-celeba"  # or a run folder of your own
+WEIGHTS = "image-walk-celeba"  # or a run folder of your own
 TAU = 256
 
 model = WorldModel.load(WEIGHTS)

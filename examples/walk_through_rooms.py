@@ -1,6 +1,5 @@
 """Walk through rooms the model has never seen, then imagine what the next actions would show."""
 
-import sys
 from pathlib import Path
 
 import torch
@@ -14,12 +13,10 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.textures import load_textures
 
-WEIGHTS = Path(__file__).parent.parent / "weights" / "walk-strong"  # or a run folder of your own
+WEIGHTS = "walk-strong"  # or a run folder of your own
 PICTURE = Path("runs") / "imagined_rooms.png"
 TAU, HORIZON, AGENTS = 150, 24, 3
 
-if not WEIGHTS.is_dir():
-    sys.exit(f"there are no weights at {WEIGHTS}; make some with `gtmsm train walk-strong` and name its folder here")
 model = WorldModel.load(WEIGHTS)
 textures = load_textures("auto")
 if textures.name != "lab":

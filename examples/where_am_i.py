@@ -1,7 +1,5 @@
 """Walk over pictures with obstacles, on slippery ground, and know where you are all the same; find a view again."""
 
-from pathlib import Path
-
 import torch
 
 from gtmsm import WorldModel
@@ -12,7 +10,7 @@ from gtmsm.worlds.slip import SlipConfig, Slipping
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig
 
 # Trained on faces, walked here on photographs: the README has the figures for faces.
-WEIGHTS = Path(__file__).parent.parent / "weights" / "obstacles-celeba"
+WEIGHTS = "obstacles-celeba"
 STEPS = 256
 
 model = WorldModel.load(WEIGHTS)

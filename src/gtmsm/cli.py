@@ -13,6 +13,7 @@ VERBS = {
     "demo": "train a small model, score it, and write a report: gtmsm demo [rotate|obstacles] (minutes on two cores)",
     "train": "train an experiment of the paper, or on your recordings: gtmsm train PRESET [flags]",
     "evaluate": "score a run in held-out places: scores.json and report.html",
+    "weights": "the weights that come with gtmsm, to be named wherever a RUN is asked for, and their licences",
     "imagine": "walk on in a run's memory of a place, truth beside imagination, as a video",
     "record": "clips of any Gymnasium environment: gtmsm record ENV_ID --out PATH; or a run's walk: record RUN OUT.npz",
     "plan": "walk to a goal in a run's memory of a place, plan after plan, as a video: gtmsm plan RUN [--goal PICTURE]",
@@ -27,7 +28,7 @@ VERBS = {
 }
 MODULES = {
     "training": ("demo", "train", "evaluate", "compare", "bench"),
-    "walks": ("imagine", "plan", "export", "localise", "play"),
+    "walks": ("weights", "imagine", "plan", "export", "localise", "play"),
     "recordings": ("record", "data"),
     "atlas": ("atlas",),
     "reproduce": ("reproduce",),

@@ -50,7 +50,7 @@ class Experiment:
     """Of weights, walks and noise: the same seed on the same CPU gives the same run, on a GPU up to rounding."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
     begin_with: str = ""
-    """A run folder whose weights to begin with; parts that it lacks, landmarks for one, begin from scratch."""
+    """A run folder, or shipped weights by name, to begin with; parts that it lacks begin from scratch."""
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     slip: SlipConfig = SlipConfig()
@@ -276,7 +276,7 @@ class Setting(ABC):
             torch.manual_seed(self.experiment.seed)
             model = WorldModel(self.experiment.model, world.frame_shape, len(world.action_names))
         if self.experiment.begin_with:
-            model.begin_with(Path(self.experiment.begin_with))
+            model.begin_with(self.experiment.begin_with)
         return model.to(self.device)
 
 

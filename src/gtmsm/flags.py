@@ -100,7 +100,7 @@ def _one_line_errors() -> Iterator[None]:
 
 def value_of(flag: str, words: list[str]) -> str | None:
     """The word after `flag`, or behind its equals sign."""
-    for word, following in zip(words, [*words[1:], None], strict=True):
+    for word, following in zip(words, [*words, None][1:], strict=True):
         if word == flag:
             return following
         if word.startswith(f"{flag}="):

@@ -129,8 +129,8 @@ _preset("walk-strong", "walk",
 })  # fmt: skip
 # What places look like, for a model that walks already.
 _preset("walk-landmarks", "walk-strong",
-    "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU, in the repository", {
-    "begin_with": "weights/walk-strong",
+    "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU", {
+    "begin_with": "walk-strong",
     "walker.scavenger": {"may_bump": True},
     "pool": {"clips": 14_000},
     "training": {"updates": 11_000},

@@ -33,6 +33,7 @@ from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, writ
 from gtmsm.interruption import is_first_process
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
+from gtmsm.shipped import find_run
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric
@@ -74,8 +75,9 @@ class Run:
         return run
 
     @classmethod
-    def open(cls, folder: Path) -> "Run":
-        """A folder that `create` made."""
+    def open(cls, folder: str | Path) -> "Run":
+        """A folder that `create` made, or shipped weights of that name."""
+        folder = find_run(folder)
         path = folder / CONFIG
         if not path.is_file():
             raise InputError(f"{folder} is not a run folder: it has no {CONFIG}; make one with `gtmsm train`")

@@ -91,7 +91,7 @@ def test_the_help_of_train_lists_each_flag_with_its_default(gtmsm):
         (["trian"], 'unknown verb "trian"; did you mean "train"?'),
         (
             ["xyz"],
-            'unknown verb "xyz"; choose from demo, train, evaluate, imagine, record, plan, export, localise, play',
+            'unknown verb "xyz"; choose from demo, train, evaluate, weights, imagine, record, plan, export, localise',
         ),
         (["train", "image-walk-smal"], 'unknown preset "image-walk-smal"; did you mean "image-walk-small"?'),
         (

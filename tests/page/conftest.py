@@ -1,5 +1,3 @@
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -11,4 +9,4 @@ from gtmsm.page.catalogue import Catalogue  # noqa: E402
 @pytest.fixture(scope="session")
 def catalogue() -> Catalogue:
     """The shipped weights."""
-    return Catalogue(None, Path(__file__).parents[2] / "weights", torch.device("cpu"))
+    return Catalogue(None, torch.device("cpu"))

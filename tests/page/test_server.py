@@ -285,11 +285,11 @@ def test_a_port_that_is_in_use_is_one_line(refused: Callable[..., str]) -> None:
         assert refused("play", "--port", port).startswith(f"port {port} is in use; choose another one with --port")
 
 
-def test_without_weights_it_says_where_they_are(
+def test_a_run_that_is_not_there_is_one_line(
     refused: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "is not a run folder" in refused("play", "--weights", tmp_path)
+    assert 'did you mean "walk-strong"?' in refused("play", "walk-stron")
     assert "is not a run folder" in refused("play", tmp_path / "nowhere")
 
 

@@ -44,6 +44,7 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
+from gtmsm.shipped import Card, cards, find_run
 from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, gather, require_generator
 
 
@@ -511,18 +512,26 @@ class WorldModel(nn.Module):
 
     def begin_with(self, folder: str | Path) -> None:
         """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""
-        folder = as_path(folder)
+        folder = find_run(folder)
         if not (folder / WEIGHTS).is_file():
             raise InputError(f"begin_with is {folder}, which holds no {WEIGHTS}; give a run folder with --begin-with")
         other = WorldModel.load(folder)
         tensors = self.state_dict() | other.state_dict()
         self.load_weights(tensors, folder / WEIGHTS)
 
+    @staticmethod
+    def available() -> tuple[Card, ...]:
+        """The weights that `load` knows by name, with what each is and its licence."""
+        return cards()
+
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
-        """From a run folder, or a weights file of one; to look with, not to learn: its weights ask for no gradients."""
+        """From a run folder, a weights file of one, or the name of shipped weights (`available`).
+
+        To look with, not to learn: its weights ask for no gradients.
+        """
         device = require_device(device)
-        path = as_path(path)
+        path = find_run(path)
         file = path / WEIGHTS if path.is_dir() else path
         if not file.is_file():
             raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")

@@ -49,7 +49,7 @@ class Entry:
 class Catalogue:
     """Worlds by name, in the order in which they are offered; models are loaded when they are wanted."""
 
-    def __init__(self, run: Path | None, weights: Path | None, device: torch.device) -> None:
+    def __init__(self, run: Path | None, device: torch.device) -> None:
         self.device = device
         self._models: dict[Path, WorldModel] = {}
         self._loading = threading.Lock()
@@ -58,13 +58,12 @@ class Catalogue:
         if run is not None:
             self.entries = self._of_run(Run.open(run))
             return
-        folder = weights or _shipped_weights()
         self.entries = {}
         for name, of in SHIPPED.items():
             try:
                 if name in ("maze", "doom"):
                     _require_engine(name)
-                self.entries[name] = self._of_run(Run.open(folder / of))[name]
+                self.entries[name] = self._of_run(Run.open(of))[name]
             except InputError as problem:
                 self.missing[name] = str(problem)
         require(bool(self.entries), next(iter(self.missing.values()), ""))
@@ -98,17 +97,6 @@ class Catalogue:
             raise InputError(f"{run.folder} learned from recordings: there is no world to walk in; watch gtmsm imagine")
         inside = {name: Entry(run, partial(_in_rooms, experiment, plan)) for name, plan in PLANS.items()}
         return {**inside, "doom": Entry(run, _in_doom)}
-
-
-def _shipped_weights() -> Path:
-    """The folder of weights of the repository: here, or where this package was installed from."""
-    here = [Path("weights"), Path(__file__).resolve().parents[3] / "weights"]
-    for folder in here:
-        if folder.is_dir():
-            return folder
-    raise InputError(
-        "no weights here; start it in the repository, whose folder weights has them, or give a run: gtmsm play RUN"
-    )
 
 
 def _require_engine(name: str) -> None:

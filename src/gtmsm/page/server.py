@@ -264,12 +264,12 @@ def is_ours(asked: str, host: str) -> bool:
 
 
 def serve(
-    run: Path | None, *, weights: Path | None, host: str, port: int, device: torch.device, limits: Limits,
+    run: Path | None, *, host: str, port: int, device: torch.device, limits: Limits,
     tell: Callable[[str], None],
 ) -> None:  # fmt: skip
     """Serve the page until Ctrl-C or SIGTERM."""
     require_whole("port", port, 0, 65_535)
-    catalogue = Catalogue(run, weights, device)
+    catalogue = Catalogue(run, device)
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
     with bound(host, port) as listening:
         number = listening.getsockname()[1]

@@ -28,7 +28,7 @@ class _WithModel:
     atlas: Address
     """A file, or postgresql://USER@HOST/DATABASE."""
     run: Weights
-    """The run folder of the model whose memories it holds."""
+    """The run folder, or the name of shipped weights, of the model whose memories it holds."""
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import Annotated
 import tyro
 
 from gtmsm.flags import parse, parse_what, plain_console
+from gtmsm.shipped import is_shipped
 from gtmsm.verbs.walks import RecordFlags, record_walk
 
 
@@ -51,12 +52,12 @@ class RecordEnvironmentFlags:
 
 
 def record(words: list[str]) -> int:
-    """Record clips: of a run, where a run folder is named or an .npz; otherwise of an environment."""
+    """Record clips: of a run, where a run folder, shipped weights or an .npz are named; otherwise of an environment."""
     asks = not words or words[0] in ("-h", "--help")
     if asks:
         with suppress(SystemExit):
             parse(RecordFlags, ["--help"], "gtmsm record")
-    elif Path(words[0]).is_dir() or any(word.endswith(".npz") for word in words):
+    elif Path(words[0]).is_dir() or is_shipped(words[0]) or any(word.endswith(".npz") for word in words):
         return record_walk(words)
     flags = parse(RecordEnvironmentFlags, ["--help"] if asks else words, "gtmsm record")
     from gtmsm.episodes.recorder import record_environment

@@ -135,7 +135,7 @@ class EvaluateFlags:
     """Score a run in held-out places; writes scores.json and report.html."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """A run folder."""
+    """A run folder, or the name of shipped weights."""
     images: str | None = None
     """Score on the test images of this .npz or folder instead of those it was trained with."""
     data: str | None = None

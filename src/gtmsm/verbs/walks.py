@@ -1,4 +1,4 @@
-"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, and recording a walk of its own."""
+"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, a walk of its own; `weights`."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -10,6 +10,20 @@ import tyro
 from gtmsm.config import Device
 from gtmsm.errors import InputError
 from gtmsm.flags import parse, plain_console
+from gtmsm.shipped import cards
+
+
+@dataclass(frozen=True)
+class WeightsFlags:
+    """List the weights that come with gtmsm: their names, what they are, their licences, and their cards."""
+
+
+def weights(words: list[str]) -> int:
+    """Say which weights there are."""
+    parse(WeightsFlags, words, "gtmsm weights", WeightsFlags())
+    for card in cards():
+        plain_console().print(f"{card.name}: {card.what}\n  licence: {card.licence}\n  {card.path}", soft_wrap=True)
+    return 0
 
 
 @dataclass(frozen=True)
@@ -17,7 +31,7 @@ class ImagineFlags:
     """Memorise a walk through a place, then imagine what further actions would show."""
 
     run: Annotated[Path, tyro.conf.Positional]
-    """A run folder."""
+    """A run folder, or the name of shipped weights."""
     actions: str = ""
     """What to do after memorising: letters, each with an optional number of repetitions. On pictures "r10 d5 l" (up,
     down, left, right, stay); in rooms "f10 l5 r" (forward, backward, turn left, turn right, a and d to strafe, q and e
@@ -50,7 +64,7 @@ class PlanFlags:
     """Memorise a walk through a held-out place, then walk to something seen there, planning again on the way."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder."""
+    """A run folder, or the name of shipped weights."""
     goal: str = ""
     """A step of the memorised walk, whose view to walk to, or a picture file of the very size that the agent sees;
     default: a view drawn at random."""
@@ -82,7 +96,7 @@ class ExportFlags:
     kind: Annotated[Literal["rrd"], tyro.conf.Positional]
     """Of file."""
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder."""
+    """A run folder, or the name of shipped weights."""
     explorer: Path | None = None
     """A file of Explorer.save, whose walk and memory to write instead."""
     steps: int = 128
@@ -109,7 +123,7 @@ class RecordFlags:
     """Write a walk through a held-out place of the run's world as a clip file, for gtmsm localise."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder."""
+    """A run folder, or the name of shipped weights."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")]
     """The .npz to write: frames, actions, and the truth beside them."""
     steps: int | None = None
@@ -132,7 +146,7 @@ class LocaliseFlags:
     """Memorise a clip, then say and draw where in it a picture was seen, or that it never was."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
-    """A run folder of a model with landmarks: trained with --model.landmark.form."""
+    """A run folder of a model with landmarks (trained with --model.landmark.form), or obstacles-celeba, which ships."""
     clip: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLIP")]
     """What to memorise: an .npz that gtmsm record wrote, or with `frames` and `actions` of your own."""
     picture: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
@@ -166,9 +180,8 @@ class PlayFlags:
     """Serve a page on which one walks in a world beside the model's imagination of it."""
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
-    """A run folder, whose world is walked; default: all worlds that there are shipped weights for."""
-    weights: Path | None = None
-    """Folder of the shipped weights; default: weights/ here, or in the repository that gtmsm was installed from."""
+    """A run folder, or shipped weights by name, whose world is walked; default: all worlds that there are shipped
+    weights for."""
     host: str = "127.0.0.1"
     """Where to listen; others than this computer can walk, too, if it is given as 0.0.0.0 or by a name."""
     port: int = 8765
@@ -193,7 +206,7 @@ def play(words: list[str]) -> int:
     from gtmsm.training.engine import choose_device
 
     serve(
-        flags.run, weights=flags.weights, host=flags.host, port=flags.port, device=choose_device(flags.device),
+        flags.run, host=flags.host, port=flags.port, device=choose_device(flags.device),
         limits=Limits(sessions=flags.sessions, history=flags.history),
         tell=lambda line: plain_console().print(line, soft_wrap=True),
     )  # fmt: skip

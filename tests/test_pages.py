@@ -1,0 +1,226 @@
+"""Pages for people: links lead somewhere, Python runs as it stands there, commands exist with their flags.
+
+A block that is not to be run says so, and why, in a line before it: `<!-- shown only: REASON -->`.
+"""
+
+import importlib.util
+import re
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import gtmsm
+from gtmsm import cli, experiments, flags
+from gtmsm.presets import PRESETS
+from gtmsm.verbs import recordings, training, walks
+
+ROOT = Path(__file__).parents[1]
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/CARD.md")])
+SOURCE = "https://github.com/gtmsm/gtmsm/blob/main/"
+FENCE = re.compile(r"(?:^<!-- shown only: (?P<why>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
+
+
+class Block(NamedTuple):
+    kind: str
+    text: str
+    shown_only: bool
+
+
+def blocks(page: Path) -> list[Block]:
+    return [Block(found["kind"], found["text"], bool(found["why"])) for found in FENCE.finditer(page.read_text())]
+
+
+def python_of(page: Path) -> str:
+    return "\n".join(block.text for block in blocks(page) if block.kind == "python" and not block.shown_only)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def anchors(page: Path) -> set[str]:
+    """Of all headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.M)
+    return {re.sub(r"[^\w\- ]", "", re.sub(r"\]\([^)]*\)", "", text).lower()).replace(" ", "-") for text in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_every_link_leads_somewhere(page: Path):
+    prose = re.sub(r"`[^`\n]*`", "``", FENCE.sub("", page.read_text()))
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        here = page.parent
+        if target.startswith(SOURCE):
+            here, target = ROOT, target.removeprefix(SOURCE)
+        if "://" in target:
+            continue
+        address, _, anchor = target.partition("#")
+        found = (here / address) if address else page
+        assert found.exists(), target
+        assert not anchor or anchor in anchors(found), target
+
+
+def test_every_page_of_the_documentation_has_a_place_on_the_site():
+    nav = tomllib.loads((ROOT / "zensical.toml").read_text())["project"]["nav"]
+
+    def leaves(entries: list[dict[str, Any]]) -> Iterator[str]:
+        for entry in entries:
+            for value in entry.values():
+                yield from leaves(value) if isinstance(value, list) else [value]
+
+    placed = list(leaves(nav))
+    assert len(placed) == len(set(placed))
+    assert {page.name for page in ROOT.glob("docs/*.md")} <= set(placed)
+
+
+def test_the_reference_describes_all_public_names_and_commands():
+    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+    assert spec and spec.loader
+    spec.loader.exec_module(build := importlib.util.module_from_spec(spec))
+    python, commands = build.python_reference(), build.command_reference()
+    assert all(f"\n## {name}\n" in python for name in gtmsm.__all__)
+    assert "### WorldModel.load\n" in python and WORDS_OF_LOAD in python
+    assert all(f"\n## gtmsm {verb}\n" in commands for verb in cli.VERBS)
+    assert (
+        "| `--picture` |  | Any picture file, for runs on images; default: a held-out image of the run. |" in commands
+    )
+    assert build.spaced("So:\n- one\n- two\n|a|\n") == "So:\n\n- one\n- two\n\n|a|\n"
+
+
+WORDS_OF_LOAD = "To look with, not to learn: its weights ask for no gradients."
+
+WALKED = """
+import gymnasium
+from gtmsm import Explorer, WorldModel
+model = WorldModel.load({name!r}){walls}
+env = gymnasium.make("gtmsm/ImageWalk-v0")
+frame = picture = env.reset(seed=1)[0]
+explorer = Explorer(model)
+explorer.step(frame)
+walk = [(env.step(action)[0], action) for action in (0, 0, 2, 2, 1, 1, 3, 3) * 4]
+for frame, action in walk:
+    explorer.step(frame, action)
+explorer.save("walk.safetensors")
+"""
+BEFORE = {
+    "docs/explorer.md": WALKED.format(name="obstacles-celeba", walls=""),
+    "docs/planning.md": WALKED.format(name="image-walk-celeba", walls=""),
+    "docs/atlas.md": WALKED.format(name="obstacles-celeba", walls=".without_walls()"),
+}
+"""What a page takes for granted: somebody has walked."""
+TOY = {"range(60)": "range(24)", "updates=20": "updates=2, batch=2, evaluation__clips=2", "num_envs=256": "num_envs=4"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if python_of(page)], ids=named)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    text = python_of(page)
+    for large, small in TOY.items():
+        text = text.replace(large, small)
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        exec(BEFORE.get(named(page), "") + text, {})
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """Of a block of shell, with something for its variables."""
+    text = re.sub(r"\\\n\s*", " ", text)
+    for pattern, value in {
+        r'"?\$\([^)]*\)"?': "x",
+        r"\$s\b": "1",
+        r"\$p\b": "walk",
+        r"\$again\b|\bFLAGS\b": "",
+    }.items():
+        text = re.sub(pattern, value, text)
+    for line in text.splitlines():
+        words = shlex.shlex(line, posix=True, punctuation_chars=";&|")
+        words.whitespace_split = True
+        command: list[str] = []
+        for word in [*words, ";"]:
+            if set(word) <= set(";&|"):
+                yield command
+                command = []
+            elif command or word not in ("do", "time", "then"):
+                command.append(word)
+
+
+class ParsedError(Exception):
+    """A command was understood; its work does not begin."""
+
+
+@pytest.fixture
+def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
+    """Reads the words of a command up to where its work would begin."""
+    parse = flags.parse
+
+    def only_parse(*given: Any, **more: Any) -> None:
+        parse(*given, **more)
+        raise ParsedError
+
+    for module in (flags, walks, training, recordings):
+        monkeypatch.setattr(module, "parse", only_parse)
+    monkeypatch.setattr(experiments, "proposed", lambda *_: (PRESETS["own"][1], ()))
+
+    def understand(words: list[str]) -> None:
+        asks = "--help" in words or words in ([], ["--version"])
+        with pytest.raises(SystemExit) if asks else pytest.raises(ParsedError):
+            cli._run_verb(words)
+            raise SystemExit
+
+    return understand
+
+
+TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(x.kind == "sh" for x in blocks(page))], ids=named)
+def test_the_commands_of_a_page_exist_with_their_flags(page: Path, understood: Callable[[list[str]], None]):
+    seen: set[str] = set()
+    for block in blocks(page):
+        if block.kind != "sh" or block.shown_only:
+            continue
+        for words in commands(block.text):
+            if not words or (key := re.sub(r"\d+", "0", " ".join(words))) in seen:
+                continue
+            seen.add(key)
+            if (
+                at := next((i for i, word in enumerate(words) if word in ("gtmsm", ".venv/bin/gtmsm")), None)
+            ) is not None:
+                understood(words[at + 1 :])
+            elif words[0] == "make":
+                assert words[1] in TARGETS, words
+            for word in words:
+                assert not re.match(r"(benchmarks|examples)/.*\.py$", word) or (ROOT / word).exists(), word
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_commands_in_a_sentence_name_verbs_and_presets_that_exist(page: Path):
+    prose = FENCE.sub("", page.read_text())
+    assert set(re.findall(r"`gtmsm ([a-z]+)\b", prose)) <= set(cli.VERBS)
+    assert set(re.findall(r"`gtmsm train\s+([a-z][a-z-]*)", prose)) <= set(PRESETS)
+
+
+GUIDE = ROOT / "docs" / "your-environment.md"
+FEWER = {
+    "record": "--clips 6 --steps 40 --workers 1",
+    "train": "--updates 2 --batch 2 --evaluation.clips 2 --device cpu",
+    "evaluate": "--clips 2 --device cpu",
+}
+"""Flags that a command of the guide has as well; the last of two counts."""
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("vizdoom")
+    monkeypatch.chdir(tmp_path)
+    lines = [words for block in blocks(GUIDE) if block.kind == "sh" for words in commands(block.text) if words]
+    assert [words[1] for words in lines] == ["record", "data", "data", "train", "evaluate", "imagine"]
+    for _, verb, *words in lines:
+        with pytest.raises(SystemExit, match="^0$"):
+            cli.main([verb, *words, *FEWER.get(verb, "").split()])
+    for made in ("mazes", "mazes.png", "runs/mazes/report.html", "mazes.mp4"):
+        assert (tmp_path / made).exists()

@@ -15,7 +15,10 @@ class Gru(Rival):
         super().__init__(about)
         width = about.rival.width
         self.recurrence = nn.GRU(token_size(about), width, about.rival.layers, batch_first=True)
+        inputs = width + about.action_size
+        self.mix = nn.Sequential(nn.Linear(inputs, width), nn.ELU(), nn.Linear(width, width), nn.ELU())
         self.head = GaussianHead(width, self.code_size)
+        remember(self.recurrence)
 
     def predict(
         self,
@@ -28,4 +31,14 @@ class Gru(Rival):
         """The state after each action of the plan tells what is seen."""
         with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
             h, _ = self.recurrence(as_tokens(code.mean, a, plan))
-        return Predicted(self.head(h[:, a.shape[1] :]))
+            h = self.mix(torch.cat([h[:, a.shape[1] :], plan], dim=-1))
+        return Predicted(self.head(h))
+
+
+@torch.no_grad()
+def remember(recurrence: nn.RNNBase | nn.RNNCellBase) -> None:
+    """Begin with update gates that rather keep the state than replace it."""
+    for name, bias in recurrence.named_parameters():
+        if name.startswith("bias_hh"):
+            _, update, _ = bias.chunk(3)
+            update += 1

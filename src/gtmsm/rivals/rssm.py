@@ -10,6 +10,9 @@ from gtmsm.tensors import Actions, Gaussian
 
 LEAST_SCALE = 0.1
 """Standard deviations of the stochastic state are at least this."""
+TO_PRIOR, TO_POSTERIOR, FREE = 0.5, 0.1, 1.0
+"""Of the divergence of the two, how much trains the prior and how much the posterior, above so many nats (DreamerV3).
+With equal weights a state would cost as many nats as it saves, and would tell nothing."""
 
 
 class Rssm(Rival):
@@ -47,7 +50,7 @@ class Rssm(Rival):
             h, s, believed = self.roll(code.mean, torch.cat([a, plan], dim=1), noise.to(a.dtype))
             expected = split(self.prior(h[:, :tau]))
             z = self.head(self.project(torch.cat([h, s], dim=-1)))
-        costs = {"state_kl": believed.divergence(expected), "context_kl": code.divergence(z[:, :tau])}
+        costs = {"state_kl": balanced(believed, expected), "context_kl": code.divergence(z[:, :tau])}
         return Predicted(z[:, tau:], costs)
 
     def roll(
@@ -72,6 +75,13 @@ class Rssm(Rival):
             stochastic.append(s)
         posterior = Gaussian(torch.stack(means, 1), torch.stack(log_vars, 1))
         return torch.stack(deterministic, 1), torch.stack(stochastic, 1), posterior
+
+
+def balanced(posterior: Gaussian, prior: Gaussian) -> Float[Tensor, "batch tau"]:
+    """Their divergence, in parts that train the prior and the posterior."""
+    held, aim = (Gaussian(part.mean.detach(), part.log_var.detach()) for part in (posterior, prior))
+    parts = (TO_PRIOR, held.divergence(prior)), (TO_POSTERIOR, posterior.divergence(aim))
+    return sum(weight * part.clamp_min(FREE) for weight, part in parts)
 
 
 def split(both: Float[Tensor, "*batch two_states"]) -> Gaussian:

@@ -1,0 +1,22 @@
+"""What each rival can learn: otherwise its failure elsewhere might be our mistake."""
+
+import pytest
+
+from gtmsm import contest
+from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
+from gtmsm.rivals.build import KINDS
+
+TAU = 4
+LONGER = {"gru": (400, 64), "rssm": (400, 64)}
+"""Updates and width of those that must learn to hold two views in their state."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_walk_that_repeats_itself_is_predicted(kind, train, clip, tmp_path):
+    updates, width = LONGER.get(kind, (120, 32))
+    rival = train(kind, tmp_path, updates, width)
+    future = clip.x[:, TAU:]
+    reached = psnr_pooled(frame_mse(future, contest.forecast(rival, clip, TAU)))
+    blended = psnr_pooled(frame_mse(future, clip.x[:, :TAU].mean(1, keepdim=True).expand_as(future)))
+    assert reached > blended + 5

@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play page test fast lint format bench fuzz examples site wheel pins clean
+.PHONY: help setup demo play page test fast lint format bench fuzz examples reproduce site wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -62,6 +62,9 @@ examples: $(READY)  ## run every script in examples/
 		echo "== $$script"; $(BIN)/python "$$script"; \
 	done
 
+reproduce: $(READY)  ## the table of rivals, controls and ablations at toy size, into reproduced/
+	@$(BIN)/gtmsm reproduce --quick --workers $(WORKERS) --device cpu $(ARGS)
+
 site: $(READY)  ## the documentation as a site, in site/
 	@$(PIP) --no-build-isolation -e '.[site]'
 	@$(BIN)/python docs/build.py
@@ -103,5 +106,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (once; about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver]'
+	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver,mamba,flip]'
 	@touch $@

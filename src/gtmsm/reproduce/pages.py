@@ -62,8 +62,9 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
     first, *others = sets_of(results, world)
     lines = lines_of(results, world, first)
     about = lines[0].scores[0]
-    clips, tau, horizon = about["clips"], about["tau"], about["horizon"]
-    fields = fields_of(lines, horizon)
+    clips, tau, horizon, scored = about["clips"], about["tau"], about["horizon"], len(about["psnr_by_step"])
+    last = "" if scored == horizon else f", of which the last {scored} are scored"
+    fields = fields_of(lines, scored)
     table = markdown_table(
         ["", *(field.title for field in fields), "given"],
         ([line.label, *(field.cell(line) for field in fields), line.given] for line in lines),
@@ -73,15 +74,21 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
         part
         for part in (
             f"## {world}: {WORLDS[world].about}",
-            f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted; sha256 `{about['sha256'][:12]}…`.",
+            f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted{last}; "
+            f"sha256 `{about['sha256'][:12]}…`.",
             table,
-            _ahead(lines, horizon),
+            _ahead(lines, scored),
             shown,
-            _othersets_of(results, world, others),
+            *(f"![True and imagined frames, {world}]({r.facts['figure']})" for r in results if _has_figure(r, world)),
+            _other_sets(results, world, others),
             _costs(results, world),
         )
         if part
     )
+
+
+def _has_figure(result: Result, world: str) -> bool:
+    return result.row == world and bool(result.facts.get("figure"))
 
 
 def _ahead(lines: Sequence[Line], horizon: int) -> str:
@@ -110,7 +117,7 @@ def _standard_error(line: Line, horizon: int) -> float:
     return mean(every) if every else 0.0
 
 
-def _othersets_of(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
+def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
     """Loops, returns and other places: one number a set, PSNR at places that were memorised."""
     if not names:
         return ""
@@ -164,7 +171,9 @@ def _ablations(results: Sequence[Result]) -> str:
             if scores:
                 label = "**as it is**" if row.name == world else f"{row.about}"
                 lines.append(Line(label, "", scores))
-        fields = [f for f in fields_of(lines, lines[0].scores[0]["horizon"]) if f.title not in ("FLIP", "per frame")]
+        fields = [
+            f for f in fields_of(lines, len(lines[0].scores[0]["psnr_by_step"])) if f.title not in ("FLIP", "per frame")
+        ]
         head = [f"`{world}` with", *(field.title for field in fields), "seeds"]
         body = ([line.label, *(f.cell(line) for f in fields), str(len(line.scores))] for line in lines)
         parts.append(markdown_table(head, body))

@@ -9,7 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
+from gtmsm.evaluation.report.plots import strips
 from gtmsm.files import replacing
 from gtmsm.reproduce.table import CONTROL, Line
 
@@ -35,6 +37,13 @@ def write_plots(out: Path, world: str, lines_by_set: Mapping[str, Sequence[Line]
         with mpl.rc_context(LIGHT), replacing(out / name) as path:
             figure.savefig(path, dpi=160)
     return [out / name for name in figures]
+
+
+def write_frames(path: Path, gallery: Gallery) -> None:
+    """The paper's figure: true above imagined frames at its time steps, of the first walk."""
+    figure = strips(gallery, 0)
+    with mpl.rc_context(LIGHT), replacing(path) as draft:
+        figure.savefig(draft, dpi=160, facecolor="white")
 
 
 def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:

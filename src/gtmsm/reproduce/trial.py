@@ -15,6 +15,7 @@ from gtmsm.evaluation.controls import control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
 from gtmsm.evaluation.forecasts import score_forecaster
 from gtmsm.evaluation.metrics import converged
+from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.evaluation.sets import SETS, Split, named_set
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
 from gtmsm.files import read_json, write_atomically
@@ -60,7 +61,7 @@ class Trial:
         swept = self._sweep(sweep) if sweep else {}
         trained, sets = self._train(_best(swept)), self.row.sets(self.images)
         scores = {name: self._score(trained.forecaster, name) for name in sets}
-        facts = {
+        facts: dict[str, Any] = {
             "quick": self.quick,
             "updates": self._experiment.training.updates,
             "learning_rate": trained.learning_rate,
@@ -77,7 +78,23 @@ class Trial:
             facts["controls"] = {
                 name: {control: self._score(one, name) for control, one in controls.items()} for name in sets
             }
+            if self.seed == 0:
+                facts["figure"] = self._draw(trained.model)
         write_result(self.out, self.row.name, self.seed, facts)
+
+    def _draw(self, model: WorldModel) -> str:
+        """The paper's figure of this world, as far as its clips are long enough; returns the file's name."""
+        from gtmsm.reproduce.plots import write_frames  # matplotlib takes seconds
+
+        size, setting = (
+            named_set(WORLDS[self.row.world].sets[0], quick=self.quick).size,
+            set_up(self._experiment, self._where),
+        )
+        metric = self._experiment.training.objective.displacement > 0
+        few = EvaluationConfig(tau=size.tau, horizon=size.horizon, clips=2, metric_poses=metric)
+        gallery = evaluate(model, setting.test_world, setting.walker, few, self._where).gallery
+        write_frames(self.out / (name := f"{self.row.world}-frames.png"), gallery)
+        return name
 
     @property
     def _experiment(self) -> ImageWalkExperiment | RoomsExperiment:

@@ -64,11 +64,12 @@ def score_forecaster(
     size = fixed_set.size
     examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
     if isinstance(forecaster, ModelForecaster):
-        examiner.calibrate(forecaster.model, fixed_set.walker, size.tau + size.horizon, fixed_set.seed + 6)
+        steps, seed = size.tau + size.horizon, fixed_set.seed + 6
+        examiner.calibrate(forecaster.model, fixed_set.walker, steps, seed, fixed_set.elsewhere)
     digest, tally = Digest(), _Tally()
     for clip in fixed_set.clips():
         digest.add(clip)
-        guess = _guess(forecaster, clip, size.tau, torch.device(device))
+        guess = _guess(forecaster, examiner.prepared(clip), size.tau, torch.device(device))
         _score_batch(tally, examiner, clip, guess, size.skip, write is not None)
     if write is not None:
         _write(Path(write), fixed_set, tally)

@@ -86,5 +86,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (once; about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver]'
+	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver,flip]'
 	@touch $@

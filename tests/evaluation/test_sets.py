@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gtmsm.data.record import record
+from gtmsm.episodes.recorded import RecordedWorld
 from gtmsm.errors import InputError
 from gtmsm.evaluation import sets
 from gtmsm.evaluation.sets import SETS, SPLITS, Digest, FixedSet, named_set
@@ -39,6 +40,18 @@ def test_this_machine_draws_the_walks_that_everybody_is_compared_on(name: str, s
 def test_this_machine_draws_the_rooms_that_everybody_is_compared_on(name: str):
     pytest.importorskip("labmaze")
     assert named_set(name, quick=True).check() == ""
+
+
+def test_this_machine_draws_the_walks_in_doom_and_fits_poses_on_others():
+    pytest.importorskip("vizdoom")
+    pytest.importorskip("labmaze")
+    doom = named_set("doom/walk", quick=True)
+    assert doom.check() == ""
+    other = doom.elsewhere
+    assert isinstance(other, RecordedWorld) and isinstance(doom.world, RecordedWorld)
+    scored, fitted = (world.replay(3, 64, torch.Generator().manual_seed(0)).x for world in (doom.world, other))
+    mine, theirs = ({frame.numpy().tobytes() for frame in x.flatten(0, 1)} for x in (scored, fitted))
+    assert not mine & theirs
 
 
 def test_every_set_has_a_checksum_of_its_own_in_every_size():

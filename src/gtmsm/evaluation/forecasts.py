@@ -64,11 +64,12 @@ def score_forecaster(
     size = fixed_set.size
     examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
     if isinstance(forecaster, ModelForecaster):
-        examiner.calibrate(forecaster.model, fixed_set.walker, size.tau + size.horizon, fixed_set.seed + 6)
+        steps, seed = size.tau + size.horizon, fixed_set.seed + 6
+        examiner.calibrate(forecaster.model, fixed_set.walker, steps, seed, fixed_set.elsewhere)
     digest, tally = Digest(), _Tally()
     for clip in fixed_set.clips():
         digest.add(clip)
-        guess = _guess(forecaster, clip, size.tau, torch.device(device))
+        guess = _guess(forecaster, examiner.prepared(clip), size.tau, torch.device(device))
         _score_batch(tally, examiner, clip, guess, size.skip, write is not None)
     if write is not None:
         _write(Path(write), fixed_set, tally)
@@ -118,7 +119,8 @@ def _score_batch(tally: _Tally, examiner: Examiner, clip: Clip, guess: Guess, sk
     """Add one batch; the first steps of its prediction may be left out."""
     errors, every = errors_of(clip, guess, examiner), -(-skip // SSIM_EVERY)
     truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:]
-    errors |= {"flip": flip(truth[:, ::FLIP_EVERY], frames[:, ::FLIP_EVERY])} if has_flip() else {}
+    if has_flip() and frames.shape[2] == 3:
+        errors["flip"] = flip(truth[:, ::FLIP_EVERY], frames[:, ::FLIP_EVERY])
     first = {"ssim": every, "flip": 0}
     tally.errors.append({name: error[:, first.get(name, skip) :] for name, error in errors.items()})
     masks = {"revisited": examiner.revisited(clip)} | examiner.masks(clip)
@@ -184,10 +186,11 @@ def flip(
 
 def _parameters(forecaster: Forecaster) -> int | None:
     """How many numbers its networks have; None where that is not known."""
-    modules = [part for part in (forecaster, *vars(forecaster).values()) if isinstance(part, nn.Module)]
+    inside = [forecaster] if isinstance(forecaster, nn.Module) else getattr(forecaster, "__dict__", {}).values()
+    modules = [part for part in inside if isinstance(part, nn.Module)]
     if not modules and not isinstance(forecaster, Guessing):
         return None
-    return sum(parameter.numel() for module in modules[:1] for parameter in module.parameters())
+    return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
 def _write(path: Path, fixed_set: FixedSet, tally: _Tally) -> None:

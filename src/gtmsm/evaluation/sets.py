@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -9,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -16,6 +18,10 @@ from torch import Tensor
 from gtmsm.config import require, require_choice
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
+from gtmsm.episodes.pool import Pool
+from gtmsm.episodes.recorded import RecordedWorld, nobody
+from gtmsm.episodes.recorder import record_environment
+from gtmsm.episodes.store import Store
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, load_images
 from gtmsm.worlds.returns import LoopWalker, Returning, ReturnWalker, SpinReturnWalker
@@ -25,7 +31,7 @@ from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig, SpinWalker,
 from gtmsm.worlds.world import World
 
 Split: TypeAlias = Literal["train", "validation", "test"]
-Build: TypeAlias = Callable[[Split, "str | Path | None"], World]
+Build: TypeAlias = Callable[[Split, "str | Path | None", "Size"], World]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 AT_ONCE = 50
 """Clips of a batch: where a generator stands after it is part of what a set is."""
@@ -88,7 +94,14 @@ class FixedSet:
     @cached_property
     def world(self) -> World:
         """Its places, with the agents of the batch that was drawn last."""
-        return self.recipe.build(self.split, self.images)
+        return self.recipe.build(self.split, self.images, self.size)
+
+    @property
+    def elsewhere(self) -> World | None:
+        """Of what is recorded and can only be played again: another part, for whatever must be fitted."""
+        if not isinstance(self.world, RecordedWorld):
+            return None
+        return replace(self, split="train" if self.split == "validation" else "validation").world
 
     @property
     def walker(self) -> Walker:
@@ -183,14 +196,26 @@ def _listed() -> Mapping[str, Mapping[str, str]]:
 # ---- the sets
 
 
-def _over_images(config: ImageWalkConfig, split: Split, images: str | Path | None) -> World:
+def _over_images(config: ImageWalkConfig, split: Split, images: str | Path | None, size: Size) -> World:
     """Walks over images of one part."""
     return ImageWalk(getattr(load_images(images or BUILTIN, config.size), split), config)
 
 
-def _in_rooms(config: RoomsConfig, split: Split, images: str | Path | None) -> World:
+def _in_rooms(config: RoomsConfig, split: Split, images: str | Path | None, size: Size) -> World:
     """Walks in the places of one part; those of the test are what `gtmsm evaluate` scores on."""
     return draw_rooms(config, getattr(config, f"{split}_places"), getattr(seeds_of(0), split))
+
+
+def _in_doom(split: Split, images: str | Path | None, size: Size) -> World:
+    """Walks in ViZDoom, recorded in mazes of one part; a clip is an episode, from its first step."""
+    cpu = torch.device("cpu")
+    with tempfile.TemporaryDirectory(prefix="gtmsm-doom-") as folder:
+        path, steps = Path(folder) / "walks", size.tau + size.horizon
+        env_kwargs = {"split": split}
+        record_environment("gtmsm/Doom-v0", path, clips=size.clips, steps=steps, workers=0, env_kwargs=env_kwargs)
+        store = Store.open(path)
+        pool = Pool.of(store, np.arange(len(store)), cpu, from_start=True)
+    return RecordedWorld(store.kind, pool, steps, cpu)
 
 
 def over_images(size: int = 32, obstacles: int = 0) -> Build:
@@ -237,6 +262,8 @@ SETS: dict[str, Recipe] = {
         "the same in several rooms (App. C)",
         in_rooms("rooms"), ScavengerWalker(), Size(200, 150, 300), Size(4, 40, 24),
     ),
+    # In one batch, which has every episode once.
+    "doom/walk": Recipe("walking through mazes in ViZDoom", _in_doom, nobody, Size(40, 150, 150), Size(3, 40, 24)),
     "image-walk/loop": _returning("A-B-A on a large image, back by the same way", LARGE, LoopWalker(), 200, 24),
     "image-walk/loop-around": _returning("the same, back by another way", LARGE, LoopWalker(other_way=True), 200, 24),
     **{

@@ -32,7 +32,8 @@ PUSH = 25
 START = 14
 """Tics before the first action; the engine loses actions at the very beginning."""
 HIDDEN = ("hud", "crosshair", "weapon", "decals", "particles", "effects_sprites", "messages", "corpses")
-SPLITS = ("train", "test")
+SPLITS = ("train", "test", "validation")
+"""In this order: the number of a part is in the seed of its mazes."""
 WIDTH, HEIGHT = 256, 192
 """Pixels of the engine: 8x6 of them are averaged to one of 32x32."""
 

@@ -109,9 +109,9 @@ def main() -> None:
                     setting, settings, experiment.training, Path(folder),
                     fabric=fabric, seed=0, borrowed=walking if kind == "grid-map" else None,
                 )  # fmt: skip
-            scores = look(rival)
+            found = look(rival)["psnr_revisited"]
             print(
-                f"{kind:20} {scores['psnr_revisited']:6.2f} dB revisited  rate {rate}  {rival.weights:,} weights",
+                f"{kind:20} {found:6.2f} dB revisited  rate {rate}  weights {rival.weights}",
                 flush=True,
             )
 

@@ -7,8 +7,8 @@ from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
 from gtmsm.rivals.build import KINDS
 
 TAU = 4
-LONGER = {"gru": (400, 64), "rssm": (400, 64)}
-"""Updates and width of those that must learn to hold two views in their state."""
+LONGER = {"gru": (500, 96), "rssm": (400, 64), "transformer": (200, 32), "ssm": (220, 32)}
+"""Updates and width of those that need more than 120 and 32."""
 
 
 @pytest.mark.slow

@@ -53,11 +53,13 @@ class GridMap(Rival):
             at, outside = on_grid(place[..., :2], tau, cells)
             weight = bilinear(at, cells)
         written = self.write(torch.cat([code.mean, place[:, :tau, 2:]], dim=-1))
-        total = weight[:, :tau].sum(1)
-        grid = weight[:, :tau].mT @ written.to(weight.dtype) / (total[..., None] + 1e-3)
-        known = torch.cat([grid, (total[..., None] > 0).to(grid.dtype)], dim=-1)
+        with torch.autocast(a.device.type, enabled=False):  # it would round shares of cells to bfloat16
+            total = weight[:, :tau].sum(1)[..., None]
+            grid = weight[:, :tau].mT @ written.to(weight.dtype) / (total + 1e-3)
+            known = torch.cat([grid, (total > 0).to(grid.dtype)], dim=-1)
         around = self.spread(known.mT.unflatten(-1, (cells, cells))).flatten(2).mT
-        found = weight[:, tau:] @ torch.cat([known, around.to(known.dtype)], dim=-1)
+        with torch.autocast(a.device.type, enabled=False):
+            found = weight[:, tau:] @ torch.cat([known, around.to(known.dtype)], dim=-1)
         h = self.read(torch.cat([found, outside[:, tau:], place[:, tau:, 2:]], dim=-1))
         return Predicted(self.head(h))
 

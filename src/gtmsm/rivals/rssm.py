@@ -80,8 +80,8 @@ class Rssm(Rival):
 def balanced(posterior: Gaussian, prior: Gaussian) -> Float[Tensor, "batch tau"]:
     """Their divergence, in parts that train the prior and the posterior."""
     held, aim = (Gaussian(part.mean.detach(), part.log_var.detach()) for part in (posterior, prior))
-    parts = (TO_PRIOR, held.divergence(prior)), (TO_POSTERIOR, posterior.divergence(aim))
-    return sum(weight * part.clamp_min(FREE) for weight, part in parts)
+    to_prior, to_posterior = held.divergence(prior), posterior.divergence(aim)
+    return TO_PRIOR * to_prior.clamp_min(FREE) + TO_POSTERIOR * to_posterior.clamp_min(FREE)
 
 
 def split(both: Float[Tensor, "*batch two_states"]) -> Gaussian:

@@ -61,8 +61,8 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
             global_observables=True,
         )  # fmt: skip
         for target in self._env.task._targets:
-            # Whether a target is touched is looked up 75 times a step, two thirds of its time. Nothing is rewarded, and a
-            # touched target looks as before.
+            # Whether one is touched is looked up 75 times a step, three quarters of its time. Nothing is rewarded, and
+            # a touched target looks as before.
             target._update_activation = lambda physics: None
         seen = self._see(self._env.reset())
         rows = self._seen["maze_layout"]

@@ -117,7 +117,7 @@ def _miniworld(env: Any) -> tuple[float, float, float]:
 
 
 def _miniworld_is_free(env: Any) -> bool:
-    steps = np.arange(2, 9, 2) * env.max_forward_step  # it turns before a wall is all that it sees
+    steps = np.arange(2, 17, 2) * env.max_forward_step  # it turns before a wall is all that it sees
     return not any(env.intersect(env.agent, env.agent.pos + env.agent.dir_vec * far, env.agent.radius) for far in steps)
 
 

@@ -156,7 +156,9 @@ class Store:
         require_whole("first", first, 0, length - 1)
         require_whole("steps", steps, 1, length - first)
         shape = steps, *self.kind.frame_shape
-        if frames is not None and (frames.dtype, frames.shape, frames.flags.c_contiguous) != (np.uint8, shape, True):
+        if frames is not None and not (
+            frames.dtype == np.uint8 and frames.shape == shape and frames.flags.c_contiguous
+        ):
             given = f"{frames.dtype} of shape {frames.shape}"
             raise InputError(f"frames are {given}; expected contiguous uint8 of shape {shape}")
         table = self._table

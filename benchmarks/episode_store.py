@@ -98,7 +98,7 @@ def read(path: Path, seconds: float, tell: Callable[[str], None]) -> list[tuple[
 
 
 def _speeds(work: Callable[[], int], seconds: float, rows: list[tuple[float, float, float]] | None = None) -> str:
-    """Windows a second, and for each second of a core: what others do on the machine changes the former."""
+    """Windows a second, and time of a core for each: what others do on the machine changes the former."""
     work()
     rows, start, cpu, total = [] if rows is None else rows, time.perf_counter(), time.process_time(), 0
     while time.perf_counter() < start + seconds:
@@ -108,7 +108,8 @@ def _speeds(work: Callable[[], int], seconds: float, rows: list[tuple[float, flo
         total += done
         rows.append((time.perf_counter() - start, resident(), done / (time.perf_counter() - began)))
     speed, used = np.array([row[2] for row in rows]), time.process_time() - cpu
-    return f"{np.median(speed):,.0f} windows a second, best {speed.max():,.0f}; {total / used:,.0f} a second of a core"
+    each = 1_000 * used / total
+    return f"{np.median(speed):,.0f} windows a second, best {speed.max():,.0f}; {each:.2f} ms of a core for each"
 
 
 def _bytes_of(store: Store) -> Callable[[], int]:

@@ -71,8 +71,8 @@ def require_count(name: str, value: object) -> None:
 
 def require_whole(name: str, value: Any, least: int = 1, most: int = TOO_MANY - 1) -> None:
     """Refuse what is no whole number from `least` to `most`."""
-    fits = is_whole(value) and least <= value <= most
-    require(fits, f"{name} is {shown(value)}; give a whole number from {least} to {most}")
+    if not (is_whole(value) and least <= value <= most):
+        raise InputError(f"{name} is {shown(value)}; give a whole number from {least} to {most}")
 
 
 def is_whole(value: Any) -> bool:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 
 import gtmsm
 from gtmsm.episodes import own_loop
+from gtmsm.episodes.engines import Family, Wanderer
 from gtmsm.episodes.episode import Kind
 from gtmsm.episodes.pictures import resized
 from gtmsm.episodes.recorder import Recorder, record_environment
@@ -480,6 +482,35 @@ def test_a_wanderer_depends_on_its_clip_only(tmp_path):
     record(tmp_path / "s", **settings)
     record(tmp_path / "t", **settings, shard="1/2")
     assert same(episodes(tmp_path / "t"), {seed: episodes(tmp_path / "s")[seed] for seed in (1, 3)})
+
+
+class Round(gymnasium.Env):
+    """Stands in the middle of a room that is wide in one direction, narrow in a few others and has walls elsewhere."""
+
+    action_names = ("left", "right", "ahead")
+    action_space = gymnasium.spaces.Discrete(3)
+    heading = 0
+
+    def clear(self) -> int:
+        return 24 if self.heading == 10 else 15 if 6 <= self.heading <= 14 else 3
+
+
+def walked_where_it_is_wide(far: int) -> float:
+    """Of a wanderer's steps ahead, those in the one direction that is clear for 24 steps."""
+    env, rng, went = Round(), np.random.default_rng(0), Counter()
+    known = Family(Round.clear, actions=Round.action_names, clear=Round.clear, turn_steps=6, near=12, far=far)
+    wanderer = Wanderer(env, known)
+    for _ in range(6_000):
+        action = wanderer(rng)
+        went[env.clear()] += action == 2
+        env.heading = (env.heading + (1, -1, 0)[action]) % 24
+    assert 0 < went[3] < 0.02 * sum(went.values())  # it dares to bump now and then
+    return went[24] / sum(went.values())
+
+
+def test_a_wanderer_that_turns_turns_on_until_its_way_is_clear():
+    assert walked_where_it_is_wide(far=12) < 0.25
+    assert walked_where_it_is_wide(far=24) > 0.4
 
 
 def test_the_goal_of_a_grid_ends_no_clip(tmp_path):

@@ -79,7 +79,9 @@ def test_what_was_appended_is_read_back_bit_for_bit(tmp_path: Path, kind: Kind) 
         assert same(store.episode(i), each)
         for first in {0, each.steps // 3, each.steps - 1}:
             steps = min(260, each.steps - first)
-            found, cut = store.window(i, first, steps), slice(first, first + steps)
+            memory = np.empty((steps, *kind.frame_shape), np.uint8) if first else None
+            found, cut = store.window(i, first, steps, memory), slice(first, first + steps)
+            assert memory is None or found.frames is memory
             assert np.array_equal(found.frames, each.frames[cut]) and np.array_equal(found.actions, each.actions[cut])
             if kind.pose_size:
                 assert np.array_equal(found.poses, each.poses[cut])

@@ -116,3 +116,17 @@ def test_memory_of_a_batch_is_used_again_once_nobody_holds_any_part_of_it(store:
     del part
     assert address in {windows(2, 8, seeded(2)).x.data_ptr() for _ in range(2)}
     assert windows(3, 8, seeded()).x.shape[0] == 3
+
+
+def test_windows_of_several_lengths_do_not_share_frames(store: Store) -> None:
+    windows = of(store)
+    for steps in (8, 3, 8, 20):
+        clip = windows(4, steps, seeded(steps))
+        for (_, first), x in zip(where(clip), clip.x, strict=True):
+            assert torch.equal((x[:, 1, 2, 3] * 255).round().long(), torch.arange(first, first + steps))
+
+
+def test_memory_that_does_not_fit_a_window_is_refused(store: Store) -> None:
+    for memory in (np.empty((7, 4, 4, 3), np.uint8), np.empty((8, 4, 4, 3)), np.empty((16, 4, 4, 3), np.uint8)[::2]):
+        with pytest.raises(InputError, match=r"expected contiguous uint8 of shape \(8, 4, 4, 3\)"):
+            store.window(2, 0, 8, memory)

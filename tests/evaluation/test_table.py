@@ -130,6 +130,10 @@ def test_the_headline_of_an_agent_that_stood_still_says_nothing_of_its_position(
     assert "position" not in headline(ROOMS | {"position_error_relative": 1e-7})
 
 
+def test_the_headline_of_an_agent_that_walks_by_exact_actions_says_how_little_its_position_is_off():
+    assert "position 0.0%" in headline(ROOMS | {"position_error_relative": 4e-4, "revisited_fraction": 1e-3})
+
+
 def turning(copy: dict, **scores: float | None) -> dict:
     """Scores of an agent that only turns, and of copying there."""
     return ROOMS | {"position_error_relative": 0.0, "controls": {"copy_nearest_true_pose": copy}} | scores

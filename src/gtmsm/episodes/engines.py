@@ -107,18 +107,19 @@ def _minigrid(env: Any) -> tuple[float, float, float]:
     return x, -y, -env.agent_dir * math.pi / 2
 
 
-def _minigrid_is_free(env: Any) -> bool:
+def _minigrid_clear(env: Any) -> int:
     ahead = env.grid.get(*env.front_pos)
-    return ahead is None or ahead.can_overlap()
+    return int(ahead is None or ahead.can_overlap())
 
 
 def _miniworld(env: Any) -> tuple[float, float, float]:
     return env.agent.pos[0], -env.agent.pos[2], env.agent.dir
 
 
-def _miniworld_is_free(env: Any) -> bool:
-    steps = np.arange(2, 9, 2) * env.max_forward_step  # it turns before a wall is all that it sees
-    return not any(env.intersect(env.agent, env.agent.pos + env.agent.dir_vec * far, env.agent.radius) for far in steps)
+def _miniworld_clear(env: Any) -> int:
+    agent, most = env.agent, FAMILIES["miniworld"].far
+    spots = ((steps, agent.pos + agent.dir_vec * steps * env.max_forward_step) for steps in range(2, most + 1, 2))
+    return next((steps - 2 for steps, spot in spots if env.intersect(agent, spot, agent.radius)), most)
 
 
 def _vizdoom(env: Any) -> tuple[float, float, float]:
@@ -139,17 +140,21 @@ class Family:
     """Whether an agent may walk on when an episode has ended: reaching the goal changes nothing."""
     actions: tuple[str, ...] = ()
     """To the left, to the right, ahead, and others that move the agent; empty: all do."""
-    is_free: Callable[[Any], bool] | None = None
-    """Whether nothing is in the way of the agent."""
+    clear: Callable[[Any], int] | None = None
+    """Steps ahead of the agent, up to `far` of them, in which nothing is in its way."""
     turn_steps: int = 1
     """Of a quarter turn."""
+    near: int = 1
+    """Steps before something in its way at which an agent turns aside: before a wall is all that it sees."""
+    far: int = 1
+    """Steps that are clear where it has turned enough, if any way is."""
 
 
 FAMILIES = {
-    "minigrid": Family(_minigrid, "max_steps", True, ("left", "right", "forward"), _minigrid_is_free),
+    "minigrid": Family(_minigrid, "max_steps", True, ("left", "right", "forward"), _minigrid_clear),
     "miniworld": Family(
         _miniworld, "max_episode_steps", True, ("turn_left", "turn_right", "move_forward", "move_back"),
-        _miniworld_is_free, 6,
+        _miniworld_clear, 6, 12, 24,
     ),
     "vizdoom": Family(_vizdoom),
 }  # fmt: skip
@@ -167,7 +172,7 @@ def explorer(env: AnyEnv, names: Sequence[str]) -> Callable[[np.random.Generator
     own, known = getattr(env.unwrapped, "explore", None), family(env)
     if callable(own):
         return own  # type: ignore[no-any-return]
-    if known is not None and known.is_free is not None and set(known.actions[:3]) <= set(names):
+    if known is not None and known.clear is not None and set(known.actions[:3]) <= set(names):
         return Wanderer(env, known)
     return None
 
@@ -176,19 +181,25 @@ class Wanderer:
     """Walks ahead, turns aside now and then, and mostly before it bumps into something; for one episode."""
 
     def __init__(self, env: AnyEnv, known: Family) -> None:
-        assert known.is_free is not None
-        self._env, self._is_free, self._most = env.unwrapped, known.is_free, 2 * known.turn_steps
+        assert known.clear is not None
+        self._env, self._clear, self._known = env.unwrapped, known.clear, known
         names = action_names(env, int(getattr(env.action_space, "n", 0)))
         *self._turns, self._ahead = (names.index(name) for name in known.actions[:3])
-        self._turn, self._steps, self._turned, self._aside = 0, 0, False, ASIDE / known.turn_steps
+        self._turn, self._steps, self._turned = 0, 0, 0
 
     def __call__(self, rng: np.random.Generator) -> int:
         """The number of the next action."""
-        wants, dares, goes_left = rng.random(3) < (self._aside, BUMPS, 0.5)
-        blocked = not self._steps and not self._is_free(self._env)
-        if not self._steps and (wants or (blocked and not dares)):
-            if not (blocked and self._turned):  # otherwise on in the same direction
-                self._turn = self._turns[int(goes_left)]
-            self._steps = int(rng.integers(1, self._most + 1))
-        self._turned, self._steps = self._steps > 0, max(0, self._steps - 1)
+        known = self._known
+        wants, dares, goes_left = rng.random(3) < (ASIDE / known.turn_steps, BUMPS, 0.5)
+        if not self._steps:
+            clear = self._clear(self._env)
+            stops, looks_on = clear < known.near and not dares, 0 < self._turned < 4 * known.turn_steps
+            if wants or stops:
+                if not (self._turned and clear < known.near):  # otherwise on in the same direction
+                    self._turn = self._turns[int(goes_left)]
+                self._steps = int(rng.integers(1, 2 * known.turn_steps + 1))
+            elif looks_on and known.near <= clear < known.far:
+                self._steps = 1
+        self._turned = self._turned + 1 if self._steps else 0
+        self._steps = max(0, self._steps - 1)
         return self._turn if self._turned else self._ahead

@@ -41,8 +41,8 @@ class Episodes(Protocol):
     def episode(self, i: int) -> Episode:
         """One of them."""
 
-    def window(self, i: int, first: int, steps: int) -> Episode:
-        """A part of one, its start the pose before it."""
+    def window(self, i: int, first: int, steps: int, frames: np.ndarray | None = None) -> Episode:
+        """A part of one, its start the pose before it; `frames` is memory for its frames."""
 
 
 @dataclass(frozen=True)

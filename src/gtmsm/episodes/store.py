@@ -147,14 +147,23 @@ class Store:
         """All of an episode."""
         return self.window(i, 0, int(self.lengths[self._number(i)]))
 
-    def window(self, i: int, first: int, steps: int) -> Episode:
-        """`steps` steps of an episode, from step `first` (counted from 0); it starts where the step before led."""
+    def window(self, i: int, first: int, steps: int, frames: np.ndarray | None = None) -> Episode:
+        """`steps` steps of an episode, from step `first` (counted from 0); it starts where the step before led.
+
+        `frames`: memory to read frames into, of their shape and contiguous, instead of a new array.
+        """
         length = int(self.lengths[self._number(i)])
         require_whole("first", first, 0, length - 1)
         require_whole("steps", steps, 1, length - first)
+        shape = steps, *self.kind.frame_shape
+        if frames is not None and not (
+            frames.dtype == np.uint8 and frames.shape == shape and frames.flags.c_contiguous
+        ):
+            given = f"{frames.dtype} of shape {frames.shape}"
+            raise InputError(f"frames are {given}; expected contiguous uint8 of shape {shape}")
         table = self._table
         folder, part = table.parts[table.part[i]]
-        return read_episode(folder, part, self.arrays, int(table.nth[i]), int(table.row[i]), first, steps)
+        return read_episode(folder, part, self.arrays, int(table.nth[i]), int(table.row[i]), first, steps, frames)
 
     def verify(self, repair: bool = False) -> list[str]:
         """Read everything; a line for each damage. `repair` drops damaged episodes, and only those."""

@@ -122,13 +122,18 @@ class Layout:
         checksum = crc32c(index)
         return b"".join([index, checksum.to_bytes(CHECKSUM, "little"), *blobs]), checksum
 
-    def read(self, path: str | Path, rows: int, size: int, first: int, count: int) -> np.ndarray:
-        """`count` rows from `first` of a file that has `rows` rows and `size` bytes; every byte used is checked."""
+    def read(
+        self, path: str | Path, rows: int, size: int, first: int, count: int, into: np.ndarray | None = None
+    ) -> np.ndarray:
+        """`count` rows from `first` of a file that has `rows` rows and `size` bytes; every byte used is checked.
+
+        `into`: contiguous memory for them, since that of a new array would have to be cleared first.
+        """
         if not 0 <= first <= first + count <= rows or count < 1:
             raise InputError(f"asked for {count} rows from {first} of {rows}")
         if count * self.row_bytes > MOST_BYTES:
             raise InputError(f"{path}: asked for {count * self.row_bytes:,} bytes at once; read a part of it")
-        out = np.empty((count, *self.row), self.dtype)
+        out = np.empty((count, *self.row), self.dtype) if into is None else into
         unpacked, each = out.reshape(-1).view(np.uint8), self.chunk * self.row_bytes
         with _opened(path) as handle:
             if (found := os.fstat(handle).st_size) != size:

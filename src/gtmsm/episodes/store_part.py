@@ -97,22 +97,25 @@ def find_part(folder: Path, arrays: dict[str, Layout]) -> Part | None:
     return part if fits else None
 
 
-def read_rows(folder: str | Path, part: Part, name: str, layout: Layout, first: int, count: int) -> np.ndarray:
-    """Rows of an array of a part."""
+def read_rows(
+    folder: str | Path, part: Part, name: str, layout: Layout, first: int, count: int, into: np.ndarray | None = None
+) -> np.ndarray:
+    """Rows of an array of a part, in memory of their own or in `into`."""
     size = part.files[name][0] if name in part.files else 0
     path = f"{folder}/{part.folder}/{name}/{layout.file_name}"
-    return layout.read(path, rows_of(name, part), size, first, count)
+    return layout.read(path, rows_of(name, part), size, first, count, into)
 
 
 def read_episode(
-    folder: str | Path, part: Part, arrays: dict[str, Layout], nth: int, row: int, first: int, steps: int
-) -> Episode:
-    """Some steps of the `nth` episode of a part, which begins at row `row` of frames."""
+    folder: str | Path, part: Part, arrays: dict[str, Layout], nth: int, row: int, first: int, steps: int,
+    frames: np.ndarray | None = None,
+) -> Episode:  # fmt: skip
+    """Some steps of the `nth` episode of a part, which begins at row `row` of frames; `frames` is memory for them."""
     said: dict[str, Any] = {"place": part.places[nth], "seed": part.seeds[nth]}
     for name, layout in arrays.items():
         is_pose = name == "poses"
         begin, count = row + first + (nth if is_pose else 0), steps + is_pose
-        said[name] = read_rows(folder, part, name, layout, begin, count)
+        said[name] = read_rows(folder, part, name, layout, begin, count, frames if name == "frames" else None)
     if "poses" in said:
         said |= {"start": said["poses"][0], "poses": said["poses"][1:]}
     return Episode(**said)

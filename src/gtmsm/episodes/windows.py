@@ -1,12 +1,13 @@
 """Windows of a store that is too large for memory: read while training, as many at a time as an update needs."""
 
+import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64
+from jaxtyping import Float32, Int64, UInt8
 
 from gtmsm.data.clip import Clip
 from gtmsm.episodes.episode import Episode
@@ -28,6 +29,7 @@ class StoreWindows:
         self.lengths = tuple(self.length.tolist())
         self._readers = ThreadPoolExecutor(THREADS, thread_name_prefix="windows")
         self._free: list[np.ndarray] = []
+        self._own = threading.local()
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
@@ -36,15 +38,31 @@ class StoreWindows:
         x = self._room((n, steps, channels, height, width))
 
         def read(k: int, i: int, first: int) -> Episode:
-            window = self.store.window(int(self.order[i]), first, steps)
+            stored, planes = self._scratch(steps)
+            window = self.store.window(int(self.order[i]), first, steps, stored)
             # In two steps, each of which is several times as fast as both at once.
-            np.divide(np.ascontiguousarray(window.frames.transpose(0, 3, 1, 2)), np.float32(255), out=x[k])
+            np.copyto(planes, stored.transpose(0, 3, 1, 2))
+            np.divide(planes, np.float32(255), out=x[k])
             return window
 
         windows = list(self._readers.map(read, range(n), which.tolist(), begin.tolist()))
         every = {name: [getattr(window, name) for window in windows] for name in ("actions", "poses", "start")}
         batch: dict[str, Any] = {name: np.stack(parts) for name, parts in every.items() if parts[0] is not None}
         return Clip(torch.from_numpy(x), *moves_of(Episode(windows[0].frames, **batch), self.store.kind, self.unit))
+
+    def _scratch(self, steps: int) -> tuple[UInt8[np.ndarray, "..."], UInt8[np.ndarray, "..."]]:
+        """Memory of a thread for the bytes of a window, as they are stored and as they are trained on.
+
+        It is used for every window, so it stays in the cache of a core; new memory would have to be cleared first.
+        """
+        if getattr(self._own, "steps", 0) != steps:
+            height, width, channels = self.store.kind.frame_shape
+            self._own.memory = (
+                np.empty((steps, height, width, channels), np.uint8),
+                np.empty((steps, channels, height, width), np.uint8),
+            )
+            self._own.steps = steps
+        return self._own.memory  # type: ignore[no-any-return]
 
     def _room(self, shape: tuple[int, ...]) -> Float32[np.ndarray, "n time channel height width"]:
         """Memory for a batch: that of an earlier one that nobody holds any more, since new pages take a fifth longer.

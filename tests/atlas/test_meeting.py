@@ -151,3 +151,13 @@ def test_how_much_views_differ_is_measured_in_steps_of_their_walks(walker: World
     near = Gaussian(entries.mean[:, 1:, None], entries.log_var[:, 1:, None])
     alike = known.alike(near, entries[:, :-1], torch.zeros(1, 399, 1, 3))
     assert 0.5 < float(alike.float().mean()) < 0.95
+    sights = known.sights(mine, mine)
+    assert torch.equal(sights.weight[:, 0], torch.ones(400))
+    usual = (entries.mean[0, 1:] - entries.mean[0, :-1]).square().mean(-1).median() / (2 * math.exp(-8.0))
+    assert float(known.usual) == pytest.approx(float(usual), rel=1e-4)
+    assert 0.05 < float(sights.weight[:, 1].median()) < 0.95
+
+
+def test_without_landmarks_more_places_must_be_recognised(walker: WorldModel):
+    known, pose = recogniser(walker, a_walk(1, torch.zeros(3))), torch.rand(9, 3)
+    assert _agreed(known, Sights(pose, pose[:, None], torch.ones(9, 1), torch.full((9, 1, 3), 1e-3))) is None

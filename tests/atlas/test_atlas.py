@@ -13,7 +13,7 @@ from gtmsm.atlas import Atlas
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation.metrics import psnr
-from gtmsm.explore import Explorer
+from gtmsm.explore import Explorer, travel
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief
@@ -129,6 +129,29 @@ def test_an_explorer_goes_on_in_what_others_have_seen(atlas: Atlas, model: World
         lost.step(x, a)
     assert not lost.lost
     assert (lost.here.mean[0] - (bert.cells[-1] - torch.tensor(STARTS["anna"][:2]))).norm() < 0.6
+
+
+def test_one_agent_plans_its_way_to_what_only_another_has_seen(
+    atlas: Atlas, model: WorldModel, walked: dict[str, Walked]
+):
+    """From her last cell to a view that he had in a column in which she has never been."""
+    anna, bert = walked["anna"], walked["bert"]
+    goal = bert.frames[int((bert.cells[:, 1] == 8).nonzero()[0])]
+    there = bert.cells[int((bert.cells[:, 1] == 8).nonzero()[0])]
+    here = Belief(anna.true[-1:])
+    alone = Explorer(model, atlas.memory("gallery", "anna"), here).plan(goal)
+    assert not alone.found and "know" in alone.reason
+    atlas.merge("gallery")
+    world = ImageWalk(load_images("builtin", 32).test[7:8], ImageWalkConfig())
+    world.place(torch.zeros(1, dtype=torch.long), anna.cells[-1:].long())
+
+    def act(action: int) -> Tensor:
+        world.step(torch.tensor([action]))
+        return world.look()[0]
+
+    journey = travel(Explorer(model, atlas.memory("gallery", "anna"), here), goal, act)
+    assert journey.arrived
+    assert torch.equal(world.pose[0], there.to(world.pose))
 
 
 def test_pruning_keeps_what_imagination_needs(atlas: Atlas, model: WorldModel):

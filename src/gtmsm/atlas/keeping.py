@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.atlas.meeting import NEAR, look_alike
+from gtmsm.atlas.meeting import NEAR
+from gtmsm.atlas.recognisers import recogniser
 from gtmsm.evaluation.metrics import psnr
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
@@ -103,14 +104,14 @@ def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor
 @torch.no_grad()
 def newest(model: WorldModel, memory: Memory, times: Float[Tensor, "n"]) -> Int[Tensor, "m"]:
     """Numbers of the entries at whose places nothing else was seen later."""
-    landmarks, space = model.require_landmarks("tell whether a place has changed"), model.motion.space
+    known, space = recogniser(model, memory), model.motion.space
     kept = []
     for part in torch.arange(len(memory)).split(AT_ONCE):
         entries = memory.at(part)
         near = memory.nearest(Belief(entries.place.mean), min(4 * NEAR, len(memory))).index
         pose, there = model.motion.pose_at(entries.place.mean), model.motion.pose_at(memory.place_at(near))
         relative = space.displacement(there, pose[:, :, None])
-        later = (times[near] > times[part][None, :, None]) & landmarks.compare.right(relative)
-        alike = look_alike(landmarks, memory.code_at(near), entries.code, relative)
+        later = (times[near] > times[part][None, :, None]) & known.near(relative)
+        alike = known.alike(memory.code_at(near), entries.code, relative)
         kept.append(part[~(later & ~alike).any(-1)[0]])
     return torch.cat(kept)

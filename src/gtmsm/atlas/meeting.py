@@ -3,22 +3,21 @@
 Every agent counts poses from its own origin. A view of one that the other recognises is a *sight*: it says where the
 origin of one lies on the map of the other. Many sights are wrong, since places look alike. So each votes, the votes
 that agree are refined together, and the map that follows is tested: where both were, do they remember the same views?
+What is recognised, landmarks say or, where a model has none, the likeness of codes (`recognisers.py`).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.errors import InputError
+from gtmsm.atlas.recognisers import Recogniser, Sights, recogniser
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.model.landmark import Landmarks
 from gtmsm.model.memory import Memory
-from gtmsm.model.recognition import Lookup, look_up
 from gtmsm.pose import Space
-from gtmsm.tensors import Belief, Gaussian, gather
+from gtmsm.tensors import Belief
 
 LOOKS = 256
 """Places of one map that are looked up in the other."""
@@ -26,10 +25,8 @@ SCANNED = 2**16
 """Entries among which they are chosen."""
 VOTES = 512
 """Sights, the likeliest ones, whose votes are counted."""
-FEWEST = 6.0
-"""Places that must be recognised, as a sum of probabilities ..."""
 SHARE = 0.6
-"""... and the fraction of places known to both that must look alike."""
+"""The fraction of places known to both that must look alike."""
 CLEARLY = 1.5
 """How many times as many places the best motion must explain as the next one, to be used."""
 ALTERNATIVES = 3
@@ -107,39 +104,26 @@ def _slope(function: Callable[[Tensor], Tensor], at: Float[Tensor, "D"]) -> Floa
     return ((function(at + small) - function(at - small)) / 2e-4).mT.to(at)
 
 
-@dataclass(frozen=True)
-class _Sights:
-    """What each view of the other agent matches in this one's memory."""
-
-    pose: Float[Tensor, "time D"]
-    """Of the views, on the other's map."""
-    sighted: Float[Tensor, "time K D"]
-    """Where this map says that they were seen."""
-    weight: Float[Tensor, "time K"]
-    """Probability that it is right."""
-    variance: Float[Tensor, "time K D"]
-
-
 @torch.no_grad()
 def meet(model: WorldModel, mine: Memory, theirs: Memory) -> list[Meeting]:
     """Motions from the other's frame to mine that explain what both saw, best first; none where they never met."""
-    landmarks = model.require_landmarks("find where two maps meet")
-    if min(len(mine), len(theirs)) < landmarks.settings.matches:
+    known = recogniser(model, mine, theirs)
+    if min(len(mine), len(theirs)) < known.matches:
         return []
-    looked = _spread_out(model, theirs, landmarks)
-    sights = _sights(model, landmarks, mine, looked)
+    looked = _spread_out(known, theirs)
+    sights = known.sights(mine, looked)
     found: list[Meeting] = []
     for _ in range(ALTERNATIVES):
-        if (meeting := _agreed(landmarks, sights)) is None:
+        if (meeting := _agreed(known, sights)) is None:
             break
-        share = _share(model, landmarks, mine, looked, meeting)
+        share = _share(known, mine, looked, meeting)
         meeting = Meeting(meeting.origin, meeting.covariance, meeting.sights, share)
         if share >= SHARE:
             found.append(meeting)
         # What it explains does not vote again.
-        off = landmarks.space.difference(landmarks.space.step(meeting.origin, sights.pose)[:, None], sights.sighted)
-        explained = (off.abs() <= 2 * landmarks.compare.tolerances(off)).all(-1)
-        sights = _Sights(sights.pose, sights.sighted, sights.weight.masked_fill(explained, 0), sights.variance)
+        off = known.space.difference(known.space.step(meeting.origin, sights.pose)[:, None], sights.sighted)
+        explained = (off.abs() <= 2 * known.tolerance).all(-1)
+        sights = Sights(sights.pose, sights.sighted, sights.weight.masked_fill(explained, 0), sights.variance)
     return sorted(found, key=lambda meeting: -meeting.support)
 
 
@@ -148,11 +132,11 @@ def is_clear(found: list[Meeting]) -> bool:
     return len(found) == 1 or (len(found) > 1 and found[0].support >= CLEARLY * found[1].support)
 
 
-def _spread_out(model: WorldModel, memory: Memory, landmarks: Landmarks) -> Memory:
+def _spread_out(known: Recogniser, memory: Memory) -> Memory:
     """Some entries, each from a place of its own: an agent that stands still sees one place, not a hundred."""
     number = torch.linspace(0, len(memory) - 1, min(len(memory), SCANNED)).round().long()
-    pose = model.motion.pose_at(memory.place_at(number[None]))[0]
-    square = (pose / (2 * landmarks.compare.tolerances(pose))).floor().long()
+    pose = known.space.pose_at(memory.place_at(number[None]))[0]
+    square = (pose / (2 * known.tolerance)).floor().long()
     _, which = square.unique(dim=0, return_inverse=True)
     first = torch.full((int(which.max()) + 1,), len(which)).scatter_reduce(0, which, torch.arange(len(which)), "amin")
     chosen = first.sort().values
@@ -161,23 +145,9 @@ def _spread_out(model: WorldModel, memory: Memory, landmarks: Landmarks) -> Memo
     return memory.at(number[chosen])
 
 
-def _sights(model: WorldModel, landmarks: Landmarks, mine: Memory, looked: Memory) -> _Sights:
-    """Look the other's views up in my memory."""
-    found = mine.alike(looked.code.mean, landmarks.asked)
-    if found.variance is None or looked.variance is None:
-        raise InputError("these memories do not say how sure their poses are; memorise with a model with landmarks")
-    lookup = look_up(found.code, looked.code, landmarks.settings.matches)
-    match = landmarks.compare(found.code, looked.code, lookup)
-    sighted = landmarks.space.step(gather(model.motion.pose_at(found.place), lookup.index), match.offset)
-    variance = match.noise + gather(found.variance, lookup.index) + looked.variance[:, :, None]
-    weight = landmarks.compare.evidence(match.log_odds, match.noise).sigmoid() * lookup.there
-    spread = landmarks.as_covariance(variance, sighted).diagonal(dim1=-2, dim2=-1)
-    return _Sights(model.motion.pose_at(looked.place.mean)[0], sighted[0], weight[0], spread[0])
-
-
-def _agreed(landmarks: Landmarks, sights: _Sights) -> Meeting | None:
+def _agreed(known: Recogniser, sights: Sights) -> Meeting | None:
     """The motion that most sights agree on, if they are enough."""
-    space, tolerance = landmarks.space, landmarks.compare.tolerances(sights.pose)
+    space, tolerance = known.space, known.tolerance
     likely = sights.weight.flatten().argsort(descending=True, stable=True)[:VOTES]
     view = likely // sights.weight.shape[1]
     votes = space.start_of(sights.pose[view], sights.sighted.flatten(0, 1)[likely])
@@ -185,7 +155,7 @@ def _agreed(landmarks: Landmarks, sights: _Sights) -> Meeting | None:
     counted = sights.weight * (-0.5 * (off / tolerance).square().sum(-1)).exp()
     support = counted.amax(-1).sum(-1)  # a view votes once, however many entries it matches
     best = int(support.argmax())
-    if support[best] < FEWEST:
+    if support[best] < known.fewest:
         return None
     origin, covariance = votes[best], torch.eye(space.size)
     for _ in range(ROUNDS):
@@ -202,28 +172,14 @@ def _agreed(landmarks: Landmarks, sights: _Sights) -> Meeting | None:
     return Meeting(origin, covariance, float(weight.sum()), 0.0)
 
 
-def _share(model: WorldModel, landmarks: Landmarks, mine: Memory, looked: Memory, meeting: Meeting) -> float:
+def _share(known: Recogniser, mine: Memory, looked: Memory, meeting: Meeting) -> float:
     """Of the other's places that lie on mine by this motion, the fraction where both remember the same view."""
-    space = landmarks.space
-    pose = space.step(meeting.origin, model.motion.pose_at(looked.place.mean))
+    space = known.space
+    pose = space.step(meeting.origin, space.pose_at(looked.place.mean))
     near = mine.nearest(Belief(space.place(pose)), min(NEAR, len(mine))).index
-    there = model.motion.pose_at(mine.place_at(near))
-    relative = space.displacement(there, pose[:, :, None])
-    both = landmarks.compare.right(relative)
+    relative = space.displacement(space.pose_at(mine.place_at(near)), pose[:, :, None])
+    both = known.near(relative)
     if not both.any():
         return 0.0
-    alike = both & look_alike(landmarks, mine.code_at(near), looked.code, relative)
+    alike = both & known.alike(mine.code_at(near), looked.code, relative)
     return float(alike.any(-1).sum() / both.any(-1).sum())
-
-
-def look_alike(
-    landmarks: Landmarks, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]
-) -> Bool[Tensor, "1 n K"]:
-    """Whether each of K entries (`1 n K Z`) shows what a view (`1 n Z`) does, if the view is that far from it."""
-    scale = entries.log_var.exp() + code.log_var.exp()[:, :, None]
-    distance = ((code.mean[:, :, None] - entries.mean).square() / scale).mean(-1)
-    bank = Gaussian(entries.mean.flatten(1, 2), entries.log_var.flatten(1, 2))
-    index = torch.arange(distance.numel(), device=distance.device).view(distance.shape)
-    match = landmarks.compare(bank, code, Lookup(index, torch.ones_like(index, dtype=torch.bool), distance))
-    close = landmarks.compare.right(landmarks.space.difference(match.offset, relative))
-    return (match.log_odds > 0) & close

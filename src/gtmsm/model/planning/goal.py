@@ -49,14 +49,19 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
     code = model.vae.encode(goal[None, None])
     far = _difference(memory.code, code)[0]
     entry = int(far.argmin())
-    steps = _difference(memory.code[:, 1:], memory.code[:, :-1])[0]
-    moved = steps[steps > EXACT]
-    usual = moved.median() if len(moved) else far.new_tensor(1.0)
+    usual = usual_difference(memory.code)
     known = 1.0 if far[entry] <= EXACT else float(usual / (usual + far[entry]))
     if known < SIMILAR and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
         found = model.localise(memory, goal[None, None])
         return Goal(found.pose[0, 0], float(found.weight[0, 0]))
     return Goal(model.motion.pose_at(memory.place.mean[0, entry]), known)
+
+
+def usual_difference(code: Gaussian) -> Float[Tensor, ""]:
+    """How much two successive views of a walk differ, where they differ at all; 1 where none do."""
+    steps = _difference(code[:, 1:], code[:, :-1])[0]
+    moved = steps[steps > EXACT]
+    return moved.median() if len(moved) else steps.new_tensor(1.0)
 
 
 def _difference(a: Gaussian, b: Gaussian) -> Float[Tensor, "batch n"]:

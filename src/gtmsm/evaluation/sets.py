@@ -252,15 +252,15 @@ SETS: dict[str, Recipe] = {
     ),
     "rooms/rotate": Recipe(
         "turning on the spot in a room (section 4.2.1)",
-        in_rooms("room"), SpinWalker(), Size(500, 33, 45), Size(6, 33, 12),
+        in_rooms("room"), SpinWalker(), Size(500, 33, 45), Size(32, 33, 45),
     ),
     "rooms/walk": Recipe(
         "walking from object to object in a room (section 4.2.2)",
-        in_rooms("room"), ScavengerWalker(), Size(200, 150, 150), Size(4, 40, 24),
+        in_rooms("room"), ScavengerWalker(), Size(200, 150, 150), Size(32, 60, 60),
     ),
     "rooms/multi": Recipe(
         "the same in several rooms (App. C)",
-        in_rooms("rooms"), ScavengerWalker(), Size(200, 150, 300), Size(4, 40, 24),
+        in_rooms("rooms"), ScavengerWalker(), Size(200, 150, 300), Size(32, 60, 60),
     ),
     # In one batch, which has every episode once.
     "doom/walk": Recipe("walking through mazes in ViZDoom", _in_doom, nobody, Size(40, 150, 150), Size(3, 40, 24)),

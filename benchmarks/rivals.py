@@ -20,6 +20,7 @@ from gtmsm import contest
 from gtmsm.config import changed
 from gtmsm.evaluation.score import evaluate
 from gtmsm.experiments import ImageWalkExperiment, Setting, set_up
+from gtmsm.files import read_lines
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.rivals.build import KINDS
@@ -27,6 +28,7 @@ from gtmsm.rivals.loss import RivalLoss
 from gtmsm.rivals.rival import RivalConfig
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric
+from gtmsm.training.log import METRICS
 from gtmsm.training.loss import Loss
 from gtmsm.training.train import train
 from gtmsm.training.update import Updater
@@ -109,9 +111,11 @@ def main() -> None:
                     setting, settings, experiment.training, Path(folder),
                     fabric=fabric, seed=0, borrowed=walking if kind == "grid-map" else None,
                 )  # fmt: skip
+                reports = [report for _, report in read_lines(Path(folder) / METRICS)]
+            bound = [float("nan"), *(report["elbo"] for report in reports if "elbo" in report)][-1]
             found = look(rival)["psnr_revisited"]
             print(
-                f"{kind:20} {found:6.2f} dB revisited  rate {rate}  weights {rival.weights}",
+                f"{kind:20} {found:6.2f} dB revisited  rate {rate}  bound {bound:.0f}  weights {rival.weights}",
                 flush=True,
             )
 

@@ -43,6 +43,7 @@ def _intro(results: Sequence[Result], made_by: str) -> str:
     quick = any(result.facts.get("quick") for result in results)
     size = (
         "This is the toy size: it shows that every row can be made, and which way the differences point. "
+        "Rivals are small and have three tenths of the updates, since each costs several of GTM-SM's on a CPU. "
         "The figures of a full training are another table.\n\n"
         if quick
         else ""

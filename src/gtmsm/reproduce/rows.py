@@ -14,9 +14,15 @@ from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment
 from gtmsm.presets import PRESETS
 from gtmsm.rivals.build import KINDS
 from gtmsm.rivals.grid_map import GridMap
-from gtmsm.rivals.rival import Kind
+from gtmsm.rivals.rival import Kind, RivalConfig
 
 Numbers = Mapping[str, Any]
+QUICK_RIVAL = {"width": 64, "layers": 1}
+QUICK_SHARE = 0.3
+"""Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
+SLOW = ("ssm",)
+"""Rivals that --quick trains in the first world only."""
+QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper")
 
 
 @dataclass(frozen=True)
@@ -48,6 +54,8 @@ class Row:
     """What an ablation changes."""
     seeds: int = 3
     """How many are trained where nobody says: five where the row makes a claim."""
+    at_toy_size: bool = True
+    """Whether --quick makes it, too."""
 
     @property
     def needs(self) -> str:
@@ -73,7 +81,13 @@ class Row:
         if images is not None and isinstance(made, ImageWalkExperiment):
             made = changed(made, {"images": images})
         assert isinstance(made, ImageWalkExperiment | RoomsExperiment)
+        share *= QUICK_SHARE if quick and self.rival else 1.0
         return made if share == 1.0 else _shortened(made, share)
+
+    def rival_settings(self, quick: bool) -> RivalConfig:
+        """The sizes of a rival."""
+        assert self.rival is not None
+        return RivalConfig(kind=self.rival, **(QUICK_RIVAL if quick else {}))
 
     def sets(self, images: str | None) -> tuple[str, ...]:
         """Named sets that it is scored on: an ablation on the first only; on a user's images that set is CelebA's."""
@@ -176,9 +190,12 @@ def _rows() -> dict[str, Row]:
     for name, world in WORLDS.items():
         rows.append(Row(name, f"GTM-SM, {world.about}", name, seeds=5))
         if world.rivals:
-            rows += [Row(f"{name}/{kind}", kind, name, rival=kind) for kind in KINDS]
+            first = name == next(iter(WORLDS))
+            rows += [
+                Row(f"{name}/{kind}", kind, name, rival=kind, at_toy_size=first or kind not in SLOW) for kind in KINDS
+            ]
         rows += [
-            Row(f"{name}/{short}", about, name, changes=numbers, seeds=1)
+            Row(f"{name}/{short}", about, name, changes=numbers, seeds=1, at_toy_size=short in QUICK_ABLATIONS)
             for short, (about, numbers) in ABLATIONS.get(name, {}).items()
         ]
     return {row.name: row for row in rows}
@@ -190,7 +207,7 @@ ROWS = _rows()
 
 def choose_rows(names: Sequence[str], quick: bool) -> list[Row]:
     """The rows of these names, in which * stands for anything; all of them where none is named."""
-    there = {name: row for name, row in ROWS.items() if WORLDS[row.world].quick or not quick}
+    there = {name: row for name, row in ROWS.items() if not quick or (WORLDS[row.world].quick and row.at_toy_size)}
     chosen: dict[str, Row] = {}
     for name in names or ("*",):
         found = {known: row for known, row in there.items() if fnmatchcase(known, name)}

@@ -22,7 +22,6 @@ from gtmsm.files import read_json, write_atomically
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.reproduce.results import write_result
 from gtmsm.reproduce.rows import WORLDS, Row
-from gtmsm.rivals.rival import RivalConfig
 from gtmsm.run import Run, begin, resume
 from gtmsm.training.engine import build_fabric, choose_device
 
@@ -148,14 +147,13 @@ class Trial:
         return Trained(ModelForecaster(model, metric), model, count, outcome.seconds, rates["learning_rate"])
 
     def _train_rival(self, folder: Path, factor: float) -> Trained:
-        assert self.row.rival is not None
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
         borrowed = None
         if self.row.needs:
             factor_there = _best(_swept(self.out, self.row.needs))
             borrowed = WorldModel.load(self._folder(self.row.needs, factor_there), self._where)
         setting = set_up(experiment, fabric.device)
-        settings = RivalConfig(kind=self.row.rival)
+        settings = self.row.rival_settings(self.quick)
         settings = replace(settings, rate=factor * settings.rate)
         fabric.launch()
         rival, outcome = train_rival(

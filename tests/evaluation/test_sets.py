@@ -1,6 +1,8 @@
 """Sets of walks that are the same for everybody."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -129,3 +131,11 @@ def test_names_and_files_that_do_not_fit_are_refused():
 def test_checksums_are_listed_for_sets_that_there_are():
     listed = json.loads((Path(sets.__file__).parent / "checksums.json").read_text())
     assert {key.split(":")[0] for key in listed} == set(SETS)
+
+
+def test_only_recorded_sets_need_what_recordings_need():
+    lacking = "import sys; sys.modules |= dict.fromkeys(('zarr', 'zstandard', 'vizdoom', 'flip_evaluator', 'mambapy'))"
+    asked = "from gtmsm.cli import main; main(['reproduce', '--list'])"
+    done = subprocess.run([sys.executable, "-c", f"{lacking}; {asked}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "image-walk/gru" in done.stdout

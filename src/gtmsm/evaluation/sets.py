@@ -20,8 +20,6 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.recorded import RecordedWorld, nobody
-from gtmsm.episodes.recorder import record_environment
-from gtmsm.episodes.store import Store
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, load_images
 from gtmsm.worlds.returns import LoopWalker, Returning, ReturnWalker, SpinReturnWalker
@@ -208,6 +206,9 @@ def _in_rooms(config: RoomsConfig, split: Split, images: str | Path | None, size
 
 def _in_doom(split: Split, images: str | Path | None, size: Size) -> World:
     """Walks in ViZDoom, recorded in mazes of one part; a clip is an episode, from its first step."""
+    from gtmsm.episodes.recorder import record_environment  # they need the extra `own`, which other sets do not
+    from gtmsm.episodes.store import Store
+
     cpu = torch.device("cpu")
     with tempfile.TemporaryDirectory(prefix="gtmsm-doom-") as folder:
         path, steps = Path(folder) / "walks", size.tau + size.horizon

@@ -9,11 +9,12 @@ import pytest
 
 from gtmsm.cli import main
 from gtmsm.errors import InputError
-from gtmsm.reproduce import ROWS, Order, choose_rows, reproduce, rows, work
+from gtmsm.reproduce import ROWS, Order, choose_rows, reproduce, rows, trial, work
 from gtmsm.reproduce.pages import write_pages
 from gtmsm.reproduce.results import read_results, result_path, write_result
 from gtmsm.reproduce.trial import Trial
 from gtmsm.rivals.build import KINDS
+from gtmsm.training.train import Outcome
 
 STEPS = 12
 
@@ -187,3 +188,9 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
         assert scores is not None and scores["differs"] is None
         assert len(scores["psnr_by_step"]) == scores["horizon"]
     assert "| gru |" in (tmp_path / "table.md").read_text()
+
+
+def test_a_training_that_was_interrupted_is_no_result_and_its_time_counts_when_it_goes_on(tmp_path: Path):
+    with pytest.raises(InputError, match="interrupted after 3 updates"):
+        trial._took(tmp_path, Outcome(3, 2.0, finished=False, signal=2))
+    assert trial._took(tmp_path, Outcome(9, 5.0, finished=True)) == 7.0

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gtmsm.config import Device, changed
+from gtmsm.config import Device, changed, require
 from gtmsm.contest import train_rival
 from gtmsm.evaluation.controls import control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
@@ -24,7 +24,9 @@ from gtmsm.reproduce.results import write_result
 from gtmsm.reproduce.rows import WORLDS, Row
 from gtmsm.run import Run, begin, resume
 from gtmsm.training.engine import build_fabric, choose_device
+from gtmsm.training.train import Outcome
 
+SECONDS = "seconds.json"
 RUNS = "runs"
 """Folder of the trainings, beside the results."""
 LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
@@ -141,10 +143,11 @@ class Trial:
         else:
             preset = WORLDS[self.row.world].preset
             run, outcome = begin(preset, experiment, folder, fabric, Console())
+        seconds = _took(folder, outcome)
         model = run.load_model(self._where)
         metric = experiment.training.objective.displacement > 0
         count = sum(weight.numel() for weight in model.parameters())
-        return Trained(ModelForecaster(model, metric), model, count, outcome.seconds, rates["learning_rate"])
+        return Trained(ModelForecaster(model, metric), model, count, seconds, rates["learning_rate"])
 
     def _train_rival(self, folder: Path, factor: float) -> Trained:
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
@@ -161,7 +164,18 @@ class Trial:
             fabric=fabric, seed=self.seed, borrowed=borrowed, console=Console(),
         )  # fmt: skip
         rate, count = settings.rate * experiment.training.optimiser.learning_rate, rival.weights
-        return Trained(rival.eval().requires_grad_(False), None, count, outcome.seconds, rate)
+        return Trained(rival.eval().requires_grad_(False), None, count, _took(folder, outcome), rate)
+
+
+def _took(folder: Path, outcome: Outcome) -> float:
+    """Seconds of training in all goes; refuses to go on with one that was interrupted."""
+    path = folder / SECONDS
+    before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
+    write_atomically(path, json.dumps({"seconds": before + outcome.seconds}))
+    require(
+        outcome.finished, f"training was interrupted after {outcome.updates} updates; the same command goes on there"
+    )
+    return before + outcome.seconds
 
 
 def _sweep_file(out: Path, row: str) -> Path:

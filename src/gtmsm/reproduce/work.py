@@ -1,14 +1,16 @@
 """Rows and seeds as a list of work: done one after the other, or by several processes."""
 
 import os
+import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 
 import torch
 
@@ -117,7 +119,7 @@ def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) ->
     waiting, failed, done = list(jobs), list[Failed](), 0
     running: dict[Future[None], tuple[_Job, float]] = {}
     # Spawned, since a process that has used a GPU cannot be forked.
-    with ProcessPoolExecutor(order.workers, get_context("spawn"), _share_cores, (order.workers,)) as pool:
+    with ProcessPoolExecutor(order.workers, get_context("spawn"), _begin, (order.workers,)) as pool:
         while waiting or running:
             ready = [job for job in waiting if all(path.exists() for path in job.needs(order))]
             for job in ready[: order.workers - len(running)]:
@@ -135,9 +137,17 @@ def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) ->
     return failed
 
 
-def _share_cores(workers: int) -> None:
-    """As many threads as there are cores for each process."""
+def _begin(workers: int) -> None:
+    """A process that shares the cores with the others, and ends with the one that started it."""
     torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    started_by = parent_process()
+
+    def follow() -> None:
+        if started_by is not None:
+            started_by.join()
+            os.kill(os.getpid(), signal.SIGTERM)  # a training then leaves a checkpoint
+
+    Thread(target=follow, daemon=True).start()
 
 
 def _logged(job: _Job, order: Order) -> None:

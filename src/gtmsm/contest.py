@@ -1,6 +1,5 @@
 """Rivals of GTM-SM, trained by its loop on the windows of an experiment, and looked at on the same held-out clips."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -46,7 +45,6 @@ def train_rival(
     fabric: "Fabric",
     seed: int,
     borrowed: WorldModel | None = None,
-    watch: Callable[[Rival], dict[str, float]] | None = None,
     console: Console | None = None,
 ) -> tuple[Rival, Outcome]:
     """Train a rival in `folder` on the windows of a setting: updates, curriculum and objective are those of `training`.
@@ -59,10 +57,11 @@ def train_rival(
         _note_settings(folder, rival, training, seed)
         begun = (folder / CHECKPOINT).exists()
         model = build(setting, rival, seed, borrowed, budget_of(folder / CHECKPOINT) if begun else None)
+        look = partial(glance, world=setting.watched, walker=setting.walker, settings=setting.brief)
         outcome = train(
             RivalLoss(model, training.objective), partial(setting.source, truth=model.needs_poses),
             _at_its_rate(training, rival), folder,
-            fabric=fabric, seed=seed, watch=watch or glances(setting), resume=begun, console=console,
+            fabric=fabric, seed=seed, watch=look, resume=begun, console=console,
         )  # fmt: skip
     return model, outcome
 
@@ -85,13 +84,6 @@ def forecast(rival: Rival, clip: Clip, tau: int) -> Frames:
     past, future = clip.split(tau)
     poses = (past.true_pose, future.true_pose) if rival.needs_poses else None
     return rival.forecast(past.x, past.a, future.a, poses)
-
-
-def glances(setting: Setting) -> Callable[[Rival], dict[str, float]]:
-    """A quick look at the held-out clips that GTM-SM is watched on, for the progress display."""
-    full = setting.experiment.evaluation
-    brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-    return partial(glance, world=setting.watched, walker=setting.walker, settings=brief)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from gtmsm.data.clip import Clip
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.tensors import Actions, Frames, FutureActions, FutureFrames, States, TruePoses
 
@@ -28,6 +29,15 @@ class Forecaster(Protocol):
 
     def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
         """The frame after every action of `plan`, in [0, 1]; true poses are given only where it needs them."""
+
+
+def given_to(
+    forecaster: Forecaster, clip: Clip, tau: int, device: torch.device
+) -> tuple[Frames, Actions, FutureActions, TruePoses | None]:
+    """What it sees of a clip: frames and actions up to tau, then actions alone; true poses only if it needs them."""
+    past, future = clip.split(tau)
+    poses = (past.true_pose.to(device), future.true_pose.to(device)) if forecaster.needs_poses else None
+    return past.x.to(device), past.a.to(device), future.a.to(device), poses
 
 
 @runtime_checkable

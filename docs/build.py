@@ -26,10 +26,10 @@ def main() -> None:
     shutil.rmtree(WORK, ignore_errors=True)
     pages = WORK / "docs"
     pages.mkdir(parents=True)
-    for path in (ROOT / "docs").iterdir():
+    for path in (ROOT / "docs").rglob("*"):
         if path.suffix in (".gif", ".png", ".css"):
             shutil.copy(path, pages)
-    for path in (*(ROOT / "docs").glob("*.md"), *(ROOT / name for name in TOP)):
+    for path in (*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in TOP)):
         (pages / path.name).write_text(for_site(path.read_text(), path.parent))
     for path in (ROOT / "weights").glob("*/CARD.md"):
         (pages / f"{path.parent.name}.md").write_text(for_site(path.read_text(), path.parent))

@@ -17,7 +17,7 @@ import torch
 import gtmsm
 from gtmsm import cli, experiments, flags
 from gtmsm.presets import PRESETS
-from gtmsm.verbs import recordings, training, walks
+from gtmsm.verbs import recordings, reproduce, training, walks
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/CARD.md")])
@@ -161,7 +161,7 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
         parse(*given, **more)
         raise ParsedError
 
-    for module in (flags, walks, training, recordings):
+    for module in (flags, recordings, reproduce, training, walks):
         monkeypatch.setattr(module, "parse", only_parse)
     monkeypatch.setattr(experiments, "proposed", lambda *_: (PRESETS["own"][1], ()))
 

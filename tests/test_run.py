@@ -24,6 +24,7 @@ from gtmsm.model.recall import RecallConfig
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run, begin, fresh_folder, read_scores, resume
 from gtmsm.training.engine import build_fabric
+from gtmsm.training.loss import Loss
 from gtmsm.training.train import Outcome
 from gtmsm.worlds.image_walk import MOVES
 from gtmsm.worlds.world import World
@@ -68,8 +69,8 @@ def test_the_model_that_was_built_first_is_the_one_that_trains(toy_images: Path,
         built.append(build(setting))
         return built[-1]
 
-    def training(model: WorldModel, *others: object, **named: object) -> Outcome:
-        trained.append(model)
+    def training(loss: Loss, *others: object, **named: object) -> Outcome:
+        trained.append(loss.model)
         return Outcome(0, 0.0, True)
 
     monkeypatch.setattr(Setting, "build_model", building)

@@ -1,6 +1,5 @@
 """Rivals of GTM-SM, trained by its loop on the windows of an experiment, and looked at on the same held-out clips."""
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -12,10 +11,10 @@ import yaml
 from rich.console import Console
 
 from gtmsm.config import as_plain, require
-from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine import examiner_for
+from gtmsm.evaluation.forecaster import given_to
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import Setting
 from gtmsm.files import locked, read_yaml, write_atomically
@@ -25,7 +24,6 @@ from gtmsm.model.gtmsm import WorldModel
 from gtmsm.rivals.build import KINDS, build_rival
 from gtmsm.rivals.loss import RivalLoss
 from gtmsm.rivals.rival import Rival, RivalConfig
-from gtmsm.tensors import Frames
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of
 from gtmsm.training.train import Outcome, TrainingConfig, train
 from gtmsm.worlds.walkers import Walker
@@ -46,7 +44,6 @@ def train_rival(
     fabric: "Fabric",
     seed: int,
     borrowed: WorldModel | None = None,
-    watch: Callable[[Rival], dict[str, float]] | None = None,
     console: Console | None = None,
 ) -> tuple[Rival, Outcome]:
     """Train a rival in `folder` on the windows of a setting: updates, curriculum and objective are those of `training`.
@@ -59,10 +56,11 @@ def train_rival(
         _note_settings(folder, rival, training, seed)
         begun = (folder / CHECKPOINT).exists()
         model = build(setting, rival, seed, borrowed, budget_of(folder / CHECKPOINT) if begun else None)
+        look = partial(glance, world=setting.watched, walker=setting.walker, settings=setting.brief)
         outcome = train(
             RivalLoss(model, training.objective), partial(setting.source, truth=model.needs_poses),
             _at_its_rate(training, rival), folder,
-            fabric=fabric, seed=seed, watch=watch or glances(setting), resume=begun, console=console,
+            fabric=fabric, seed=seed, watch=look, resume=begun, console=console,
         )  # fmt: skip
     return model, outcome
 
@@ -80,27 +78,14 @@ def build(
         return build_rival(rival, vae, world.frame_shape, actions, poses, borrowed).to(setting.device)
 
 
-def forecast(rival: Rival, clip: Clip, tau: int) -> Frames:
-    """What a rival predicts of the steps after tau; it is given true poses only if it is declared to need them."""
-    past, future = clip.split(tau)
-    poses = (past.true_pose, future.true_pose) if rival.needs_poses else None
-    return rival.forecast(past.x, past.a, future.a, poses)
-
-
-def glances(setting: Setting) -> Callable[[Rival], dict[str, float]]:
-    """A quick look at the held-out clips that GTM-SM is watched on, for the progress display."""
-    full = setting.experiment.evaluation
-    brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-    return partial(glance, world=setting.watched, walker=setting.walker, settings=brief)
-
-
 @torch.no_grad()
 def glance(rival: Rival, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
     """PSNR on a few held-out clips, of all frames and of places that were memorised."""
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     generator = torch.Generator().manual_seed(settings.seed)
     clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
-    error2 = metrics.frame_mse(clip.x[:, settings.tau :], forecast(rival, clip, settings.tau))
+    frames = rival.forecast(*given_to(rival, clip, settings.tau, clip.x.device))
+    error2 = metrics.frame_mse(clip.x[:, settings.tau :], frames)
     values = {"psnr": metrics.psnr_pooled(error2)}
     if examiner.knows_places:
         values["psnr_revisited"] = metrics.psnr_pooled(error2, examiner.revisited(clip))

@@ -265,9 +265,13 @@ class Setting(ABC):
 
     def watch(self) -> Callable[[WorldModel], dict[str, float]]:
         """A quick look at validation clips, for the progress display."""
+        return partial(glance, world=self.watched, walker=self.walker, settings=self.brief)
+
+    @property
+    def brief(self) -> EvaluationConfig:
+        """How much is looked at while training."""
         full = self.experiment.evaluation
-        brief = replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
-        return partial(glance, world=self.watched, walker=self.walker, settings=brief)
+        return replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
 
     def build_model(self, budget: Budget | None = None) -> WorldModel:
         """Fresh weights, by the experiment's seed; within the budget of a checkpoint, where there is one."""

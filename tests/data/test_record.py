@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gtmsm.data.record import as_clip, record
+from gtmsm.data.record import as_clip, record, record_in_batches
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.image_walk import MOVES, ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
@@ -31,6 +31,12 @@ def test_a_clip_has_a_frame_an_action_and_a_pose_for_every_step(world):
     assert clip.x.shape == (4, 30, 3, 8, 8)
     assert clip.a.shape == (4, 30, 5)
     assert clip.true_pose.shape == (4, 30, 2)
+
+
+def test_many_clips_come_in_portions(world, monkeypatch):
+    monkeypatch.setattr("gtmsm.data.record.AT_ONCE", 3)
+    clips = list(record_in_batches(world, PoissonWalker(), 7, 5, torch.Generator().manual_seed(0)))
+    assert [clip.x.shape[:2] for clip in clips] == [(3, 5), (3, 5), (1, 5)]
 
 
 def test_actions_are_one_hot(world):

@@ -12,7 +12,6 @@ import torch
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.evaluation import landmarks, score
 from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer, examiner_for
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, strangers, summary
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
@@ -148,8 +147,8 @@ def test_walks_to_score_on_are_drawn_on_the_cpu_whatever_the_device(monkeypatch:
         return record(world, walker, n, steps, generator)
 
     monkeypatch.setattr(torch, "Generator", Noted)
-    for module in (score, landmarks):
-        monkeypatch.setattr(module, "record", noted)
+    for module in ("data.record", "evaluation.score", "evaluation.landmarks"):
+        monkeypatch.setattr(f"gtmsm.{module}.record", noted)
     evaluate(model(), images(), PoissonWalker(), SETTINGS, torch.device("cuda"))
     glance(model(), images(), PoissonWalker(), SETTINGS)
     assert set(devices.values()) == {"cpu", "cuda"}, "samples of the model are drawn where it is"

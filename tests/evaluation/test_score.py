@@ -1,14 +1,13 @@
 """Scores of a model, put together."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
-from gtmsm.evaluation import metrics, score
+from gtmsm.evaluation import metrics
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -103,12 +102,6 @@ def test_every_step_has_a_score(scored):
 
 def test_scores_can_be_written_as_json(scored):
     assert json.loads(json.dumps(scored.scores, allow_nan=False)) == scored.scores
-
-
-def test_the_clips_of_a_large_evaluation_come_in_portions(world):
-    generator = torch.Generator().manual_seed(0)
-    clips = list(score._batches(world, PoissonWalker(), replace(SETTINGS, clips=7), generator, at_once=3))
-    assert [len(clip.x) for clip in clips] == [3, 3, 1]
 
 
 def test_random_guesses_do_not_depend_on_how_much_chance_a_model_uses(model, world, scored, monkeypatch):

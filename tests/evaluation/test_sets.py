@@ -73,7 +73,7 @@ def test_a_set_is_the_same_twice(walks: FixedSet):
 
 
 def test_clips_are_as_many_and_as_long_as_the_set_says(walks: FixedSet, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sets, "AT_ONCE", 10)
+    monkeypatch.setattr("gtmsm.data.record.AT_ONCE", 10)
     size = walks.size
     clips = list(walks.clips())
     assert [len(clip.x) for clip in clips] == [10, 10, 4]

@@ -57,7 +57,7 @@ def colours(n: int, seed: int) -> torch.Tensor:
 
 @pytest.fixture(scope="session")
 def setting() -> ImageWalkSetting:
-    pictures = ImageSet(colours(512, 0), colours(64, 1), "colours", "")
+    pictures = ImageSet(colours(512, 0), colours(16, 2), colours(64, 1), "colours", "")
     made = ImageWalkSetting(EXPERIMENT, pictures, torch.device("cpu"))
     made.walker = to_and_fro
     return made

@@ -1,5 +1,6 @@
 """A world and a walker become a clip."""
 
+from collections.abc import Iterator
 from functools import cache
 from typing import Protocol, runtime_checkable
 
@@ -13,6 +14,9 @@ from gtmsm.errors import shown
 from gtmsm.pose import space_of
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
+
+AT_ONCE = 50
+"""Clips of a batch to score on: where a generator stands after it is part of what a fixed set is."""
 
 
 @runtime_checkable
@@ -38,6 +42,12 @@ def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Ge
         return world.replay(n, steps, generator)
     world.reset(n, generator)
     return as_clip(world, walker(world, steps, generator), truth)
+
+
+def record_in_batches(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Iterator[Clip]:
+    """As `record`, in portions that fit into memory; agents of `world` are those of a portion until the next."""
+    for begin in range(0, n, AT_ONCE):
+        yield record(world, walker, min(AT_ONCE, n - begin), steps, generator)
 
 
 def as_clip(world: World, actions: Int64[Tensor, "n steps"], truth: bool = True) -> Clip:

@@ -8,19 +8,19 @@ from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.data.clip import Clip
-from gtmsm.evaluation.forecaster import TRUE_FRAMES, TRUE_POSES, Forecaster, Foreseen, Guess, Guessing, Plan, TruePoses
+from gtmsm.evaluation.forecaster import TRUE_FRAMES, TRUE_POSES, Forecaster, Guess, Guessing
 from gtmsm.model.dream import Dream
 from gtmsm.model.frame_vae import FrameVAE
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory, nearest
 from gtmsm.pose import space_of
-from gtmsm.tensors import Actions, Belief, Frames, gather
+from gtmsm.tensors import Actions, Belief, Frames, FutureActions, FutureFrames, TruePoses, gather
 
 
 class LastFrame(Guessing):
     """Repeats the last memorised frame."""
 
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         return Guess(x[:, -1:].expand(-1, plan.shape[1], -1, -1, -1), None)
 
@@ -28,7 +28,7 @@ class LastFrame(Guessing):
 class MeanFrame(Guessing):
     """Shows the mean of the memorised frames."""
 
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         return Guess(x.mean(1, keepdim=True).expand(-1, plan.shape[1], -1, -1, -1), None)
 
@@ -40,7 +40,7 @@ class RandomEntry(Guessing):
         """Draw by this generator."""
         self.generator = generator
 
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         drawn = torch.randint(x.shape[1], plan.shape[:2], device=self.generator.device, generator=self.generator)
         index = drawn.to(x.device)
@@ -53,7 +53,7 @@ class NearestCopy(Guessing):
     needs_poses = True
     privileges: tuple[str, ...] = (TRUE_POSES,)
 
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         require(poses is not None, "copying at the true pose takes true poses; give poses=(memorised, planned)")
         assert poses is not None
@@ -66,15 +66,15 @@ class BestCopy(Guessing):
 
     privileges: tuple[str, ...] = (TRUE_FRAMES,)
 
-    def __init__(self, truth: Foreseen | None = None) -> None:
+    def __init__(self, truth: FutureFrames | None = None) -> None:
         """`truth` is what is to be predicted; see `told`."""
         self.truth = truth
 
-    def told(self, truth: Foreseen) -> "BestCopy":
+    def told(self, truth: FutureFrames) -> "BestCopy":
         """See `Oracle`."""
         return BestCopy(truth)
 
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         likest = torch.cdist(_told(self.truth).flatten(2), x.flatten(2)).argmin(-1)
         return Guess(gather(x, likest), None)
@@ -85,16 +85,16 @@ class Ceiling(Guessing):
 
     privileges: tuple[str, ...] = (TRUE_FRAMES,)
 
-    def __init__(self, vae: FrameVAE, truth: Foreseen | None = None) -> None:
+    def __init__(self, vae: FrameVAE, truth: FutureFrames | None = None) -> None:
         """Of this decoder; see `told`."""
         self.vae, self.truth = vae, truth
 
-    def told(self, truth: Foreseen) -> "Ceiling":
+    def told(self, truth: FutureFrames) -> "Ceiling":
         """See `Oracle`."""
         return Ceiling(self.vae, truth)
 
     @torch.no_grad()
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """See `Guessing`."""
         return Guess(self.vae.decode(self.vae.encode(_told(self.truth)).mean), None)
 
@@ -151,12 +151,12 @@ def _told_places(
 
 def _nearest_copy(
     x: Frames, keys: Float[Tensor, "batch time P"], queries: Float[Tensor, "batch horizon P"]
-) -> Foreseen:
+) -> FutureFrames:
     """The frame memorised nearest to each place."""
     return gather(x, nearest(Belief(keys), Belief(queries), 1).index[..., 0])
 
 
-def _told(truth: Foreseen | None) -> Foreseen:
+def _told(truth: FutureFrames | None) -> FutureFrames:
     """Refuse an oracle that nobody has told anything."""
     require(truth is not None, "an oracle must be told the true frames first; use what `told` returns")
     assert truth is not None

@@ -2,19 +2,15 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
+from gtmsm.data.clip import Clip
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.tensors import Actions, Frames, States
-
-Plan: TypeAlias = Float[Tensor, "batch horizon A"]
-Foreseen: TypeAlias = Float[Tensor, "batch horizon channel height width"]
-TruePoses: TypeAlias = tuple[Float[Tensor, "batch time D"], Float[Tensor, "batch horizon D"]]
-"""Where the agent really was at the memorised steps, and will be at the planned ones."""
+from gtmsm.tensors import Actions, Frames, FutureActions, FutureFrames, States, TruePoses
 
 START = "the start of a walk is the origin"
 DISPLACEMENTS = "true displacements as targets while training"
@@ -31,15 +27,24 @@ class Forecaster(Protocol):
     privileges: tuple[str, ...]
     """What it is given beyond frames and actions, in words."""
 
-    def forecast(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Foreseen:
+    def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
         """The frame after every action of `plan`, in [0, 1]; true poses are given only where it needs them."""
+
+
+def given_to(
+    forecaster: Forecaster, clip: Clip, tau: int, device: torch.device
+) -> tuple[Frames, Actions, FutureActions, TruePoses | None]:
+    """What it sees of a clip: frames and actions up to tau, then actions alone; true poses only if it needs them."""
+    past, future = clip.split(tau)
+    poses = (past.true_pose.to(device), future.true_pose.to(device)) if forecaster.needs_poses else None
+    return past.x.to(device), past.a.to(device), future.a.to(device), poses
 
 
 @runtime_checkable
 class Oracle(Protocol):
     """A forecaster with the answer in hand: a bound, not a rival."""
 
-    def told(self, truth: Foreseen) -> Forecaster:
+    def told(self, truth: FutureFrames) -> Forecaster:
         """Itself, knowing the frames that are to be predicted of one batch."""
 
 
@@ -47,7 +52,7 @@ class Oracle(Protocol):
 class Guess:
     """Predicted frames and, where there are such, the memory entries and poses they rest on."""
 
-    frames: Foreseen
+    frames: FutureFrames
     retrieved: Int[Tensor, "batch horizon"] | None
     """The memorised step each frame was made from, where one was searched for."""
     walk: States | None = None
@@ -63,10 +68,10 @@ class Guessing(ABC):
     privileges: tuple[str, ...] = ()
 
     @abstractmethod
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """As `forecast`."""
 
-    def forecast(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Foreseen:
+    def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
         """See `Forecaster`."""
         return self.guess(x, a, plan, poses).frames
 
@@ -80,7 +85,7 @@ class ModelForecaster(Guessing):
         self.privileges = (START, DISPLACEMENTS) if metric else (START,)
 
     @torch.no_grad()
-    def guess(self, x: Frames, a: Actions, plan: Plan, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
         """The mean path, and the heaviest component or point estimate of the prior."""
         seen = self.model.observe(x, a)
         dream = self.model.imagine(seen.entries, seen.walk[:, -1], plan)

@@ -16,7 +16,7 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine import Examiner, examiner_for
 from gtmsm.evaluation.examine.examiner import Masks, joined
-from gtmsm.evaluation.forecaster import Forecaster, Guess, Guessing, ModelForecaster, Oracle
+from gtmsm.evaluation.forecaster import Forecaster, Guess, Guessing, ModelForecaster, Oracle, given_to
 from gtmsm.evaluation.score import SSIM_EVERY, errors_of, only_numbers, summary_of
 from gtmsm.evaluation.sets import Digest, FixedSet
 from gtmsm.files import replacing
@@ -96,17 +96,12 @@ def score_forecaster(
 
 def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -> Guess:
     """What it predicts of one batch, on the CPU; frames of another shape or scale are refused."""
-    past, future = clip.split(tau)
-    given = past.x.to(device), past.a.to(device), future.a.to(device)
-    poses = (past.true_pose.to(device), future.true_pose.to(device)) if forecaster.needs_poses else None
+    given, truth = given_to(forecaster, clip, tau, device), clip.x[:, tau:]
     if isinstance(forecaster, Oracle):
-        forecaster = forecaster.told(future.x.to(device))
-    if isinstance(forecaster, Guessing):
-        guess = forecaster.guess(*given, poses)
-    else:
-        guess = Guess(forecaster.forecast(*given, poses), None)
+        forecaster = forecaster.told(truth.to(device))
+    guess = forecaster.guess(*given) if isinstance(forecaster, Guessing) else Guess(forecaster.forecast(*given), None)
     frames, said = guess.frames, f"a {type(forecaster).__name__}"
-    expected = tuple(future.x.shape)
+    expected = tuple(truth.shape)
     require(tuple(frames.shape) == expected, f"{said} made frames of shape {tuple(frames.shape)}; expected {expected}")
     low, high = (float(end) for end in frames.float().aminmax())
     fits = -BEYOND <= low <= high <= 1 + BEYOND

@@ -1,7 +1,6 @@
 """Memorise, imagine, compare with the truth and with the controls."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
 from gtmsm.data.clip import Clip
-from gtmsm.data.record import record
+from gtmsm.data.record import record, record_in_batches
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import controls
 from gtmsm.evaluation.examine import Examiner, examiner_for
@@ -132,7 +131,8 @@ def evaluate(
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
     rows: dict[str, list[dict[str, Tensor]]] = {}
     masks: list[Masks] = []
-    for clip in map(examiner.prepared, _batches(world, walker, settings, walks)):
+    drawn = record_in_batches(world, walker, settings.clips, settings.tau + settings.horizon, walks)
+    for clip in map(examiner.prepared, drawn):
         steps = len(clip.x) * clip.steps
         meter.add("clips", steps * RECORD)
         guesses = _guesses(model, examiner, clip, chance, guessing)
@@ -212,15 +212,6 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
         values["retrieval"] = metrics.mean_where(hit, examiner.revisited(clip)) or 0.0
     _note(model, examiner, clip, dream)
     return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
-
-
-def _batches(
-    world: World, walker: Walker, settings: EvaluationConfig, generator: torch.Generator, at_once: int = 50
-) -> Iterator[Clip]:
-    """Clips in portions that fit into memory."""
-    for begin in range(0, settings.clips, at_once):
-        n = min(at_once, settings.clips - begin)
-        yield record(world, walker, n, settings.tau + settings.horizon, generator)
 
 
 def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gtmsm.config import require, require_choice
 from gtmsm.data.clip import Clip
-from gtmsm.data.record import record
+from gtmsm.data.record import record_in_batches
 from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.recorded import RecordedWorld, nobody
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
@@ -31,8 +31,6 @@ from gtmsm.worlds.world import World
 Split: TypeAlias = Literal["train", "validation", "test"]
 Build: TypeAlias = Callable[[Split, "str | Path | None", "Size"], World]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
-AT_ONCE = 50
-"""Clips of a batch: where a generator stands after it is part of what a set is."""
 FEWER = 5
 """Parts that nobody is compared on have a fifth of the clips."""
 FINE = 1_000
@@ -109,9 +107,7 @@ class FixedSet:
     def clips(self) -> Iterator[Clip]:
         """All clips, in batches on the CPU; `world` is that of a batch until the next is drawn."""
         size, generator = self.size, torch.Generator().manual_seed(self.seed)
-        for begin in range(0, size.clips, AT_ONCE):
-            n = min(AT_ONCE, size.clips - begin)
-            yield record(self.world, self.walker, n, size.tau + size.horizon, generator)
+        return record_in_batches(self.world, self.walker, size.clips, size.tau + size.horizon, generator)
 
     def checksum(self) -> Checksum:
         """Of the walks as this machine draws them."""

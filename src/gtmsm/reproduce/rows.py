@@ -72,7 +72,7 @@ class Row:
     ) -> ImageWalkExperiment | RoomsExperiment:
         """The experiment that it trains, or a share of its updates.
 
-        Rivals use its world, its coder, its windows and its number of updates.
+        Rivals use its world, its coder, its windows and its number of updates, at toy size `QUICK_SHARE` of these.
         """
         world = WORLDS[self.world]
         made = changed(PRESETS[world.preset][1], {"seed": seed})

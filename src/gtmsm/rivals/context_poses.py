@@ -1,15 +1,14 @@
 """Attention to raw memorised frames, retrieved by true pose, as WorldMem (Xiao et al., 2025) does at a larger scale."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from gtmsm.config import require
 from gtmsm.model.memory import nearest
 from gtmsm.pose import space_of
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
 from gtmsm.rivals.transformer import Block
-from gtmsm.tensors import Actions, Belief, Gaussian, gather
+from gtmsm.tensors import Actions, Belief, FutureActions, Gaussian, TruePoses, gather
 
 
 class ContextPoses(Rival):
@@ -37,7 +36,7 @@ class ContextPoses(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

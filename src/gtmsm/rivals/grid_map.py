@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from gtmsm.config import require
 from gtmsm.model.motion import build_motion
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 MARGIN = 1.25
 """The map is so many times as wide as the memorised walk."""
@@ -42,7 +42,7 @@ class GridMap(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

@@ -1,11 +1,10 @@
 """A GRU: all that was seen must fit into its state."""
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses, as_tokens, token_size
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, as_tokens, token_size
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 
 class Gru(Rival):
@@ -24,7 +23,7 @@ class Gru(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

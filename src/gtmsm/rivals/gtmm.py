@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 
 class Gtmm(Rival):
@@ -35,7 +35,7 @@ class Gtmm(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
@@ -44,9 +44,7 @@ class Gtmm(Rival):
             prior = self._walk(code.mean, a, plan)
         return Predicted(Gaussian(*(torch.stack(parts, dim=1) for parts in zip(*prior, strict=True))))
 
-    def _walk(
-        self, seen: Float[Tensor, "batch tau Z"], a: Actions, plan: Float[Tensor, "batch horizon A"]
-    ) -> list[tuple[Tensor, Tensor]]:
+    def _walk(self, seen: Float[Tensor, "batch tau Z"], a: Actions, plan: FutureActions) -> list[tuple[Tensor, Tensor]]:
         """Mean and log-variance of the prior at each step of the plan."""
         tau, batch, prior = a.shape[1], len(a), []
         h = c = a.new_zeros(batch, self.settings.width)

@@ -18,13 +18,11 @@ from gtmsm.model.checks import take_weights
 from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig
 from gtmsm.model.gtmsm import LARGEST
 from gtmsm.model.motion import MotionConfig
-from gtmsm.tensors import Actions, Codes, Frames, Gaussian, PerStep, Poses
+from gtmsm.tensors import Actions, Codes, Frames, FutureActions, FutureFrames, Gaussian, PerStep, TruePoses
 
 Kind: TypeAlias = Literal[
     "gru", "rssm", "transformer", "ssm", "gtmm-introspection", "gtmm-content", "context-poses", "grid-map"
 ]
-TruePoses: TypeAlias = tuple[Poses, Poses]
-"""Of the memorised steps, and of those to predict."""
 
 
 @config
@@ -122,16 +120,14 @@ class Rival(nn.Module, ABC):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
         """The prior of every step of `plan` after memorised frames of these codes; samples by the generator, if any."""
 
     @torch.no_grad()
-    def forecast(
-        self, x: Frames, a: Actions, plan: Float[Tensor, "batch horizon A"], poses: TruePoses | None = None
-    ) -> Float[Tensor, "batch horizon channel height width"]:
+    def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
         """The frames that `plan` would show after a walk: the decoded means of the prior."""
         require(len(x) == len(a) == len(plan), f"got {len(x)} walks, {len(a)} of actions and {len(plan)} plans")
         require(x.shape[1] == a.shape[1] >= 1, f"got {x.shape[1]} frames, {a.shape[1]} actions; give as many of each")
@@ -171,7 +167,7 @@ class GaussianHead(nn.Linear):
         return Gaussian(mean, F.hardtanh(log_var, LOWEST, HIGHEST))
 
 
-def as_tokens(code: Codes, a: Actions, plan: Float[Tensor, "batch horizon A"]) -> Float[Tensor, "batch time inputs"]:
+def as_tokens(code: Codes, a: Actions, plan: FutureActions) -> Float[Tensor, "batch time inputs"]:
     """Code, action and whether the frame was seen, of every step; the code of a step of the plan is 0."""
     seen = F.pad(torch.cat([code, torch.ones_like(code[..., :1])], dim=-1), (0, 0, 0, plan.shape[1]))
     return torch.cat([seen, torch.cat([a, plan], dim=1)], dim=-1)

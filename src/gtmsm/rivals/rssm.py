@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 LEAST_SCALE = 0.1
 """Standard deviations of the stochastic state are at least this."""
@@ -38,7 +38,7 @@ class Rssm(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

@@ -3,12 +3,11 @@
 from typing import Any
 
 import torch
-from jaxtyping import Float
-from torch import Tensor, nn
+from torch import nn
 
 from gtmsm.errors import InputError
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses, as_tokens, token_size
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, as_tokens, token_size
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 
 class Ssm(Rival):
@@ -24,7 +23,7 @@ class Ssm(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, TruePoses, as_tokens, token_size
-from gtmsm.tensors import Actions, Gaussian
+from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, as_tokens, token_size
+from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 BASE = 10_000.0
 """Of the angles by which positions turn keys and queries (Su et al., 2021)."""
@@ -60,7 +60,7 @@ class Transformer(Rival):
         self,
         code: Gaussian,
         a: Actions,
-        plan: Float[Tensor, "batch horizon A"],
+        plan: FutureActions,
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:

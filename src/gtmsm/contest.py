@@ -59,7 +59,7 @@ def train_rival(
         look = partial(glance, world=setting.watched, walker=setting.walker, settings=setting.brief)
         outcome = train(
             RivalLoss(model, training.objective), partial(setting.source, truth=model.needs_poses),
-            _at_its_rate(training, rival), folder,
+            at_rate(training, rival.rate), folder,
             fabric=fabric, seed=seed, watch=look, resume=begun, console=console,
         )  # fmt: skip
     return model, outcome
@@ -92,10 +92,10 @@ def glance(rival: Rival, world: World, walker: Walker, settings: EvaluationConfi
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _at_its_rate(training: TrainingConfig, rival: RivalConfig) -> TrainingConfig:
-    """The same training with the rival's learning rate."""
+def at_rate(training: TrainingConfig, factor: float) -> TrainingConfig:
+    """The same training with other learning rates."""
     optimiser = training.optimiser
-    rates = {name: rival.rate * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
+    rates = {name: factor * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
     return replace(training, optimiser=replace(optimiser, **rates))
 
 

@@ -184,8 +184,8 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
     assert gru.facts["parameters"] > ours.facts["parameters"] > 0
     assert set(ours.facts["controls"]["image-walk/builtin"]) >= {"mean_frame", "vae_ceiling", "best_copy"}
     for result in (ours, gru):
-        scores = result.scores("image-walk/builtin")
-        assert scores is not None and scores["differs"] is None
+        scores = result.facts["scores"]["image-walk/builtin"]
+        assert scores["differs"] is None
         assert len(scores["psnr_by_step"]) == scores["horizon"]
     assert "| gru |" in (tmp_path / "table.md").read_text()
 

@@ -16,7 +16,7 @@ from gtmsm.reproduce.table import (
     late_steps,
     lines_of,
     markdown_table,
-    pooled_over,
+    mean_over,
     sets_of,
 )
 
@@ -96,7 +96,7 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
     """Where GTM-SM is ahead of its rivals by more than the bands, and where it is not."""
     if not lines or not lines[0].bold:
         return ""
-    late = pooled_over(late_steps(horizon))
+    late = mean_over(late_steps(horizon))
     ours = lines[0].over_seeds(late)
     told = []
     for line in lines[1:]:
@@ -108,11 +108,15 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
         verdict = "ahead of" if gap > 2 * band else "behind" if max(ours) < min(theirs) - 2 * band else "level with"
         told.append(f"{verdict} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
     seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
-    return f"**Far ahead** (the late steps, {seeds}; worst of ours against best of theirs): " + "; ".join(told) + "."
+    return (
+        f"**At the late steps** ({seeds}; worst of ours against best of theirs, bands over clips) GTM-SM is "
+        + "; ".join(told)
+        + "."
+    )
 
 
 def _standard_error(line: Line, horizon: int) -> float:
-    """Of the late steps' PSNR over clips, the largest of all seeds."""
+    """Of the late steps' PSNR over clips, the mean of all seeds."""
     late = late_steps(horizon)
     every = [band for scores in line.scores for band in scores["psnr_band"]["error"][late] if band is not None]
     return mean(every) if every else 0.0

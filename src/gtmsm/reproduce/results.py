@@ -28,11 +28,6 @@ class Result:
     facts: dict[str, Any]
     """All that the file says: commit, device, times, parameters, and scores by set."""
 
-    def scores(self, name: str) -> dict[str, Any] | None:
-        """On one of the sets; None where it was not scored there."""
-        found: dict[str, Any] | None = self.facts["scores"].get(name)
-        return found
-
 
 def result_path(out: Path, row: str, seed: int) -> Path:
     """Where the result of a row and seed belongs."""

@@ -26,7 +26,7 @@ QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper")
 
 
 @dataclass(frozen=True)
-class World:
+class TableWorld:
     """A world of the table: its preset, its sets, and the numbers of its toy size."""
 
     preset: str
@@ -103,7 +103,7 @@ _QUICK_ROOMS = {
     "model.recall": {"width": 128},
 }
 WORLDS = {
-    "image-walk": World(
+    "image-walk": TableWorld(
         "image-walk", "section 4.1: walks over pictures, with walls", ("image-walk/builtin",), {
         "training": {"updates": 700, "watch_every": 700, "save_every": 700},
         "training.optimiser": {"batch": 32, "anneal_updates": 700, "learning_rate": 3e-3, "precision": "float32"},
@@ -111,7 +111,7 @@ WORLDS = {
         "training.prospect": {"candidates": 256, "restarts": 2},
         "model.vae": {"width": 128},
     }),
-    "large": World(
+    "large": TableWorld(
         "image-walk", "pictures of 64x64, large enough to leave a place: loops and returns",
         ("image-walk/loop", "image-walk/loop-around", *(f"image-walk/return-{n}" for n in (0, 30, 100, 300, 1000))), {
         "training": {"updates": 700, "watch_every": 700, "save_every": 700},
@@ -120,21 +120,21 @@ WORLDS = {
         "training.prospect": {"candidates": 256, "restarts": 2},
         "model.vae": {"width": 128},
     }, {"world": {"size": 64}}),
-    "rotate": World(
+    "rotate": TableWorld(
         "rotate", "section 4.2.1: turning on the spot in a room", ("rooms/rotate",), {
         **_QUICK_ROOMS,
         "pool": {"clips": 512},
         "training.curriculum": {"warm_up": 100},
         "training.prospect": {"clips": 16, "angles": 1_024},
     }),
-    "walk": World(
+    "walk": TableWorld(
         "walk", "section 4.2.2: walking through a room; GTM-SM has displacements as targets",
         ("rooms/walk", "rooms/multi"), {
         **_QUICK_ROOMS,
         "pool": {"clips": 256, "steps": 150},
         "training.curriculum": {"tau": 60, "horizon": 32},
     }),
-    "walk-strong": World(
+    "walk-strong": TableWorld(
         "walk-strong", "the same with better pictures: spatial codes, rays",
         ("rooms/walk", "rooms/multi"), {}, rivals=False,
     ),
@@ -153,7 +153,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         "no-fence": ("walls that begin out of reach", {"model.motion.fence": 1e6}),
         "no-growth": ("the full memory after the warm-up", {"training.curriculum.grow": ()}),
         "read-k": ("K entries from the start", {"training.curriculum.read_all_stages": 0}),
-        "paper": ("none of these three, no warm-up: the paper's text", {
+        "paper": ("no search, no growth, K from the start, no warm-up", {
             "training.curriculum": {"prospect": False, "grow": (), "read_all_stages": 0, "warm_up": 0},
         }),
     },

@@ -43,7 +43,7 @@ def late_steps(horizon: int) -> slice:
     return slice(LATE - 1, None) if horizon > LATE else slice(horizon - max(1, horizon // 4), None)
 
 
-def pooled_over(steps: slice) -> Callable[[Mapping[str, Any]], float | None]:
+def mean_over(steps: slice) -> Callable[[Mapping[str, Any]], float | None]:
     """The mean over some predicted steps of the PSNR at each."""
 
     def value(scores: Mapping[str, Any]) -> float | None:
@@ -82,8 +82,8 @@ def fields_of(lines: Sequence[Line], horizon: int) -> list[Field]:
     """The columns in which some line has something."""
     late = late_steps(horizon)
     fields = [
-        Field(f"steps 1 to {min(FIRST, horizon)}", pooled_over(slice(0, FIRST))),
-        Field(f"steps {(late.start or 0) + 1} to {horizon}", pooled_over(late)),
+        Field(f"steps 1 to {min(FIRST, horizon)}", mean_over(slice(0, FIRST))),
+        Field(f"steps {(late.start or 0) + 1} to {horizon}", mean_over(late)),
         Field("pooled", key("psnr_pooled")),
         Field("per frame", key("psnr_frames")),
         Field("revisited", key("psnr_revisited")),

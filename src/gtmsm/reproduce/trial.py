@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gtmsm.config import Device, changed, require
-from gtmsm.contest import train_rival
+from gtmsm.config import Device, require
+from gtmsm.contest import at_rate, train_rival
 from gtmsm.evaluation.controls import control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
 from gtmsm.evaluation.forecasts import score_forecaster
@@ -134,9 +134,8 @@ class Trial:
 
     def _train_model(self, folder: Path, factor: float) -> Trained:
         experiment = self._experiment
+        experiment = replace(experiment, training=at_rate(experiment.training, factor))
         optimiser = experiment.training.optimiser
-        rates = {name: factor * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
-        experiment = changed(experiment, {"training.optimiser": rates})
         fabric = build_fabric(self.device, 1, optimiser.batch)
         if (folder / "config.yaml").exists():
             run, outcome = resume(Run.open(folder), experiment, fabric, Console())
@@ -147,7 +146,7 @@ class Trial:
         model = run.load_model(self._where)
         metric = experiment.training.objective.displacement > 0
         count = sum(weight.numel() for weight in model.parameters())
-        return Trained(ModelForecaster(model, metric), model, count, seconds, rates["learning_rate"])
+        return Trained(ModelForecaster(model, metric), model, count, seconds, optimiser.learning_rate)
 
     def _train_rival(self, folder: Path, factor: float) -> Trained:
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)

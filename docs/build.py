@@ -28,9 +28,9 @@ def main() -> None:
     pages.mkdir(parents=True)
     for path in (ROOT / "docs").rglob("*"):
         if path.suffix in (".gif", ".png", ".css"):
-            shutil.copy(path, pages)
+            shutil.copy(path, pages / name_on_site(path.relative_to(ROOT)))
     for path in (*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in TOP)):
-        (pages / path.name).write_text(for_site(path.read_text(), path.parent))
+        (pages / name_on_site(path.relative_to(ROOT))).write_text(for_site(path.read_text(), path.parent))
     for path in (ROOT / "weights").glob("*/CARD.md"):
         (pages / f"{path.parent.name}.md").write_text(for_site(path.read_text(), path.parent))
     (pages / "api.md").write_text(spaced(python_reference()))
@@ -67,6 +67,11 @@ def without_missing(settings: str, pages: Path) -> str:
     return "\n".join(x for x in lines if not (found := named.match(x)) or (pages / found[1]).exists())
 
 
+def name_on_site(path: Path) -> str:
+    """The site has no folders: docs/table/table.md is table-table.md there."""
+    return "-".join(path.parts[1:] or path.parts)
+
+
 def for_site(text: str, folder: Path) -> str:
     """A page of the repository as one of the site: links out of docs/ lead to the source, or to the page's copy."""
 
@@ -79,7 +84,7 @@ def for_site(text: str, folder: Path) -> str:
         else:
             target = (folder / address).resolve().relative_to(ROOT)
         inside = target.parts[0] == "docs" or str(target) in TOP
-        where = target.name if inside else f"{SOURCE}/{target}"
+        where = name_on_site(target) if inside else f"{SOURCE}/{target}"
         if target.name == "CARD.md":
             where = f"{target.parent.name}.md"
         return f"]({where}{'#' + anchor if anchor else ''})"

@@ -151,8 +151,9 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path):
         read_results(tmp_path)
 
 
-def test_the_kept_table_is_what_its_results_say(tmp_path: Path):
-    kept = Path(__file__).parents[2] / "docs" / "table"
+@pytest.mark.parametrize("name", ["table", "table-h200"])
+def test_a_kept_table_is_what_its_results_say(name: str, tmp_path: Path):
+    kept = Path(__file__).parents[2] / "docs" / name
     text = (kept / "table.md").read_text()
     made_by = text.split("Made by `")[1].split("`")[0]
     for path in kept.glob("*.json"):

@@ -40,7 +40,8 @@ class InMemory:
     def episode(self, i: int) -> Episode:
         return self.episodes[i]
 
-    def window(self, i: int, first: int, steps: int) -> Episode:
+    def window(self, i: int, first: int, steps: int, frames: np.ndarray | None = None) -> Episode:
+        """It has its frames already, and needs no memory for them."""
         whole, part = self.episodes[i], slice(first, first + steps)
         cut = replace(whole, frames=whole.frames[part], actions=whole.actions[part])
         if whole.poses is None:

@@ -810,7 +810,7 @@ def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_pa
 
 @pytest.mark.slow
 def test_who_recognises_places_is_less_lost_among_obstacles(tmp_path: Path):
-    small = PRESETS["obstacles-small"][1]
+    small = PRESETS["obstacles"][1]
     assert isinstance(small, ImageWalkExperiment)
     updates = 100
     experiment = replace(

@@ -41,7 +41,7 @@ class StoreWindows:
             stored, planes = self._scratch(steps)
             window = self.store.window(int(self.order[i]), first, steps, stored)
             # In two steps, each of which is several times as fast as both at once.
-            np.copyto(planes, stored.transpose(0, 3, 1, 2))
+            np.copyto(planes, window.frames.transpose(0, 3, 1, 2))
             np.divide(planes, np.float32(255), out=x[k])
             return window
 

@@ -10,6 +10,7 @@ from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, WORLDS, Row
 from gtmsm.reproduce.table import (
     CONTROL,
+    NOTHING,
     Field,
     Line,
     fields_of,
@@ -66,10 +67,13 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
     clips, tau, horizon, scored = about["clips"], about["tau"], about["horizon"], len(about["psnr_by_step"])
     last = "" if scored == horizon else f", of which the last {scored} are scored"
     fields = fields_of(lines, scored)
+    told = dict.fromkeys(line.given for line in lines if line.given not in (CONTROL, NOTHING))
+    marks = dict(zip(told, "abcdefgh", strict=False))  # in words they would make rows very tall
     table = markdown_table(
         ["", *(field.title for field in fields), "given"],
-        ([line.label, *(field.cell(line) for field in fields), line.given] for line in lines),
+        ([line.label, *(field.cell(line) for field in fields), marks.get(line.given, line.given)] for line in lines),
     )
+    given = "\n".join(f"- {mark}: {words}" for words, mark in marks.items())
     shown = "\n\n".join(f"![PSNR over the predicted steps, {world}]({name})" for name in plots)
     return "\n\n".join(
         part
@@ -78,6 +82,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
             f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted{last}; "
             f"sha256 `{about['sha256'][:12]}…`.",
             table,
+            given and f"Given:\n\n{given}",
             _ahead(lines, scored),
             shown,
             *(f"![True and imagined frames, {world}]({r.facts['figure']})" for r in results if _has_figure(r, world)),

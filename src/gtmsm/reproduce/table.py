@@ -13,6 +13,7 @@ LATE = 200
 """The predicted step from which on a memory is needed; of shorter clips it is the last quarter."""
 FIRST = 16
 """Predicted steps that most models can do."""
+NOTHING = "nothing"
 CONTROL = "control"
 """What a control is given is said elsewhere: docs/protocol.md."""
 
@@ -118,7 +119,7 @@ def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
     for row in rows:
         mine = [r for r in results if r.row == row.name and name in r.facts["scores"]]
         if mine:
-            given = "; ".join(mine[0].facts["privileges"]) or "nothing"
+            given = "; ".join(mine[0].facts["privileges"]) or NOTHING
             scores = tuple(r.facts["scores"][name] for r in mine)
             lines.append(Line(row.rival or "GTM-SM", given, scores, bold=not row.rival))
     ours = [r.facts["controls"][name] for r in results if r.row == world and name in r.facts.get("controls", {})]

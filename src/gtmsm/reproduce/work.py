@@ -22,6 +22,10 @@ from gtmsm.reproduce.rows import ROWS, Row
 from gtmsm.reproduce.trial import Trial
 
 
+GRACE = 20
+"""Seconds in which a training that lost its parent may save itself."""
+
+
 @dataclass(frozen=True)
 class Order:
     """What is to be made, and how."""
@@ -145,7 +149,9 @@ def _begin(workers: int) -> None:
     def follow() -> None:
         if started_by is not None:
             started_by.join()
-            os.kill(os.getpid(), signal.SIGTERM)  # a training then leaves a checkpoint
+            os.kill(os.getpid(), signal.SIGTERM)  # a training then leaves a checkpoint ...
+            time.sleep(GRACE)
+            os._exit(1)  # ... and nobody is there to give this process more to do
 
     Thread(target=follow, daemon=True).start()
 

@@ -21,7 +21,6 @@ from gtmsm.reproduce.results import result_path
 from gtmsm.reproduce.rows import ROWS, Row
 from gtmsm.reproduce.trial import Trial
 
-
 GRACE = 20
 """Seconds in which a training that lost its parent may save itself."""
 

@@ -12,7 +12,7 @@ from gtmsm.errors import InputError
 from gtmsm.reproduce import ROWS, Order, choose_rows, reproduce, rows, trial, work
 from gtmsm.reproduce.pages import write_pages
 from gtmsm.reproduce.results import read_results, result_path, write_result
-from gtmsm.reproduce.trial import Trial
+from gtmsm.reproduce.trial import Trial, best, sweep_path, swept
 from gtmsm.rivals.build import KINDS
 from gtmsm.training.train import Outcome
 
@@ -83,13 +83,19 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What was made, in order; trials only write a result."""
     order: list[str] = []
 
-    def run(self: Trial, sweep: tuple[float, ...]) -> None:
+    def run(self: Trial) -> None:
         if self.row.rival == "gru":
             raise InputError("the gru broke")
         order.append(f"{self.row.name} {self.seed}")
         put(self.out, self.row.name, self.seed, 20.0)
 
+    def try_rate(self: Trial, factor: float) -> None:
+        order.append(f"{self.row.name} x{factor:g}")
+        noted = {"factor": factor, "validation": 20.0 - abs(factor - 0.5)}
+        sweep_path(self.out, self.row.name, factor).write_text(json.dumps(noted))
+
     monkeypatch.setattr(work.Trial, "run", run)
+    monkeypatch.setattr(work.Trial, "try_rate", try_rate)
     return order
 
 
@@ -114,10 +120,22 @@ def test_results_that_are_there_are_not_made_again(tmp_path: Path, made: list[st
     assert said == ["1 of 1 results are there already and stay as they are"]
 
 
-def test_a_seed_that_sweeps_comes_before_the_others(tmp_path: Path, made: list[str]):
+def test_learning_rates_are_tried_before_a_row_is_trained_by_the_best(tmp_path: Path, made: list[str]):
     order = Order(tmp_path, sweep=(0.5, 1.0))
-    failed = reproduce([ROWS["image-walk/rssm"]], (1,), order, lambda line: None)
-    assert made == [] and "image-walk.rssm.seed0.json" in failed[0].why
+    chosen = [ROWS["image-walk/grid-map"], ROWS["image-walk/k-1"]]
+    assert reproduce(chosen, (1,), order, lambda line: None) == []
+    assert made == [
+        "image-walk x0.5", "image-walk x1", "image-walk 0", "image-walk/grid-map x0.5", "image-walk/grid-map x1",
+        "image-walk/k-1 1", "image-walk 1", "image-walk/grid-map 1",
+    ]  # fmt: skip
+    assert best(swept(tmp_path, "image-walk")) == 0.5 and best(swept(tmp_path, "image-walk/k-1")) == 1.0
+
+
+def test_a_share_of_the_updates_keeps_the_curriculum_while_half_of_them_are_enough():
+    whole, fifth = (ROWS["image-walk"].experiment(0, False, None, share).training for share in (1.0, 0.2))
+    assert fifth.updates == whole.updates / 5 == 10_000
+    begun = fifth.curriculum.warm_up + sum(fifth.curriculum.grow)
+    assert begun == 5_000 and whole.curriculum.warm_up + sum(whole.curriculum.grow) == 6_000
 
 
 # ---- pages

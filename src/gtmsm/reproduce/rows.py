@@ -170,17 +170,22 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
 def _shortened(
     experiment: ImageWalkExperiment | RoomsExperiment, share: float
 ) -> ImageWalkExperiment | RoomsExperiment:
-    """The same schedule in fewer updates."""
+    """The same schedule in fewer updates; the curriculum is as long as it was, if half of them are enough for it."""
     training = experiment.training
     optimiser, curriculum = training.optimiser, training.curriculum
+    growing = curriculum.warm_up + sum(curriculum.grow)
+    kept = max(share, min(1.0, share * training.updates / (2 * growing))) if growing else share
 
-    def some(updates: int) -> int:
+    def some(updates: int, share: float = share) -> int:
         return max(1, round(share * updates)) if updates else 0
 
     shorter: ImageWalkExperiment | RoomsExperiment = changed(experiment, {
         "training.updates": some(training.updates),
         "training.optimiser": {name: some(getattr(optimiser, name)) for name in ("anneal_updates", "ramp_updates")},
-        "training.curriculum": {"warm_up": some(curriculum.warm_up), "grow": tuple(map(some, curriculum.grow))},
+        "training.curriculum": {
+            "warm_up": some(curriculum.warm_up, kept),
+            "grow": tuple(some(updates, kept) for updates in curriculum.grow),
+        },
     })  # fmt: skip
     return shorter
 

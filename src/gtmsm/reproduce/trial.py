@@ -1,7 +1,6 @@
 """One row, one seed: trained, scored on every set of its world, and written as a result."""
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,16 +56,16 @@ class Trial:
     images: str | None
     share: float = 1.0
 
-    def run(self, sweep: Sequence[float]) -> None:
-        """Train, score and write the result; where learning rates are tried, by the best on validation places."""
-        swept = self._sweep(sweep) if sweep else {}
-        trained, sets = self._train(_best(swept)), self.row.sets(self.images)
+    def run(self) -> None:
+        """Train, score and write the result; where learning rates were tried, by the best on validation places."""
+        tried = {} if self.row.is_ablation else swept(self.out, self.row.name)
+        trained, sets = self._train(best(tried)), self.row.sets(self.images)
         scores = {name: self._score(trained.forecaster, name) for name in sets}
         facts: dict[str, Any] = {
             "quick": self.quick,
             "updates": self._experiment.training.updates,
             "learning_rate": trained.learning_rate,
-            "swept": {f"{tried:g}": value for tried, value in swept.items()},
+            "swept": {f"{factor:g}": value for factor, value in tried.items()},
             "parameters": trained.parameters,
             "seconds": round(trained.seconds, 1),
             "privileges": list(trained.forecaster.privileges),
@@ -111,17 +110,12 @@ class Trial:
         scores = score_forecaster(forecaster, named_set(name, split, self.quick, images), device=self._where)
         return {key: value for key, value in scores.items() if key not in LEFT_OUT}
 
-    def _sweep(self, factors: Sequence[float]) -> dict[float, float]:
-        """PSNR on validation places by factor of the learning rate; each is trained in full, with seed 0."""
-        path = _sweep_file(self.out, self.row.name)
-        if not path.exists():
-            first, name = replace(self, seed=0), self.row.sets(self.images)[0]
-            found = {
-                f"{factor:g}": first._score(first._train(factor).forecaster, name, "validation")["psnr_pooled"]
-                for factor in factors
-            }
-            write_atomically(path, json.dumps({"row": self.row.name, "set": name, "validation": found}, indent=1))
-        return _swept(self.out, self.row.name)
+    def try_rate(self, factor: float) -> None:
+        """Train in full by a factor of the learning rate, and note the PSNR on validation places."""
+        name = self.row.sets(self.images)[0]
+        found = self._score(self._train(factor).forecaster, name, "validation")["psnr_pooled"]
+        noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found}
+        write_atomically(sweep_path(self.out, self.row.name, factor), json.dumps(noted, indent=1))
 
     def _train(self, factor: float) -> Trained:
         """Trained in a folder of its own; what is there is gone on with, or used as it is."""
@@ -152,7 +146,7 @@ class Trial:
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
         borrowed = None
         if self.row.needs:
-            factor_there = _best(_swept(self.out, self.row.needs))
+            factor_there = best(swept(self.out, self.row.needs))
             borrowed = WorldModel.load(self._folder(self.row.needs, factor_there), self._where)
         setting = set_up(experiment, fabric.device)
         settings = self.row.rival_settings(self.quick)
@@ -177,17 +171,18 @@ def _took(folder: Path, outcome: Outcome) -> float:
     return before + outcome.seconds
 
 
-def _sweep_file(out: Path, row: str) -> Path:
-    return out / f"{row.replace('/', '.')}.sweep.json"
+def sweep_path(out: Path, row: str, factor: float) -> Path:
+    """Where it is noted what a factor of the learning rate has shown."""
+    return out / f"{row.replace('/', '.')}.rate{factor:g}.json"
 
 
-def _swept(out: Path, row: str) -> dict[float, float]:
-    """What was found where learning rates were tried; nothing where none were."""
-    path = _sweep_file(out, row)
-    known = read_json(path, "remove it, so that it is made again")["validation"] if path.exists() else {}
-    return {float(factor): value for factor, value in known.items()}
+def swept(out: Path, row: str) -> dict[float, float]:
+    """PSNR on validation places by factor of the learning rate; nothing where none were tried."""
+    paths = sorted(out.glob(f"{row.replace('/', '.')}.rate*.json"))
+    noted = [read_json(path, "remove it, so that it is made again") for path in paths]
+    return {one["factor"]: one["validation"] for one in noted}
 
 
-def _best(swept: dict[float, float]) -> float:
+def best(tried: dict[float, float]) -> float:
     """The factor by which a row is trained."""
-    return max(swept, key=lambda factor: swept[factor]) if swept else 1.0
+    return max(tried, key=lambda factor: tried[factor]) if tried else 1.0

@@ -19,7 +19,7 @@ from gtmsm.errors import InputError
 from gtmsm.files import require_folder
 from gtmsm.reproduce.results import result_path
 from gtmsm.reproduce.rows import ROWS, Row
-from gtmsm.reproduce.trial import Trial
+from gtmsm.reproduce.trial import Trial, sweep_path
 
 GRACE = 20
 """Seconds in which a training that lost its parent may save itself."""
@@ -51,22 +51,33 @@ class Failed:
 
 @dataclass(frozen=True)
 class _Job:
+    """A row and a seed to be made; with a factor, only a learning rate to be tried by them."""
+
     row: Row
     seed: int
+    factor: float | None = None
+
+    def makes(self, order: Order) -> Path:
+        """The file that is there once it is done."""
+        if self.factor is None:
+            return result_path(order.out, self.row.name, self.seed)
+        return sweep_path(order.out, self.row.name, self.factor)
 
     def needs(self, order: Order) -> list[Path]:
-        """Results that must be there before: of the row whose weights it needs, and of the seed that sweeps."""
+        """Files that must be there before: of the row whose weights it needs, and of learning rates that are tried."""
         before = [result_path(order.out, self.row.needs, self.seed)] if self.row.needs else []
-        if order.sweep and self.seed:
-            before.append(result_path(order.out, self.row.name, 0))
+        if self.factor is None and not self.row.is_ablation:
+            before += [sweep_path(order.out, self.row.name, factor) for factor in order.sweep]
         return before
 
     def make(self, order: Order) -> None:
         """Train, score and write the result."""
-        Trial(self.row, self.seed, order.out, order.quick, order.device, order.images, order.share).run(order.sweep)
+        trial = Trial(self.row, self.seed, order.out, order.quick, order.device, order.images, order.share)
+        trial.run() if self.factor is None else trial.try_rate(self.factor)
 
     def __str__(self) -> str:
-        return f"{self.row.name}, seed {self.seed}"
+        tried = "" if self.factor is None else f", learning rate x {self.factor:g}"
+        return f"{self.row.name}, seed {self.seed}{tried}"
 
 
 def reproduce(
@@ -79,7 +90,7 @@ def reproduce(
     for seed in seeds or ():
         require_seed(seed)
     jobs = list(_jobs(rows, seeds, order))
-    left = [job for job in jobs if not result_path(order.out, job.row.name, job.seed).exists()]
+    left = [job for job in jobs if not job.makes(order).exists()]
     if len(left) < len(jobs):
         say(f"{len(jobs) - len(left)} of {len(jobs)} results are there already and stay as they are")
     (order.out / "logs").mkdir(parents=True, exist_ok=True)
@@ -96,9 +107,16 @@ def _jobs(rows: Sequence[Row], seeds: Sequence[int] | None, order: Order) -> Ite
     counts = {row.name: range(1 if order.quick else row.seeds) if seeds is None else seeds for row in ordered}
     for row in ordered:  # a row that others are built on is needed for their seeds, too
         if row.needs:
-            counts[row.needs] = sorted({*counts[row.needs], *counts[row.name]})
-    for seed in sorted({seed for some in counts.values() for seed in some}):
-        yield from (_Job(row, seed) for row in ordered if seed in counts[row.name])
+            counts[row.needs] = sorted({*counts[row.needs], *counts[row.name], *([0] if order.sweep else [])})
+    for row in ordered:
+        if not (row.needs or row.is_ablation):
+            yield from (_Job(row, 0, factor) for factor in order.sweep)
+    for number, seed in enumerate(sorted({seed for some in counts.values() for seed in some})):
+        for row in ordered:
+            if row.needs and number == 0:  # its weights are there only now
+                yield from (_Job(row, 0, factor) for factor in order.sweep)
+            if seed in counts[row.name]:
+                yield _Job(row, seed)
 
 
 def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
@@ -166,4 +184,4 @@ def _logged(job: _Job, order: Order) -> None:
 
 
 def _log(job: _Job, order: Order) -> Path:
-    return order.out / "logs" / f"{result_path(order.out, job.row.name, job.seed).stem}.txt"
+    return order.out / "logs" / f"{job.makes(order).stem}.txt"

@@ -32,11 +32,11 @@ class ReproduceFlags:
     """A .npz of pictures for the image walks: with CelebA's the rows are the paper's."""
     sweep: tuple[float, ...] | None = None
     """Factors of the learning rate to try with seed 0, chosen on validation places; default: 0.33 1 3, with --quick
-    none."""
+    none. Ablations keep the preset's."""
     share: float = 1.0
     """Of the updates of every row, its curriculum included: to see a table earlier. Results say how many there were."""
     workers: int = 1
-    """Processes that train at the same time."""
+    """Processes that train at the same time. On a GPU start `nvidia-cuda-mps-control -d` first, or they take turns."""
     pages: bool = True
     """Write the table and its plots in the end."""
     device: Device = "auto"

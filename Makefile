@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play page test fast lint format bench fuzz examples reproduce site wheel pins clean
+.PHONY: help setup demo play page test fast lint format bench fuzz examples reproduce results site wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -64,6 +64,9 @@ examples: $(READY)  ## run every script in examples/
 
 reproduce: $(READY)  ## the table of rivals, controls and ablations at toy size, into reproduced/
 	@$(BIN)/gtmsm reproduce --quick --workers $(WORKERS) --device cpu $(ARGS)
+
+results: $(READY)  ## docs/results.md and the tables, from the JSON files in docs/
+	@MPLBACKEND=Agg $(BIN)/python docs/results.py
 
 site: $(READY)  ## the documentation as a site, in site/
 	@$(PIP) --no-build-isolation -e '.[site]'

@@ -16,6 +16,7 @@ import torch
 
 import gtmsm
 from gtmsm import cli, experiments, flags
+from gtmsm.errors import InputError
 from gtmsm.presets import PRESETS
 from gtmsm.verbs import recordings, reproduce, training, walks
 
@@ -77,10 +78,38 @@ def test_every_page_of_the_documentation_has_a_place_on_the_site():
     assert {page.name for page in ROOT.glob("docs/*.md")} <= set(placed)
 
 
-def test_the_reference_describes_all_public_names_and_commands():
-    spec = importlib.util.spec_from_file_location("build", ROOT / "docs" / "build.py")
+def script(name: str) -> Any:
+    """A script of docs/ as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec and spec.loader
-    spec.loader.exec_module(build := importlib.util.module_from_spec(spec))
+    spec.loader.exec_module(module := importlib.util.module_from_spec(spec))
+    return module
+
+
+def test_the_results_are_what_the_json_files_say():
+    assert script("results").page(ROOT / "docs") == (ROOT / "docs" / "results.md").read_text(), "run make results"
+
+
+def test_every_measured_figure_is_on_the_page_that_it_was_copied_from():
+    results = script("results")
+    for facts in results.read_measured(ROOT / "docs" / "measured"):
+        page = (ROOT / "docs" / facts["archive"].split("#")[0]).read_text()
+        for row in facts["rows"]:
+            for value, (_, _, digits) in zip(row["values"], facts["columns"], strict=True):
+                figures = value if isinstance(value, list) else [value] if isinstance(value, float | int) else []
+                missing = [one for one in figures if results.number(one, digits) not in page]
+                assert not missing, (facts["section"], row["name"], missing)
+
+
+def test_a_measurement_without_its_commit_is_refused(tmp_path: Path):
+    kept = next((ROOT / "docs" / "measured").glob("*.json")).read_text()
+    (tmp_path / "one.json").write_text(kept.replace('"commit"', '"commits"'))
+    with pytest.raises(InputError, match=r"lacks \['commit'\]"):
+        script("results").read_measured(tmp_path)
+
+
+def test_the_reference_describes_all_public_names_and_commands():
+    build = script("build")
     python, commands = build.python_reference(), build.command_reference()
     assert all(f"\n## {name}\n" in python for name in gtmsm.__all__)
     assert "### WorldModel.load\n" in python and WORDS_OF_LOAD in python

@@ -1,5 +1,6 @@
 """The memory that training reads: a frame is encoded only if it is retrieved."""
 
+from collections.abc import Callable
 from functools import cache
 from typing import NamedTuple
 
@@ -29,10 +30,14 @@ class FrameMemory:
         vae: FrameVAE,
         prior: Prior,
         capacity: int | None,
+        hold: Callable[[Gaussian], Gaussian] | None = None,
     ) -> None:
-        """`place` of the memorised steps, the first of `frames`; `asked` are the steps to explain."""
+        """`place` of the memorised steps, the first of `frames`; `asked` are the steps to explain.
+
+        `hold` makes what is held of the codes retrieved; None: the codes themselves.
+        """
         self.place, self._frames, self._asked = place, frames, asked
-        self._vae, self._prior, self._capacity = vae, prior, capacity
+        self._vae, self._prior, self._capacity, self._hold = vae, prior, capacity, hold
         self.asked_code: Gaussian
         """q(z|x) of the frames to explain; known once the memory was read."""
         self.complete: Bool[Tensor, "batch asked"] | None = None
@@ -75,6 +80,8 @@ class FrameMemory:
         )
         self.asked_code = Gaussian(mean, log_var).unflatten(0, (batch, -1))
         bank = Gaussian(bank_mean, bank_log_var)
+        if self._hold is not None:
+            bank = self._hold(bank)
         return bank, row, self._prior.digest(bank)
 
 

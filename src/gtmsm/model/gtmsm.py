@@ -33,7 +33,7 @@ from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.fingerprint import Fingerprint
 from gtmsm.model.frame_memory import FrameMemory, frame_numbers
-from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
+from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.localisation import PoseMixture, merge_matches
@@ -84,6 +84,10 @@ class WorldModelConfig:
         require(
             self.landmark.form == "off" or self.recall.distance == "euclidean",
             "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
+        )
+        require(
+            self.landmark.form == "off" or self.recall.holds == "statistics",
+            "landmarks compare views by the variances of their codes, which samples have not; use holds statistics",
         )
         require(
             self.recall.prior != "rays" or self.vae.coder == "spatial",
@@ -145,6 +149,9 @@ class WorldModel(nn.Module):
         self.prior = self._build_prior(places)
         mapped = settings.recall.map_size
         self.metric = nn.Linear(places, mapped, bias=False) if mapped else nn.Identity()
+        self.log_var: nn.Parameter | None = None  # of samples that memory holds
+        if settings.recall.holds == "samples":
+            self.log_var = nn.Parameter(torch.zeros(settings.vae.code_size))
         self.landmarks: Landmarks | None = None
         if settings.landmark.form != "off":
             self.landmarks = Landmarks(settings.landmark, settings.vae.code_size, self.motion)
@@ -195,7 +202,7 @@ class WorldModel(nn.Module):
 
         Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
         0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is: calls of single
-        steps close no loops, `Explorer` does.
+        steps close no loops, `Explorer` does. A memory of samples draws them by the seed len(memory).
         """
         seen = self.observe(frames, actions, memory, here, closure)
         return (memory.write(seen.entries) if memory else seen.entries), seen.walk[:, -1]
@@ -218,7 +225,11 @@ class WorldModel(nn.Module):
         walk, variance, start, sights = self._follow(made, code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
-        written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
+        kept = code
+        if self.log_var is not None:
+            held = 0 if memory is None else len(memory)
+            kept = self._as_samples(code, torch.Generator(frames.device).manual_seed(held))
+        written = self._written(Belief(self.motion.place(walk.mean), covariance), kept, variance)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
         return Observed(replace(written, weights=weights), walk, made, start, sights)
@@ -399,7 +410,8 @@ class WorldModel(nn.Module):
         stay in float32 where networks run in bfloat16.
         """
         reading = reading or self.settings.recall
-        k = min(reading.neighbours or len(memory), len(memory))
+        readable = min(reading.latest or len(memory), len(memory))
+        k = min(reading.neighbours or readable, readable)
         lead = query.mean.shape[:2]
         if memory.batch == 1 != lead[0]:  # all of them ask the same memory
             covariance = None if query.covariance is None else query.covariance.flatten(0, 1)[None]
@@ -414,16 +426,25 @@ class WorldModel(nn.Module):
                 place = memory.place_at(neighbours.index)
                 return self.motion.relative(place, query.mean[:, :, None]).view(*lead, k, -1)
 
-        return self.prior(Retrieved(near, bank, row.view(*lead, k), relative, reading.delta, digest))
+        def absolute() -> tuple[Float[Tensor, "batch time K P"], Float[Tensor, "batch time P"]]:
+            return memory.place_at(neighbours.index).view(*lead, k, -1), query.mean.view(*lead, -1)
+
+        return self.prior(Retrieved(near, bank, row.view(*lead, k), relative, reading.delta, digest, absolute))
 
     def _search(self, memory: Memory | FrameMemory, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
         """Which k entries to retrieve, and how far they are; distances may be measured in a learned map of places."""
-        if reading.choice == "nearest" and not self.settings.recall.map_size:
+        first = max(0, len(memory) - reading.latest) if reading.latest else 0
+        if not first and reading.choice == "nearest" and not self.settings.recall.map_size:
             return memory.nearest(query, k, reading.distance)
-        place, asked = self.metric(memory.place.mean), self.metric(query.mean)
+        if first:
+            kept = torch.arange(first, len(memory), device=query.mean.device).expand(memory.batch, -1)
+        place = memory.place_at(kept) if first else memory.place.mean
+        mapped, asked = self.metric(place), self.metric(query.mean)
         if reading.choice == "visible":
-            return measure(place, asked, most_visible(memory.place.mean, query.mean, k, reading.field_of_view))
-        return nearest(Belief(place), Belief(asked), k)
+            found = measure(mapped, asked, most_visible(place, query.mean, k, reading.field_of_view))
+        else:
+            found = nearest(Belief(mapped), Belief(asked), k)
+        return Neighbours(found.index + first, found.distance2) if first else found
 
     def explain(
         self,
@@ -495,10 +516,17 @@ class WorldModel(nn.Module):
             return Foreseen(code, code.sample(generator), forecast)
         if asked is None:
             asked = frame_numbers(1, frames.shape[1], 0, frames.device)[:, tau:].expand(len(frames), -1)
-        memory = FrameMemory(place[:, :tau], frames, asked, self.vae, self.prior, capacity)
+        hold = None if self.log_var is None else partial(self._as_samples, generator=generator)
+        memory = FrameMemory(place[:, :tau], frames, asked, self.vae, self.prior, capacity, hold)
         forecast = self.read(memory, query, reading)
         code = memory.asked_code
         return Foreseen(code, code.sample(generator), forecast, memory.complete, memory.needed)
+
+    def _as_samples(self, code: Gaussian, generator: torch.Generator) -> Gaussian:
+        """What a memory of samples holds: z ~ q(z|x), and one learned variance for all of them."""
+        assert self.log_var is not None
+        z = code.sample(generator)
+        return Gaussian(z, nn.functional.hardtanh(self.log_var, LOWEST, HIGHEST).expand_as(z).contiguous())
 
     def _written(self, place: Belief, code: Gaussian, variance: Float[Tensor, "batch time G"] | None = None) -> Memory:
         """A memory of these codes at these places."""

@@ -2,7 +2,8 @@
 
 import torch
 import torch.nn.functional as F
-from torch import nn
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from gtmsm.model.mlp import Mlp, between_layers
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
@@ -12,15 +13,17 @@ from gtmsm.tensors import Gaussian
 class QueryNetwork(Prior):
     """h = f({s_i, z_i}), then mean and variance from h and s_t.
 
-    Poses enter relative to s_t: the same room seen from another start is the same task. The mean is a correction of
-    the weighted mean of the codes, so that a revisit is remembered before training.
+    Poses enter relative to s_t: the same room seen from another start is the same task. With `poses` absolute they
+    enter as they are, and s_t beside h, as App. A.2 has it. The mean is a correction of the weighted mean of the codes,
+    so that a revisit is remembered before training.
     """
 
     def __init__(self, settings: RecallConfig, code_size: int, place_size: int) -> None:
         super().__init__()
         width = settings.width
+        self.absolute = settings.poses == "absolute"
         self.embed = Mlp(2 * code_size + place_size + 2, width, width, width)
-        self.view = Mlp(2 * width, width, width, 2 * code_size)
+        self.view = Mlp(2 * width + (place_size if self.absolute else 0), width, width, 2 * code_size)
         last = self.view[-1]
         assert isinstance(last, nn.Linear)
         nn.init.zeros_(last.weight)
@@ -30,12 +33,23 @@ class QueryNetwork(Prior):
         """Embed every view, pool them evenly and by nearness, and predict the code at the pose asked for."""
         code, log_weight = retrieved.code, retrieved.log_weight
         near = (retrieved.neighbours.distance2 + retrieved.delta).log()
-        entry = [code.mean, 0.1 * code.log_var, retrieved.relative, log_weight[..., None], 0.1 * near[..., None]]
+        place, asked = self._poses(retrieved)
+        entry = [code.mean, 0.1 * code.log_var, place, log_weight[..., None], 0.1 * near[..., None]]
         entries = torch.cat(entry, dim=-1).flatten(0, -2)
         h = self.embed(entries, between_layers(entries)).unflatten(0, log_weight.shape)
         weight = log_weight.exp()[..., None]
-        pooled = torch.cat([h.mean(-2), (weight * h).sum(-2)], dim=-1)
+        pooled = torch.cat([h.mean(-2), (weight * h).sum(-2), *asked], dim=-1)
         change, log_var = self.view(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2]).chunk(2, dim=-1)
         mean = (weight * code.mean).sum(-2) + change
         # Bounds far outside anything useful, so that an early overshoot cannot become a NaN.
         return SingleView(Gaussian(mean, F.hardtanh(log_var.to(mean.dtype), -8.0, 4.0)), retrieved.neighbours)
+
+    def _poses(
+        self, retrieved: Retrieved
+    ) -> tuple[Float[Tensor, "batch time K P"], list[Float[Tensor, "batch time P"]]]:
+        """Where the entries are; and where the query is, if that does not say it."""
+        if not self.absolute:
+            return retrieved.relative, []
+        assert retrieved.find_absolute is not None
+        place, asked = retrieved.find_absolute()
+        return place, [asked]

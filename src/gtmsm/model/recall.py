@@ -34,6 +34,13 @@ class RecallConfig:
     heading whose poses are in units of a wall's height)."""
     map_size: int = 0
     """Dimensions of a learned linear map of places in which distances are measured (App. A.2 tried 5); 0: none."""
+    latest: int = 0
+    """Entries that are read, the latest so many: as of a memory that forgets its oldest entry when full; 0: all."""
+    holds: Literal["statistics", "samples"] = "statistics"
+    """What memory holds of a frame: mean and variance of q(z|x), or one sample of it (section 3 names both); samples
+    share a variance, which is learned."""
+    poses: Literal["relative", "absolute"] = "relative"
+    """What the query network is told: poses of entries as they lie from the query, or as they are, and the query's."""
     width: int = 512
     """Hidden units of the query network; size of a token of the rays."""
     layers: int = 6
@@ -46,6 +53,19 @@ class RecallConfig:
         require(self.neighbours >= 0, f"neighbours is {self.neighbours}; give K > 0, or 0 for all of memory")
         require(self.delta > 0, f"delta is {self.delta}; an exact revisit would divide by it: it must be above 0")
         require(self.map_size >= 0, f"map_size is {self.map_size}; give the dimensions of the map, or 0 for none")
+        require(self.latest >= 0, f"latest is {self.latest}; give a number of entries, or 0 for all")
+        require(
+            self.latest == 0 or self.neighbours <= self.latest,
+            f"neighbours is {self.neighbours} but latest is {self.latest}; read at most as many as are kept",
+        )
+        require(
+            self.latest == 0 or self.distance == "euclidean",
+            f"latest is {self.latest}, but the KL distance is looked for in all of memory; use distance euclidean",
+        )
+        require(
+            self.poses == "relative" or self.prior == "query",
+            f"poses is {self.poses}, which only the query network can be told; use it with prior query",
+        )
         require(self.width >= 8, f"width is {self.width}; give at least 8")
         require(1 <= self.layers <= 100, f"layers is {self.layers}; give 1 to 100")
         require(0 < self.field_of_view < 180, f"field_of_view is {self.field_of_view}; give degrees from 0 to 180")
@@ -76,6 +96,8 @@ class Retrieved:
     delta: float
     digest: Float[Tensor, "rows tokens width"] | None = None
     """What the prior made of each code of the bank when it was written."""
+    find_absolute: Callable[[], tuple[Float[Tensor, "batch time K P"], Float[Tensor, "batch time P"]]] | None = None
+    """Places of the entries and of the query as they are, for a prior that is told those instead."""
 
     @cached_property
     def relative(self) -> Float[Tensor, "batch time K P"]:

@@ -10,13 +10,13 @@ from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, WORLDS, Row
 from gtmsm.reproduce.table import (
     CONTROL,
-    NOTHING,
     Field,
     Line,
     fields_of,
     late_steps,
     lines_of,
     markdown_table,
+    marks_of,
     mean_over,
     sets_of,
 )
@@ -67,8 +67,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
     clips, tau, horizon, scored = about["clips"], about["tau"], about["horizon"], len(about["psnr_by_step"])
     last = "" if scored == horizon else f", of which the last {scored} are scored"
     fields = fields_of(lines, scored)
-    told = dict.fromkeys(line.given for line in lines if line.given not in (CONTROL, NOTHING))
-    marks = dict(zip(told, "abcdefgh", strict=False))  # in words they would make rows very tall
+    marks = marks_of(lines)
     table = markdown_table(
         ["", *(field.title for field in fields), "given"],
         ([line.label, *(field.cell(line) for field in fields), marks.get(line.given, line.given)] for line in lines),

@@ -148,6 +148,9 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         "z-4": ("codes of 4 dimensions", {"model.vae.code_size": 4}),
         "z-64": ("codes of 64 dimensions", {"model.vae.code_size": 64}),
         "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {"model.motion.noise": 1e-2}),
+        "latest-64": ("the latest 64 memorised frames are read", {"model.recall.latest": 64}),
+        "latest-128": ("the latest 128 memorised frames are read", {"model.recall.latest": 128}),
+        "samples": ("memory holds samples of codes", {"model.recall.holds": "samples"}),
         "kl": ("distance between poses: KL", {"model.recall.distance": "kl"}),
         "no-prospect": ("no search for the motion", {"training.curriculum.prospect": False}),
         "no-fence": ("walls that begin out of reach", {"model.motion.fence": 1e6}),
@@ -159,6 +162,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     },
     "rotate": {
         "map-5": ("distances in a learned map of 5 dimensions (App. A.2)", {"model.recall.map_size": 5}),
+        "absolute": ("the query network is told absolute poses", {"model.recall.poses": "absolute"}),
         "mixture": ("mixture prior instead of the query network", {
             "model.recall.prior": "mixture", "training.objective.foresight": 0.0,
         }),

@@ -106,6 +106,12 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
+def marks_of(lines: Sequence[Line]) -> dict[str, str]:
+    """A letter for each kind of privileges: in words they would make rows very tall."""
+    told = dict.fromkeys(line.given for line in lines if line.given not in (CONTROL, NOTHING))
+    return dict(zip(told, "abcdefgh", strict=False))
+
+
 def sets_of(results: Sequence[Result], world: str) -> list[str]:
     """Sets on which rows of a world were scored, in the order in which they were."""
     found = (name for r in results if ROWS[r.row].world == world for name in r.facts["scores"])

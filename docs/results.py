@@ -1,0 +1,204 @@
+"""Writes the pages that are made of JSON: docs/results.md, and the tables of docs/table*. `make results`."""
+
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gtmsm.errors import InputError
+from gtmsm.files import read_json, write_atomically
+from gtmsm.reproduce.pages import TABLE, write_pages
+from gtmsm.reproduce.results import Result, read_results
+from gtmsm.reproduce.rows import ROWS, WORLDS
+from gtmsm.reproduce.table import Field, Line, key, late_steps, lines_of, markdown_table, marks_of, mean_over, sets_of
+
+DOCS = Path(__file__).resolve().parent
+KEPT = {"table-h200": "At the size of the paper", "table": "At toy size"}
+"""Folders of results of `gtmsm reproduce`, and what to call them."""
+BESIDE = ("VAE ceiling", "mean frame")
+"""Controls that are shown here; the tables themselves have all."""
+INTRO = """# Results
+Made by `make results` from the JSON files in `docs/measured/`, `docs/table/` and `docs/table-h200/`; no figure on this
+page was typed. Several seeds: the least and the most of them, or mean ± half the range where it says so.
+
+- *Right place* and *retrieval*: the share of predicted steps at memorised places at which the heaviest memory entry was
+  recorded at exactly the true place.
+- PSNR is in dB, data range 1, of the pooled error. Predictions are the mean path and the prior's point estimate.
+  [Protocol](protocol.md) has the rules and the sets.
+- R² is that of true positions after one affine map.
+- `docs/measured/` holds what was measured by commands other than `gtmsm reproduce`. Score files of those runs were not
+  kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
+  versions 0.1 and 0.2, or from [performance](performance.md), and a test finds each of them there.
+- What failed is in the [notebook](notebook.md)."""
+RIVALS = """## Rivals
+GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."""
+
+
+def main() -> None:
+    """Write all of them."""
+    for name in KEPT:
+        folder = DOCS / name
+        write_pages(folder, read_results(folder), made_by(folder))
+    write_atomically(DOCS / "results.md", page(DOCS))
+    print(f"wrote {DOCS / 'results.md'} and {len(KEPT)} tables")
+
+
+def made_by(folder: Path) -> str:
+    """The command that a table says it was made by."""
+    return (folder / TABLE).read_text().split("Made by `")[1].split("`")[0]
+
+
+def page(docs: Path) -> str:
+    """All of docs/results.md."""
+    measured = read_measured(docs / "measured")
+    parts = [INTRO, in_short(measured)]
+    parts += [section(facts) for facts in measured]
+    parts.append(
+        "## Rivals\nGTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."
+    )
+    parts += [of_table(docs / name, title) for name, title in KEPT.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def read_measured(folder: Path) -> list[dict[str, Any]]:
+    """What was measured, by the names of files; one that lacks where it is from is refused."""
+    found = []
+    for path in sorted(folder.glob("*.json")):
+        facts = read_json(path, "it is kept in the repository")
+        lacks = {"section", "command", "commit", "date", "device", "columns", "rows"} - facts.keys()
+        uneven = [row["name"] for row in facts.get("rows", ()) if len(row["values"]) != len(facts["columns"])]
+        if lacks or uneven:
+            raise InputError(f"{path} lacks {sorted(lacks)}; rows of other lengths than its columns: {uneven}")
+        found.append(facts)
+    return found
+
+
+def in_short(measured: Sequence[Mapping[str, Any]]) -> str:
+    """One line for each thing that people ask for first."""
+    rows = []
+    for facts in measured:
+        for line in facts.get("short", ()):
+            rows.append([line["what"], *(quoted(facts, line[part]) for part in ("shows", "beside"))])
+    return "## In short\n" + markdown_table(["", "result", "beside it"], rows)
+
+
+def quoted(facts: Mapping[str, Any], figures: Sequence[tuple[str, str]]) -> str:
+    """Figures in words, by their rows and columns: what each is of, and how much."""
+    columns = {name: (at, *kind) for at, (name, *kind) in enumerate(facts["columns"])}
+    values = {row["name"]: row["values"] for row in facts["rows"]}
+    said: dict[str, list[str]] = {}
+    for row, column in figures:
+        at, *kind = columns[column]
+        said.setdefault(row, []).append(f"{column} {cell(values[row][at], *kind)}")
+    return "; ".join(f"{row}: {', '.join(told)}" for row, told in said.items())
+
+
+def cell(value: Any, unit: str, digits: int | None) -> str:
+    """A figure, or the least and the most of several."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    ends = dict.fromkeys(number(end, digits) for end in (min(value), max(value))) if isinstance(value, list) else None
+    shown = " to ".join(ends) if ends else number(value, digits)
+    return shown + (unit if unit in ("%", "°") else f" {unit}" if unit else "")
+
+
+def number(value: float, digits: int | None) -> str:
+    """As many digits as were measured."""
+    return f"{value:g}" if digits is None else f"{value:.{digits}f}"
+
+
+def section(facts: Mapping[str, Any]) -> str:
+    """What was measured, by which command, and the figures."""
+    head = ["", *(name for name, *_ in facts["columns"])]
+    own_commit = any("commit" in row for row in facts["rows"])
+    body = []
+    for row in facts["rows"]:
+        cells = [cell(value, *column[1:]) for value, column in zip(row["values"], facts["columns"], strict=True)]
+        body.append([row["name"], *cells, *([f"`{row['commit']}`" if "commit" in row else ""] if own_commit else [])])
+    source = facts.get("archive", "")
+    where = f" In full: [{source.split('.md')[0].replace('-', ' ')}]({source})." if source else ""
+    commit = re.sub(r"\b([0-9a-f]{7})\b", r"`\1`", facts["commit"])
+    return "\n".join([
+        f"## {facts['section']}",
+        facts["about"] + "\n",
+        "```sh", *facts["command"], "```",
+        f"Commit: {commit} ({facts['date']}); {facts['device']}.{where}\n",
+        markdown_table([*head, *(["commit, where another"] if own_commit else [])], body),
+    ])  # fmt: skip
+
+
+def of_table(folder: Path, title: str) -> str:
+    """The late steps of a table, row by row."""
+    results = read_results(folder)
+    worlds = [name for name in WORLDS if any(ROWS[result.row].world == name for result in results)]
+    lines = {world: lines_of(results, world, sets_of(results, world)[0]) for world in worlds}
+    columns = [(world, Field(f"`{world}`, {steps(lines[world])}", late(lines[world]))) for world in worlds]
+    if len(worlds) == 1:
+        columns += [(worlds[0], field) for field in MORE]
+    marks = marks_of([line for found in lines.values() for line in found])
+    labels = dict.fromkeys(
+        (line.label, line.given)
+        for found in lines.values()
+        for line in found
+        if line.given in marks or not line.given.startswith("control") or line.name in BESIDE
+    )
+    by_label = {world: {line.label: line for line in found} for world, found in lines.items()}
+    names = list(dict.fromkeys(label for label, _ in labels))
+    body = [
+        [
+            name,
+            *(field.cell(by_label[world][name]) if name in by_label[world] else "–" for world, field in columns),
+            ", ".join(dict.fromkeys(marks.get(given, given) for label, given in labels if label == name)),
+            str(max(len(found[name].scores) for found in by_label.values() if name in found)),
+        ]
+        for name in names
+    ]
+    head = ["PSNR in dB", *(field.title for _, field in columns), "given", "seeds"]
+    given = "\n".join(f"- {mark}: {words}" for words, mark in marks.items())
+    plot = f"![PSNR over the predicted steps]({folder.name}/{worlds[0]}-horizon.png)"
+    return "\n\n".join([
+        f"### {title}\n{about(results)} [The whole table]({folder.name}/{TABLE}), made by `{made_by(folder)}`.",
+        markdown_table(head, body), f"Given:\n\n{given}", plot,
+    ])  # fmt: skip
+
+
+MORE = [
+    Field("revisited", key("psnr_revisited")),
+    Field("unseen", key("psnr_unseen")),
+    Field("retrieved", key("retrieval_revisited"), 1, 100, "%"),
+]
+
+
+def steps(lines: Sequence[Line]) -> str:
+    """The late steps of a set, in words."""
+    horizon = len(lines[0].scores[0]["psnr_by_step"])
+    return f"steps {(late_steps(horizon).start or 0) + 1} to {horizon}"
+
+
+def late(lines: Sequence[Line]) -> Any:
+    """PSNR over the late steps."""
+    return mean_over(late_steps(len(lines[0].scores[0]["psnr_by_step"])))
+
+
+def about(results: Sequence[Result]) -> str:
+    """How long these were trained, by which code, and where."""
+
+    def said(name: str) -> list[str]:
+        return sorted({str(result.facts[name]) for result in results})
+
+    ours = [result.facts for result in results if result.row in WORLDS and result.facts.get("converged") is not None]
+    verdict = f" GTM-SM on images converged in {sum(fact['converged'] for fact in ours)} of {len(ours)} trainings."
+    whole = {ROWS[result.row].experiment(0, False, None).training.updates for result in results}
+    quick = any(result.facts["quick"] for result in results)
+    of = "" if quick else f" of the presets' {', '.join(f'{updates:,}' for updates in sorted(whole))}"
+    updates = sorted({result.facts["updates"] for result in results})
+    span = f"{updates[0]:,}" if len(updates) == 1 else f"{updates[0]:,} to {updates[-1]:,}"
+    commits = ", ".join(f"`{commit}`" for commit in said("commit"))
+    return f"{span} updates a row{of}; commit {commits}, {', '.join(said('machine'))}.{verdict if ours else ''}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

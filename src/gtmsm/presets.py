@@ -115,6 +115,15 @@ _preset("walk", RoomsExperiment,
     "model.recall": {"prior": "query", "neighbours": 4, "delta": 1e-4},
     "evaluation": {"tau": 150, "horizon": 150, "clips": 200, "metric_poses": True},
 })  # fmt: skip
+AS_WRITTEN = {
+    "training.optimiser": {"learning_rate": 3e-3, "final_learning_rate": 5e-5, "anneal_updates": 100_000},
+    "training.curriculum.motion_rate": 1.0,
+    "training.objective": {"displacement_after": 0, "poses_from_bound": True},
+    "model.motion": {"kind": "drifting", "literal": True, "noise": 1e-2},
+    "model.recall.map_size": 5,
+}
+"""Numbers of `walk` as section 4.2.2 and App. A.2 have them: equation, noise, schedule, linear map."""
+_preset("walk-paper", "walk", "section 4.2.2 and App. A.2 to the letter; for a GPU", AS_WRITTEN)
 _preset("walk-strong", "walk",
     "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {
     "pool": {"clips": 16_384},

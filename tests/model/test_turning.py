@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
+from gtmsm.errors import InputError
 from gtmsm.model.motion import Drifting, Gliding, MotionConfig, Turning, build_motion
 from gtmsm.tensors import Belief
 
@@ -26,10 +27,11 @@ def exactly(*numbers):
     return torch.tensor(numbers, dtype=torch.float64)
 
 
-def motion_of(kind, actions=3, noise=0.05, hidden=7):
+def motion_of(kind, actions=3, noise=0.05, hidden=7, literal=False):
     """A motion whose every parameter matters."""
     torch.manual_seed(0)
-    motion = build_motion(MotionConfig(kind=kind, noise=noise, hidden=hidden), actions).double()
+    settings = MotionConfig(kind=kind, noise=noise, hidden=hidden, literal=literal)
+    motion = build_motion(settings, actions).double()
     with torch.no_grad():
         for name, parameter in motion.named_parameters():
             if name in ("move", "turn", "V", "friction"):
@@ -283,6 +285,18 @@ def test_a_key_held_down_ends_in_the_terminal_displacement():
     d = motion.unroll(motion.start(1), pressing(0, 500))[0, -1, 3:]
     limit, keep = motion.log_limit.exp(), motion.friction.sigmoid()
     torch.testing.assert_close(d, limit * torch.tanh(keep * d / limit + motion.M[:, 0]), rtol=1e-10, atol=1e-12)
+
+
+def test_taken_literally_a_drift_is_the_equation_of_the_paper():
+    motion, a = motion_of("drifting", literal=True), drawn(2, 9, 3)
+    d, expected = torch.zeros(2, 3, dtype=torch.float64), []
+    for t in range(9):
+        d = motion.log_limit.exp() * torch.tanh(motion.friction.sigmoid() * d + a[:, t] @ motion.M.T)
+        expected.append(d)
+    torch.testing.assert_close(motion.unroll(motion.start(2), a)[..., 3:], torch.stack(expected, 1))
+    torch.testing.assert_close(motion.step(motion.start(2), a[:, 0])[..., 3:], expected[0])
+    with pytest.raises(InputError, match="literal is for drifting motions; kind is gliding"):
+        MotionConfig(kind="gliding", literal=True)
 
 
 def test_without_keys_a_drift_dies_down():

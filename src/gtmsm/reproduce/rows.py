@@ -11,7 +11,7 @@ from typing import Any
 from gtmsm.config import changed
 from gtmsm.errors import InputError, did_you_mean
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment
-from gtmsm.presets import PRESETS
+from gtmsm.presets import AS_WRITTEN, PRESETS
 from gtmsm.rivals.build import KINDS
 from gtmsm.rivals.grid_map import GridMap
 from gtmsm.rivals.rival import Kind, RivalConfig
@@ -22,7 +22,7 @@ QUICK_SHARE = 0.3
 """Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
-QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper")
+QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "drifting", "literal")
 
 
 @dataclass(frozen=True)
@@ -166,6 +166,18 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         "mixture": ("mixture prior instead of the query network", {
             "model.recall.prior": "mixture", "training.objective.foresight": 0.0,
         }),
+    },
+    "walk": {
+        "drifting": ("momentum in the agent's frame (4.2.2), damped in units of its limit", {
+            "model.motion": {"kind": "drifting"},
+        }),
+        "literal": ("the equation of 4.2.2 as it is written", {"model.motion": {"kind": "drifting", "literal": True}}),
+        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {"model.motion.noise": 1e-2}),
+        "map-5": ("distances in a learned map of 5 dimensions (App. A.2)", {"model.recall.map_size": 5}),
+        "schedule": ("learning rate from 3e-3 to 5e-5 over 100,000 updates (App. A.2)", {
+            "training.optimiser": {"learning_rate": 3e-3, "final_learning_rate": 5e-5, "anneal_updates": 100_000},
+        }),
+        "paper": ("all of App. A.2 and 4.2.2, as preset walk-paper", AS_WRITTEN),
     },
 }  # fmt: skip
 """By world and name: what is changed, in words and in numbers."""

@@ -35,6 +35,8 @@ class MotionConfig:
     which steps failed from true displacements or from landmarks."""
     open_bias: float = 3.0
     """Logit of sigma_d inside that fence."""
+    literal: bool = False
+    """drifting only: friction as section 4.2.2 writes it, on d itself, so that it depends on the unit of length."""
 
     def __post_init__(self) -> None:
         """Refuse what no motion can be built from."""
@@ -44,6 +46,7 @@ class MotionConfig:
             self.fence >= 0, f"fence is {self.fence}; give the walls some distance from the start, or 0 for no fence"
         )
         require(self.hidden >= 1, f"hidden is {self.hidden}; a network needs at least 1 unit")
+        require(not self.literal or self.kind == "drifting", f"literal is for drifting motions; kind is {self.kind}")
 
     @property
     def has_heading(self) -> bool:

@@ -91,7 +91,8 @@ class _WithMomentum(Turning, ABC):
 class Drifting(_WithMomentum):
     """Momentum, friction and saturation in the agent's frame: section 4.2.2.
 
-    Momentum is the displacement d itself, damped in units of its own limit c_s (docs/deviations.md says why).
+    Momentum is the displacement d itself, damped in units of its own limit c_s (docs/deviations.md says why), or, with
+    `literal`, as the paper writes it.
     """
 
     state_size = 6
@@ -104,23 +105,29 @@ class Drifting(_WithMomentum):
         self.log_limit = nn.Parameter(torch.full((3,), -1.8))
 
     def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
-        """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a)."""
+        """s + R(s^(3)) d, with d = c_s tanh(sigma(c_f) d_before / c_s + M a); literal: sigma(c_f) d_before."""
         limit = self.log_limit.exp()
-        d = limit * torch.tanh(torch.sigmoid(self.friction) * s[..., 3:] / limit + applied(self.M, a))
+        d = limit * torch.tanh(self._kept * s[..., 3:] / limit + applied(self.M, a))
         return torch.cat([self.space.step(s[..., :3], d), d], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
         """Invert the tanh, with a limit of twice the largest step, and divide by how much momentum accumulates."""
         steps = torch.cat([found["move"], found["turn"][None]])
         limit = 2 * steps.abs().amax(1).clamp_min(1e-3)
-        push = torch.atanh(steps / limit[:, None]) * (1 - torch.sigmoid(self.friction.detach()))[:, None]
         self.log_limit.data.copy_(limit.log())
+        push = torch.atanh(steps / limit[:, None]) * (1 - self._kept.detach())[:, None]
         self.move.data.copy_(push[:2])
         self.turn.data.copy_(push[2])
 
+    @property
+    def _kept(self) -> Float[Tensor, "3"]:
+        """How much of d / c_s is left after a step, before it is squashed."""
+        keep = torch.sigmoid(self.friction)
+        return keep * self.log_limit.exp() if self.settings.literal else keep
+
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
-        """v_t = tanh(sigma(c_f) v_{t-1} + M a_t) with v = d / c_s, step by step."""
-        limit, keep, push = self.log_limit.exp(), torch.sigmoid(self.friction), applied(self.M, a)
+        """v_t = tanh(kept v_{t-1} + M a_t) with v = d / c_s, step by step."""
+        limit, keep, push = self.log_limit.exp(), self._kept, applied(self.M, a)
         v, velocities = momentum / limit, []
         for u in push.unbind(1):
             v = torch.tanh(torch.addcmul(u, keep, v))

@@ -27,8 +27,8 @@ VERDICTS = (
     "over clips; otherwise *level*. In brackets, the difference of the means."
 )
 BANDS = (
-    "*Curves of 32 steps and more are means over 8 steps. The band is the range of seeds, where a row has several; of a single seed of "
-    "GTM-SM it is twice the standard error over clips.*"
+    "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
+    "single seed of GTM-SM it is twice the standard error over clips.*"
 )
 FRAMES = "*The first test walk, true above imagined frames; red steps are at places that were never memorised.*"
 

@@ -31,6 +31,8 @@ page was typed. Several seeds: the least and the most of them, or mean ± half t
   kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
   versions 0.1 and 0.2, or from [performance](performance.md), and a test finds each of them there.
 - What failed is in the [notebook](notebook.md)."""
+IN_HEAD = ("dB", "ms")
+"""Units that stand in the head of a table."""
 RIVALS = """## Rivals
 GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."""
 
@@ -94,15 +96,15 @@ def quoted(facts: Mapping[str, Any], figures: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{row}: {', '.join(told)}" for row, told in said.items())
 
 
-def cell(value: Any, unit: str, digits: int | None) -> str:
-    """A figure, or the least and the most of several."""
+def cell(value: Any, unit: str, digits: int | None, in_table: bool = False) -> str:
+    """A figure, or the least and the most of several; in a table the unit may stand above it."""
     if value is None:
         return "–"
     if isinstance(value, str):
         return value
     ends = dict.fromkeys(number(end, digits) for end in (min(value), max(value))) if isinstance(value, list) else None
     shown = " to ".join(ends) if ends else number(value, digits)
-    return shown + (unit if unit in ("%", "°") else f" {unit}" if unit else "")
+    return shown + (unit if unit not in IN_HEAD else "" if in_table else f" {unit}")
 
 
 def number(value: float, digits: int | None) -> str:
@@ -112,11 +114,14 @@ def number(value: float, digits: int | None) -> str:
 
 def section(facts: Mapping[str, Any]) -> str:
     """What was measured, by which command, and the figures."""
-    head = ["", *(name for name, *_ in facts["columns"])]
+    head = ["", *(f"{name}, {unit}" if unit in IN_HEAD else name for name, unit, _ in facts["columns"])]
     own_commit = any("commit" in row for row in facts["rows"])
     body = []
     for row in facts["rows"]:
-        cells = [cell(value, *column[1:]) for value, column in zip(row["values"], facts["columns"], strict=True)]
+        cells = [
+            cell(value, column[1], column[2], in_table=True)
+            for value, column in zip(row["values"], facts["columns"], strict=True)
+        ]
         body.append([row["name"], *cells, *([f"`{row['commit']}`" if "commit" in row else ""] if own_commit else [])])
     source = facts.get("archive", "")
     where = f" In full: [{source.split('.md')[0].replace('-', ' ')}]({source})." if source else ""

@@ -151,7 +151,7 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
     assert "ahead of gru (+8.50 dB)" in text
     assert "level with rssm (+0.60 dB)" in text
     assert "behind context-poses (-9.50 dB)" in text
-    assert "| **GTM-SM** | 20.50 ± 0.50 |" in text
+    assert "| **GTM-SM** | 20.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.50 |" in text and "| gru | 12.00 |" in text
     assert "- a: true poses" in text and text.count("| a |") == 1
     assert (tmp_path / "image-walk-horizon.png").stat().st_size > 10_000
 
@@ -161,6 +161,7 @@ def test_the_same_results_make_the_same_table(tmp_path: Path):
     put(tmp_path, "image-walk/k-1", 0, 15.0)
     assert table(tmp_path) == table(tmp_path)
     assert "K = 1 entry read" in table(tmp_path)
+    assert "GTM-SM is" not in table(tmp_path)  # there is no rival
 
 
 def test_a_file_that_is_no_result_is_named(tmp_path: Path):

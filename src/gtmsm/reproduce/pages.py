@@ -22,6 +22,15 @@ from gtmsm.reproduce.table import (
 )
 
 TABLE = "table.md"
+VERDICTS = (
+    "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
+    "over clips; otherwise *level*. In brackets, the difference of the means."
+)
+BANDS = (
+    "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
+    "single seed of GTM-SM it is twice the standard error over clips.*"
+)
+FRAMES = "*The first test walk, true above imagined frames; red steps are at places that were never memorised.*"
 
 
 def write_pages(out: Path, results: Sequence[Result], made_by: str) -> list[Path]:
@@ -50,7 +59,7 @@ def _intro(results: Sequence[Result], made_by: str) -> str:
         else ""
     )
     return (
-        "# The table\n\n"
+        f"# The table{' at toy size' if quick else ''}\n\n"
         f"Made by `{made_by}` from the JSON files beside it; nothing here was typed. {size}"
         "Every row was trained by the same loop on the same windows, with the same coder and decoder, and scored on "
         "the same clips, which are drawn on a CPU from a seed and have a checksum. Steps after tau are predicted from "
@@ -74,6 +83,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
     )
     given = "\n".join(f"- {mark}: {words}" for words, mark in marks.items())
     shown = "\n\n".join(f"![PSNR over the predicted steps, {world}]({name})" for name in plots)
+    drawn = [r.facts["figure"] for r in results if _has_figure(r, world)]
     return "\n\n".join(
         part
         for part in (
@@ -83,8 +93,9 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
             table,
             given and f"Given:\n\n{given}",
             _ahead(lines, scored),
-            shown,
-            *(f"![True and imagined frames, {world}]({r.facts['figure']})" for r in results if _has_figure(r, world)),
+            f"{shown}\n\n{BANDS}",
+            "\n\n".join(f"![True and imagined frames, {world}]({name})" for name in drawn),
+            drawn and FRAMES,
             _other_sets(results, world, others),
             _costs(results, world),
         )
@@ -111,12 +122,10 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
         band = max(_standard_error(line, horizon), _standard_error(lines[0], horizon))
         verdict = "ahead of" if gap > 2 * band else "behind" if max(ours) < min(theirs) - 2 * band else "level with"
         told.append(f"{verdict} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
+    if not told:
+        return ""
     seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
-    return (
-        f"**At the late steps** ({seeds}; worst of ours against best of theirs, bands over clips) GTM-SM is "
-        + "; ".join(told)
-        + "."
-    )
+    return f"**At the late steps** ({seeds} of ours) GTM-SM is {'; '.join(told)}. {VERDICTS}"
 
 
 def _standard_error(line: Line, horizon: int) -> float:

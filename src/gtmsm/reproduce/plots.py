@@ -10,7 +10,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gtmsm.evaluation.gallery import Gallery
-from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, STYLE
+from gtmsm.evaluation.report.figure_style import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    STYLE,
+    WIDTH,
+    new_figure,
+)
 from gtmsm.evaluation.report.plots import strips
 from gtmsm.files import replacing
 from gtmsm.reproduce.table import CONTROL, Line
@@ -65,8 +76,11 @@ def _shown(lines: Sequence[Line]) -> list[Line]:
 
 @mpl.rc_context(LIGHT)
 def _horizon(lines: Sequence[Line], name: str) -> Figure:
-    """PSNR at each predicted step; bands: the range of seeds, or twice the standard error over clips of one seed."""
-    figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+    """PSNR at each predicted step; bands: the range of seeds, or of a single one twice the standard error over clips.
+
+    Bands of single seeds overlap so much that only GTM-SM's is drawn.
+    """
+    figure = new_figure(0.95 * WIDTH)
     axes = figure.subplots()
     for line in reversed(_shown(lines)):
         colour, dash, width = _styles(lines)[line.label]
@@ -74,10 +88,10 @@ def _horizon(lines: Sequence[Line], name: str) -> Figure:
         curve = _smooth(curves.mean(0))
         steps = np.arange(1, len(curve) + 1)
         axes.plot(steps, curve, dash, color=colour, lw=width, label=line.name)
-        if line.given != CONTROL:
+        if line.bold or (line.given != CONTROL and len(curves) > 1):
             low, high = _band(line, curves)
             axes.fill_between(steps, _smooth(low), _smooth(high), color=colour, alpha=0.15, lw=0)
-    axes.set(xlabel="steps predicted", ylabel="PSNR (dB)", title=f"{name}: every clip, known and new places together")
+    axes.set(xlabel="steps predicted", ylabel="PSNR (dB)", title=f"{name}, known and new places together")
     axes.grid(axis="y")
     _legend(figure, axes)
     return figure
@@ -94,7 +108,7 @@ def _band(line: Line, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 @mpl.rc_context(LIGHT)
 def _returns(returns: Mapping[int, Sequence[Line]]) -> Figure:
     """PSNR at a place that was left n steps ago."""
-    figure = Figure(figsize=(7.2, 4.0), layout="constrained")
+    figure = new_figure(0.95 * WIDTH)
     axes = figure.subplots()
     gaps = sorted(returns)
     for line in reversed(_shown(returns[gaps[0]])):
@@ -115,7 +129,15 @@ def _returns(returns: Mapping[int, Sequence[Line]]) -> Figure:
 
 def _legend(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside right center", handlelength=1.8)
+    figure.legend(
+        handles[::-1],
+        labels[::-1],
+        loc="outside lower left",
+        ncols=3,
+        handlelength=1.4,
+        columnspacing=1.0,
+        fontsize=8.5,
+    )
 
 
 def _smooth(curve: np.ndarray) -> np.ndarray:

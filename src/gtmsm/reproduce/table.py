@@ -70,13 +70,13 @@ class Field:
     unit: str = ""
 
     def cell(self, line: Line) -> str:
-        """The mean over seeds, and half the range where there are several."""
+        """The mean over seeds, and half the range where they differ."""
         values = [self.factor * value for value in line.over_seeds(self.value)]
         if not values:
             return "–"
-        half = (max(values) - min(values)) / 2
-        spread = f" ± {half:.{self.digits}f}" if len(values) > 1 else ""
-        return f"{mean(values):.{self.digits}f}{self.unit}{spread}"
+        half = round((max(values) - min(values)) / 2, self.digits)
+        spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.{self.digits}f}" if half else ""
+        return f"{mean(values):.{self.digits}f}{spread}{self.unit}"
 
 
 def fields_of(lines: Sequence[Line], horizon: int) -> list[Field]:

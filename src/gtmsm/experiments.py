@@ -27,7 +27,8 @@ from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.model.budget import Budget
-from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.settings import WorldModelConfig
 from gtmsm.training.curriculum import CurriculumConfig, plan_stages
 from gtmsm.training.prospect import ProspectConfig
 from gtmsm.training.train import TrainingConfig

@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from gtmsm.config import as_plain, config, read_config, require, require_whole
-from gtmsm.errors import InputError, shown
+from gtmsm.config import as_plain, read_config, require, require_whole
+from gtmsm.errors import InputError
 from gtmsm.files import as_path, read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
@@ -33,83 +33,22 @@ from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
 from gtmsm.model.fingerprint import Fingerprint
 from gtmsm.model.frame_memory import FrameMemory, frame_numbers
-from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
+from gtmsm.model.frame_vae import FrameVAE, patch_grid
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.localisation import PoseMixture, merge_matches
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
-from gtmsm.model.motion import MotionConfig, build_motion
+from gtmsm.model.motion import build_motion
 from gtmsm.model.planning import Plan, PlanConfig, Walked, plan
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
-from gtmsm.model.recognition import LandmarkConfig, look_up
+from gtmsm.model.recognition import look_up
+from gtmsm.model.settings import Description, WorldModelConfig
 from gtmsm.shipped import Card, cards, find_run
 from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, gather, require_generator
 
-
-@config
-class WorldModelConfig:
-    """The parts of a world model."""
-
-    vae: FrameVAEConfig = FrameVAEConfig()
-    motion: MotionConfig = MotionConfig()
-    recall: RecallConfig = RecallConfig()
-    landmark: LandmarkConfig = LandmarkConfig()
-    bumps: int = 0
-    """Units of the network that tells from a view which steps from it fail (not in the paper); 0: none does."""
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
-        require(
-            self.recall.distance != "kl" or self.motion.noise > 0,
-            "distance is kl but noise is 0: a pose that is known exactly has no divergence; give some noise",
-        )
-        require(
-            self.recall.distance != "kl" or not self.motion.has_heading,
-            f"distance is kl, which compares poses themselves, but the places of a {self.motion.kind} motion are not "
-            "its poses; use distance euclidean",
-        )
-        wants_heading = self.recall.prior == "rays" or self.recall.choice == "visible"
-        require(
-            self.motion.has_heading or not wants_heading,
-            f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
-            f"{self.motion.kind} motion has none; use turning, drifting or gliding",
-        )
-        require(self.bumps >= 0, f"bumps is {self.bumps}; give a number of units, or 0")
-        require(
-            self.landmark.form == "off" or self.motion.noise > 0,
-            "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
-        )
-        require(
-            self.landmark.form == "off" or self.recall.distance == "euclidean",
-            "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
-        )
-        require(
-            self.recall.prior != "rays" or self.vae.coder == "spatial",
-            f"prior rays needs spatial codes but coder is {self.vae.coder}; use coder spatial",
-        )
-
-
-@config
-class Description:
-    """What a file of weights says of the model that they belong to."""
-
-    model: WorldModelConfig
-    frame_shape: tuple[int, int, int]
-    action_size: int
-
-    def __post_init__(self) -> None:
-        """Refuse frames that nobody draws."""
-        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
-        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
-        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
-            require_whole(name, size, most=LARGEST)
-
-
 WEIGHTS = "weights.safetensors"
-LARGEST = 1_024
-"""Side of a frame in pixels, and number of actions."""
 
 
 @dataclass(frozen=True)

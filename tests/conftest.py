@@ -25,7 +25,13 @@ if importlib.util.find_spec("triton") and os.environ.get("TRITON_INTERPRET") == 
 # Shapes in signatures are checked in every room but those that greet people: they refuse in words of their own. And
 # not in Triton's kernels: it compiles the source of a function, which the hook has rewritten ("tl is not defined").
 CHECKED = ("kernels", "worlds", "data", "evaluation", "film", "find", "model", "pose", "tensors")
-GREETING = {"gtmsm.model.gtmsm", "gtmsm.model.checks", "gtmsm.model.dream", "gtmsm.model.long_memory.memory"}
+GREETING = {
+    "gtmsm.model.gtmsm",
+    "gtmsm.model.settings",
+    "gtmsm.model.checks",
+    "gtmsm.model.dream",
+    "gtmsm.model.long_memory.memory",
+}
 
 
 def check_shapes() -> None:

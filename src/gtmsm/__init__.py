@@ -17,10 +17,11 @@ if TYPE_CHECKING:
     from gtmsm.episodes.own_loop import Recorder
     from gtmsm.explore import Explorer
     from gtmsm.model.dream import Dream
-    from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
+    from gtmsm.model.gtmsm import WorldModel
     from gtmsm.model.long_memory import LongMemory
     from gtmsm.model.memory import Memory
     from gtmsm.model.planning import Plan, PlanConfig
+    from gtmsm.model.settings import WorldModelConfig
     from gtmsm.run import Run
     from gtmsm.tensors import Belief, Gaussian
 
@@ -48,10 +49,11 @@ LATE = {
     "episodes.own_loop": ("Recorder",),
     "explore": ("Explorer",),
     "model.dream": ("Dream",),
-    "model.gtmsm": ("WorldModel", "WorldModelConfig"),
+    "model.gtmsm": ("WorldModel",),
     "model.long_memory": ("LongMemory",),
     "model.memory": ("Memory",),
     "model.planning": ("Plan", "PlanConfig"),
+    "model.settings": ("WorldModelConfig",),
     "tensors": ("Belief", "Gaussian"),
 }
 """Names that are imported when they are asked for: PyTorch takes seconds, and not everybody can record."""

@@ -134,6 +134,20 @@ class Belief:
         covariance = None if self.covariance is None else self.covariance[index]  # type: ignore[index]
         return Belief(self.mean[index], covariance)  # type: ignore[index]
 
+    def sample(self, generator: torch.Generator) -> Float[Tensor, "*batch S"]:
+        """A sample; the mean itself where there is no covariance."""
+        if self.covariance is None:
+            return self.mean
+        noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator)
+        # A pose that is known exactly has a covariance of 0, which is no obstacle: it only lacks a Cholesky factor.
+        tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
+        try:
+            factor = torch.linalg.cholesky(self.covariance + tiny)
+        except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
+            fix = "give a covariance, as memorise returns"
+            raise InputError(f"here.covariance is not positive definite; {fix}") from None
+        return self.mean + (factor @ noise[..., None]).squeeze(-1)
+
 
 def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
     """entries[i, index[i]] for every i of the batch."""

@@ -9,6 +9,7 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from gtmsm.errors import InputError
 from gtmsm.model import landmark
+from gtmsm.model.following import known
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
@@ -409,10 +410,10 @@ def test_loops_cannot_be_closed_before_they_are_walked():
 def test_the_reversed_dictionary_reads_the_tensors_of_memory_itself():
     (frames, actions), model = walks(), model_of()
     memory, here = model.memorise(frames, actions)
-    known = model._known(memory, memory.code)
-    assert known.code is memory.code
-    assert known.variance is memory.variance
-    assert known.pose.data_ptr() == memory.place.mean.data_ptr()
+    past = known(model, memory, memory.code)
+    assert past.code is memory.code
+    assert past.variance is memory.variance
+    assert past.pose.data_ptr() == memory.place.mean.data_ptr()
 
 
 def test_who_comes_back_with_a_memory_is_where_the_memory_says():

@@ -17,7 +17,8 @@ from gtmsm.explore.saved import Saved
 from gtmsm.model.bearings import LOOK
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.dream import Dream
-from gtmsm.model.gtmsm import Observed, WorldModel
+from gtmsm.model.following import Observed
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 import torch
 import torch.nn.functional as F
 
-from gtmsm.model.gtmsm import Observed, WorldModel
+from gtmsm.model.following import Observed
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
 from gtmsm.model.pose_graph import close_loops, planned_steps

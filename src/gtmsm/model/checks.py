@@ -142,6 +142,12 @@ def require_finite(model: "WorldModel", verb: str, parts: Mapping[str, Tensor | 
     )
 
 
+def require_closure(model: "WorldModel", closure: int | None) -> None:
+    """A number of steps after which loops are closed, by a model that can close them."""
+    if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not model.landmarks)):
+        raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
+
+
 def require_enough(memory: Memory, asked: int) -> None:
     """A memory that holds enough entries to look up."""
     require(len(memory) > 0, "this memory is empty; memorise a walk before you ask where something was seen")

@@ -1,15 +1,21 @@
 """The bound of section 3.4, kept per frame until it is averaged, and what it is computed from."""
 
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from gtmsm.model.frame_memory import FrameMemory, frame_numbers
 from gtmsm.model.landmark import Learned
-from gtmsm.model.recall import Forecast
+from gtmsm.model.recall import Forecast, RecallConfig
 from gtmsm.model.recognition import Lookup
-from gtmsm.tensors import Gaussian, Poses, States, gather
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, Poses, States, gather
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
 
 Values = TypeVar("Values", Tensor, Gaussian)
 
@@ -80,3 +86,52 @@ def at_steps(values: Values, asked: Int[Tensor, "batch asked"] | None, tau: int)
     if asked is None:
         return values[:, tau:]
     return values.at(asked) if isinstance(values, Gaussian) else gather(values, asked)
+
+
+def infer(model: "WorldModel", frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
+    """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
+    if model.landmarks is None:
+        with torch.autocast(frames.device.type, enabled=False):
+            paths = model.motion.unroll_twice(actions, model.motion.draw_noise(actions, generator))
+        return Walk(paths.mean, paths.sample, step=paths.step)
+    codes = model.vae.encode(frames)
+    with torch.autocast(frames.device.type, enabled=False):
+        lookup = model.landmarks.look_back(codes, codes, 0)
+        learned = model.landmarks.learn(model.motion, model.motion.start(len(actions)), actions, codes, lookup)
+        sample = model.landmarks.sample(learned.track, generator)
+    return Walk(learned.track.state, sample, codes, lookup, learned)
+
+
+def foresee(
+    model: "WorldModel",
+    frames: Frames,
+    actions: Actions,
+    walk: Walk,
+    tau: int,
+    asked: Int[Tensor, "batch asked"] | None,
+    reading: RecallConfig,
+    generator: torch.Generator,
+    capacity: int | None = None,
+) -> Foreseen:
+    """q(z|x) and p(z|s, m) at the steps `asked` (None: all after tau), where memory holds the first tau steps.
+
+    Memory is read at sampled poses or, by the KL distance, at the marginals p*(s_t) themselves.
+    """
+    with torch.autocast(frames.device.type, enabled=False):
+        place = Belief(model.motion.place(walk.mean))
+        query = Belief(at_steps(model.motion.place(walk.sample), asked, tau))
+        if reading.distance == "kl":
+            place = model.motion.believe(Belief(model.motion.start(len(actions))), actions)
+            assert place.covariance is not None
+            query = Belief(at_steps(place.mean, asked, tau), at_steps(place.covariance, asked, tau))
+    if walk.codes is not None:
+        code = at_steps(walk.codes, asked, tau)
+        forecast = model.read(model.written(place[:, :tau], walk.codes[:, :tau]), query, reading)
+        return Foreseen(code, code.sample(generator), forecast)
+    if asked is None:
+        asked = frame_numbers(1, frames.shape[1], 0, frames.device)[:, tau:].expand(len(frames), -1)
+    hold = None if model.log_var is None else partial(model.as_samples, generator=generator)
+    memory = FrameMemory(place[:, :tau], frames, asked, model.vae, model.prior, capacity, hold)
+    forecast = model.read(memory, query, reading)
+    code = memory.asked_code
+    return Foreseen(code, code.sample(generator), forecast, memory.complete, memory.needed)

@@ -1,16 +1,16 @@
 """The world model: memorise, imagine, explain."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.config import as_plain, config, read_config, require, require_whole
-from gtmsm.errors import InputError, shown
+from gtmsm.config import as_plain, read_config, require, require_whole
+from gtmsm.errors import InputError
 from gtmsm.files import as_path, read_tensors, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
@@ -20,6 +20,7 @@ from gtmsm.model.checks import (
     given,
     require_actions,
     require_clips,
+    require_closure,
     require_device,
     require_enough,
     require_finite,
@@ -30,104 +31,24 @@ from gtmsm.model.checks import (
     take_weights,
 )
 from gtmsm.model.dream import Dream
-from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
+from gtmsm.model.elbo import Elbo, foresee, infer
 from gtmsm.model.fingerprint import Fingerprint
-from gtmsm.model.frame_memory import FrameMemory, frame_numbers
-from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig, patch_grid
-from gtmsm.model.landmark import Known, Landmarks
-from gtmsm.model.landmark_filter import Sights
-from gtmsm.model.localisation import PoseMixture, merge_matches
+from gtmsm.model.following import Observed, follow
+from gtmsm.model.frame_memory import FrameMemory
+from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, patch_grid
+from gtmsm.model.landmark import Landmarks
+from gtmsm.model.localisation import PoseMixture, localise
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
-from gtmsm.model.motion import MotionConfig, build_motion
+from gtmsm.model.motion import build_motion
 from gtmsm.model.planning import Plan, PlanConfig, Walked, plan
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
-from gtmsm.model.recognition import LandmarkConfig, look_up
+from gtmsm.model.settings import Description, WorldModelConfig
 from gtmsm.shipped import Card, cards, find_run
-from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, gather, require_generator
-
-
-@config
-class WorldModelConfig:
-    """The parts of a world model."""
-
-    vae: FrameVAEConfig = FrameVAEConfig()
-    motion: MotionConfig = MotionConfig()
-    recall: RecallConfig = RecallConfig()
-    landmark: LandmarkConfig = LandmarkConfig()
-    bumps: int = 0
-    """Units of the network that tells from a view which steps from it fail (not in the paper); 0: none does."""
-
-    def __post_init__(self) -> None:
-        """Refuse parts that do not fit together."""
-        require(
-            self.recall.distance != "kl" or self.motion.noise > 0,
-            "distance is kl but noise is 0: a pose that is known exactly has no divergence; give some noise",
-        )
-        require(
-            self.recall.distance != "kl" or not self.motion.has_heading,
-            f"distance is kl, which compares poses themselves, but the places of a {self.motion.kind} motion are not "
-            "its poses; use distance euclidean",
-        )
-        wants_heading = self.recall.prior == "rays" or self.recall.choice == "visible"
-        require(
-            self.motion.has_heading or not wants_heading,
-            f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
-            f"{self.motion.kind} motion has none; use turning, drifting or gliding",
-        )
-        require(self.bumps >= 0, f"bumps is {self.bumps}; give a number of units, or 0")
-        require(
-            self.landmark.form == "off" or self.motion.noise > 0,
-            "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
-        )
-        require(
-            self.landmark.form == "off" or self.recall.distance == "euclidean",
-            "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
-        )
-        require(
-            self.landmark.form == "off" or self.recall.holds == "statistics",
-            "landmarks compare views by the variances of their codes, which samples have not; use holds statistics",
-        )
-        require(
-            self.recall.prior != "rays" or self.vae.coder == "spatial",
-            f"prior rays needs spatial codes but coder is {self.vae.coder}; use coder spatial",
-        )
-
-
-@config
-class Description:
-    """What a file of weights says of the model that they belong to."""
-
-    model: WorldModelConfig
-    frame_shape: tuple[int, int, int]
-    action_size: int
-
-    def __post_init__(self) -> None:
-        """Refuse frames that nobody draws."""
-        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
-        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
-        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
-            require_whole(name, size, most=LARGEST)
-
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, require_generator
 
 WEIGHTS = "weights.safetensors"
-LARGEST = 1_024
-"""Side of a frame in pixels, and number of actions."""
-
-
-@dataclass(frozen=True)
-class Observed:
-    """A walk that was followed, and what is to be memorised of it."""
-
-    entries: Memory
-    walk: Belief
-    made: Actions
-    """Its actions, without those that the views say have failed."""
-    start: State
-    """Where it began, as far as that was found out."""
-    sights: Sights | None
-    """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
 
 
 class WorldModel(nn.Module):
@@ -217,19 +138,19 @@ class WorldModel(nn.Module):
     ) -> Observed:
         """What `memorise` writes, and how the walk was followed."""
         require_clips(self, frames, actions, "memorise", memory, here)
+        require_closure(self, closure)
         alone = bool(closure) and memory is not None and frames.shape[1] == 1
         fix = f"walk with Explorer(model, closure={closure}), or give the walk in one call"
         require(not alone, f"closure is {closure}, but there is 1 step, which closes no loop; {fix}")
         code = self.vae.encode(frames)
-        made = self._made(actions, code, memory)
-        walk, variance, start, sights = self._follow(made, code, memory, here, closure)
+        walk, made, start, variance, sights = follow(self, actions, code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         kept = code
         if self.log_var is not None:
             held = 0 if memory is None else len(memory)
-            kept = self._as_samples(code, torch.Generator(frames.device).manual_seed(held))
-        written = self._written(Belief(self.motion.place(walk.mean), covariance), kept, variance)
+            kept = self.as_samples(code, torch.Generator(frames.device).manual_seed(held))
+        written = self.written(Belief(self.motion.place(walk.mean), covariance), kept, variance)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
         return Observed(replace(written, weights=weights), walk, made, start, sights)
@@ -247,8 +168,9 @@ class WorldModel(nn.Module):
         `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
         """
         require_clips(self, frames, actions, "follow", memory, here)
+        require_closure(self, closure)
         code = self.vae.encode(frames)
-        walk = self._follow(self._made(actions, code, memory), code, memory, here, closure)[0]
+        walk = follow(self, actions, code, memory, here, closure).walk
         require_finite(self, "follow", {}, walk.mean, walk.covariance)
         return walk
 
@@ -266,66 +188,15 @@ class WorldModel(nn.Module):
         """
         landmarks = self.require_landmarks("localise")
         require_frames(self, frames)
-        plan = frames.new_zeros(*frames.shape[:2], self.action_size) if actions is None else actions
+        guess, plan = actions is None, actions
+        if plan is None:
+            plan = frames.new_zeros(*frames.shape[:2], self.action_size)
         require_kind(memory, Memory)
         require_clips(self, frames, plan, "localise", memory)
         require_enough(memory, landmarks.settings.matches)
-        code = self.vae.encode(frames)
-        past = self._known(memory, code)
-        lookup = look_up(past.code, code, landmarks.settings.matches)
-        log_odds, offset, noise = landmarks.compare(past.code, code, lookup)
-        sure = landmarks.compare.confidence(log_odds, noise, lookup.distance).mean(1)
-        score = landmarks.compare.evidence(log_odds, noise)[:, -1]
-        entry = lookup.index[:, -1]
-        pose = self.motion.space.step(gather(past.pose, entry), offset[:, -1])
-        if frames.shape[1] > 1:
-            here = self.anywhere(len(frames))
-            track = landmarks.trace(
-                self.motion, here.mean, landmarks.as_variance(here), plan, code, past, guess=actions is None
-            ).track
-            score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
-        variance = noise[:, -1] + gather(past.variance, entry)
-        found = merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)
+        found = localise(self, memory, frames, plan, guess)
         require_finite(self, "localise", {}, found.weight, found.pose, found.variance, found.unknown)
         return found
-
-    def _made(self, actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:
-        """The actions without those that the views before them say have failed."""
-        if self.bumps is None:
-            return actions
-        before = None
-        if memory is not None and (held := len(memory)):
-            last = torch.full((memory.batch,), held - 1, device=actions.device)
-            before = memory.code_at(last).mean
-        return self.bumps.noticed(code.mean, actions, before)
-
-    def _follow(
-        self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
-    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None, Float[Tensor, "batch S"], Sights | None]:
-        """The walk; with landmarks the variances of its poses; where it began, and what was recognised on it."""
-        if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
-            raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
-        here = here or Belief(self.motion.start(len(actions)))
-        if self.landmarks is None:
-            return self.motion.believe(here, actions), None, here.mean, None
-        variance = self.landmarks.as_variance(here)
-        past = self._known(memory, code)
-        trace = self.landmarks.trace(self.motion, here.mean, variance, actions, code, past, closure=closure)
-        (state, variance), sights = trace.track, trace.sights
-        if sights is not None:
-            sights = sights._replace(index=past.numbers(actions.shape[1])[sights.index])
-        return Belief(state, self.landmarks.as_covariance(variance, state)), variance, trace.start, sights
-
-    def _known(self, memory: Memory | None, code: Gaussian) -> Known:
-        """What landmarks may recognise in `memory` when they see this; nothing where there is none."""
-        landmarks = self.require_landmarks("recognise places")
-        if memory is None or not len(memory):
-            start = self.motion.start(len(code.mean))[:, None][:, :0]
-            return Known.whole(start[..., : self.motion.pose_size], start[..., : len(landmarks.groups)], code[:, :0])
-        found = memory.alike(code.mean, landmarks.asked)
-        if found.variance is None:
-            raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
-        return Known(self.motion.pose_at(found.place), found.variance, found.code, found.number, found.held)
 
     def require_landmarks(self, what: str) -> Landmarks:
         """Refuse what needs landmarks where there are none."""
@@ -351,7 +222,7 @@ class WorldModel(nn.Module):
         memory = memory.snapshot()  # what is written before frames are asked for changes nothing
         start, noise = here.mean, None
         if generator is not None:
-            start, noise = _draw(here, generator), self.motion.draw_noise(actions, generator)
+            start, noise = here.sample(generator), self.motion.draw_noise(actions, generator)
         if self.bumps is not None:
             actions = self.bumps.foreseen(self, memory, start, actions)
         poses = self.motion.unroll(start, actions, noise)
@@ -383,10 +254,10 @@ class WorldModel(nn.Module):
         """`read` for a dream: distances must be numbers, or the entries found are any."""
         forecast = self.read(memory, query)
         # Attention takes NaN for nothing to attend to, so that what it makes tells nothing of its weights.
-        require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self._odd_weights())
+        require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self.odd_weights())
         return forecast
 
-    def _odd_weights(self) -> Iterable[Tensor]:
+    def odd_weights(self) -> Iterable[Tensor]:
         """The weights of the prior, unless they are known to be numbers: to look at all of them takes milliseconds."""
         return () if self._fingerprint.is_finite(self.prior) else self.prior.parameters()
 
@@ -465,70 +336,23 @@ class WorldModel(nn.Module):
         reading = self.settings.recall if reading is None else replace(self.settings, recall=reading).recall
         require_split(frames.shape[1], tau, reading.neighbours)
         generator = generator or torch.Generator(frames.device).manual_seed(0)
-        walk = self.infer(frames, actions, generator)
-        foreseen = self.foresee(frames, actions, walk, tau, None, reading, generator)
+        walk = infer(self, frames, actions, generator)
+        foreseen = foresee(self, frames, actions, walk, tau, None, reading, generator)
         terms = (
             self.vae.log_likelihood(frames[:, tau:], self.vae.logits(foreseen.z)),
             foreseen.forecast.divergence(foreseen.code, foreseen.z),
             None if walk.pose_kl is None else walk.pose_kl[:, tau:],
         )
-        require_finite(self, "explain", {}, *terms, *self._odd_weights())
+        require_finite(self, "explain", {}, *terms, *self.odd_weights())
         return Elbo(*terms)
 
-    def infer(self, frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
-        """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
-        if self.landmarks is None:
-            with torch.autocast(frames.device.type, enabled=False):
-                paths = self.motion.unroll_twice(actions, self.motion.draw_noise(actions, generator))
-            return Walk(paths.mean, paths.sample, step=paths.step)
-        codes = self.vae.encode(frames)
-        with torch.autocast(frames.device.type, enabled=False):
-            lookup = self.landmarks.look_back(codes, codes, 0)
-            learned = self.landmarks.learn(self.motion, self.motion.start(len(actions)), actions, codes, lookup)
-            sample = self.landmarks.sample(learned.track, generator)
-        return Walk(learned.track.state, sample, codes, lookup, learned)
-
-    def foresee(
-        self,
-        frames: Frames,
-        actions: Actions,
-        walk: Walk,
-        tau: int,
-        asked: Int[Tensor, "batch asked"] | None,
-        reading: RecallConfig,
-        generator: torch.Generator,
-        capacity: int | None = None,
-    ) -> Foreseen:
-        """q(z|x) and p(z|s, m) at the steps `asked` (None: all after tau), where memory holds the first tau steps.
-
-        Memory is read at sampled poses or, by the KL distance, at the marginals p*(s_t) themselves.
-        """
-        with torch.autocast(frames.device.type, enabled=False):
-            place = Belief(self.motion.place(walk.mean))
-            query = Belief(at_steps(self.motion.place(walk.sample), asked, tau))
-            if reading.distance == "kl":
-                place = self.motion.believe(Belief(self.motion.start(len(actions))), actions)
-                assert place.covariance is not None
-                query = Belief(at_steps(place.mean, asked, tau), at_steps(place.covariance, asked, tau))
-        if walk.codes is not None:
-            code = at_steps(walk.codes, asked, tau)
-            forecast = self.read(self._written(place[:, :tau], walk.codes[:, :tau]), query, reading)
-            return Foreseen(code, code.sample(generator), forecast)
-        if asked is None:
-            asked = frame_numbers(1, frames.shape[1], 0, frames.device)[:, tau:].expand(len(frames), -1)
-        hold = None if self.log_var is None else partial(self._as_samples, generator=generator)
-        memory = FrameMemory(place[:, :tau], frames, asked, self.vae, self.prior, capacity, hold)
-        forecast = self.read(memory, query, reading)
-        code = memory.asked_code
-        return Foreseen(code, code.sample(generator), forecast, memory.complete, memory.needed)
-
-    def _as_samples(self, code: Gaussian, generator: torch.Generator) -> Gaussian:
+    def as_samples(self, code: Gaussian, generator: torch.Generator) -> Gaussian:
         """What a memory of samples holds: z ~ q(z|x), and one learned variance for all of them."""
         assert self.log_var is not None
         z = code.sample(generator)
         return Gaussian(z, nn.functional.hardtanh(self.log_var, LOWEST, HIGHEST).expand_as(z).contiguous())
 
-    def _written(self, place: Belief, code: Gaussian, variance: Float[Tensor, "batch time G"] | None = None) -> Memory:
+    def written(self, place: Belief, code: Gaussian, variance: Float[Tensor, "batch time G"] | None = None) -> Memory:
         """A memory of these codes at these places."""
         digest = self.prior.digest(code.flatten())
         return Memory(place, code, None if digest is None else digest.unflatten(0, code.mean.shape[:2]), variance)
@@ -575,17 +399,3 @@ class WorldModel(nn.Module):
     def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
         """Take the weights of `source`, which must be those of a model like this one."""
         take_weights(self, tensors, source)
-
-
-def _draw(here: Belief, generator: torch.Generator) -> Float[Tensor, "batch S"]:
-    """A sample of the belief."""
-    if here.covariance is None:
-        return here.mean
-    noise = torch.randn(here.mean.shape, dtype=here.mean.dtype, device=here.mean.device, generator=generator)
-    # A pose that is known exactly has a covariance of 0, which is no obstacle: it only lacks a Cholesky factor.
-    tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
-    try:
-        factor = torch.linalg.cholesky(here.covariance + tiny)
-    except torch.linalg.LinAlgError:  # type: ignore[attr-defined]
-        raise InputError("here.covariance is not positive definite; give a covariance, as memorise returns") from None
-    return here.mean + (factor @ noise[..., None]).squeeze(-1)

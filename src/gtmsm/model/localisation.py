@@ -1,13 +1,19 @@
 """Where a frame was seen: a mixture over poses, and the probability that it was seen at none of them."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.recognition import Comparison
-from gtmsm.tensors import gather
+from gtmsm.model.following import known
+from gtmsm.model.memory import Memory
+from gtmsm.model.recognition import Comparison, look_up
+from gtmsm.tensors import Actions, Frames, gather
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
 
 
 @dataclass(frozen=True)
@@ -54,3 +60,27 @@ def merge_matches(
     return PoseMixture(
         known[:, None] * weight, gather(pose, first), gather(variance, first), entry.gather(1, first), 1 - known
     )
+
+
+def localise(model: "WorldModel", memory: Memory, frames: Frames, actions: Actions, guess: bool) -> PoseMixture:
+    """Where the last frame of each clip was seen: by what it looks like and, of several, by the walk that led there.
+
+    `guess`: the actions are not known, so that any may have been made.
+    """
+    landmarks = model.require_landmarks("localise")
+    code = model.vae.encode(frames)
+    past = known(model, memory, code)
+    lookup = look_up(past.code, code, landmarks.settings.matches)
+    log_odds, offset, noise = landmarks.compare(past.code, code, lookup)
+    sure = landmarks.compare.confidence(log_odds, noise, lookup.distance).mean(1)
+    score = landmarks.compare.evidence(log_odds, noise)[:, -1]
+    entry = lookup.index[:, -1]
+    pose = model.motion.space.step(gather(past.pose, entry), offset[:, -1])
+    if frames.shape[1] > 1:
+        here = model.anywhere(len(frames))
+        track = landmarks.trace(
+            model.motion, here.mean, landmarks.as_variance(here), actions, code, past, guess=guess
+        ).track
+        score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
+    variance = noise[:, -1] + gather(past.variance, entry)
+    return merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)

@@ -16,8 +16,8 @@ from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.model.checks import take_weights
 from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig
-from gtmsm.model.gtmsm import LARGEST
 from gtmsm.model.motion import MotionConfig
+from gtmsm.model.settings import LARGEST
 from gtmsm.tensors import Actions, Codes, Frames, FutureActions, FutureFrames, Gaussian, PerStep, TruePoses
 
 Kind: TypeAlias = Literal[

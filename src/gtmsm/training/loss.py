@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.data.clip import Source
-from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps
+from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps, foresee, infer
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
 from gtmsm.tensors import Actions, Frames, Poses, applied
@@ -134,10 +134,10 @@ class Loss(BaseLoss[WorldModel]):
         if objective.recognition_only:
             loss = self._recognition_of(x, true_step)
             return loss, {"recognition": loss.detach()}, None
-        walk = model.infer(x, a, generator)
+        walk = infer(model, x, a, generator)
         known = walk if objective.poses_from_bound else walk.detached()
         asked = draw_steps(len(x), tau, x.shape[1], objective.targets, generator)
-        foreseen = model.foresee(x, a, known, tau, asked, reading, generator, capacity)
+        foreseen = foresee(model, x, a, known, tau, asked, reading, generator, capacity)
         seen, peak = at_steps(x, asked, tau), None
         if objective.foresight:
             logits, peak = model.vae.logits(torch.cat([foreseen.z, foreseen.forecast.peak()])).chunk(2)

@@ -1,0 +1,89 @@
+"""Where an agent was, by its actions and, with landmarks, by what it saw."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from gtmsm.errors import InputError
+from gtmsm.model.landmark import Known
+from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Actions, Belief, Gaussian, State, Variance
+
+if TYPE_CHECKING:
+    from gtmsm.model.gtmsm import WorldModel
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A walk that was followed, and what is to be memorised of it."""
+
+    entries: Memory
+    walk: Belief
+    made: Actions
+    """Its actions, without those that the views say have failed."""
+    start: State
+    """Where it began, as far as that was found out."""
+    sights: Sights | None
+    """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+
+
+class Followed(NamedTuple):
+    """A walk: where the agent was after each action, and what that rests on."""
+
+    walk: Belief
+    made: Actions
+    """Its actions, without those that the views say have failed."""
+    start: State
+    """Where it began, as far as that was found out."""
+    variance: Variance | None = None
+    """Of its poses, with landmarks."""
+    sights: Sights | None = None
+    """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+
+
+def follow(
+    model: "WorldModel",
+    actions: Actions,
+    code: Gaussian,
+    memory: Memory | None,
+    here: Belief | None,
+    closure: int | None = None,
+) -> Followed:
+    """The walk of these actions, on which frames of these codes were seen."""
+    made = _made(model, actions, code, memory)
+    here = here or Belief(model.motion.start(len(made)))
+    if model.landmarks is None:
+        return Followed(model.motion.believe(here, made), made, here.mean)
+    past = known(model, memory, code)
+    variance = model.landmarks.as_variance(here)
+    trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure)
+    (state, variance), sights = trace.track, trace.sights
+    if sights is not None:
+        sights = sights._replace(index=past.numbers(made.shape[1])[sights.index])
+    walk = Belief(state, model.landmarks.as_covariance(variance, state))
+    return Followed(walk, made, trace.start, variance, sights)
+
+
+def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:
+    """The actions without those that the views before them say have failed."""
+    if model.bumps is None:
+        return actions
+    before = None
+    if memory is not None and (held := len(memory)):
+        last = torch.full((memory.batch,), held - 1, device=actions.device)
+        before = memory.code_at(last).mean
+    return model.bumps.noticed(code.mean, actions, before)
+
+
+def known(model: "WorldModel", memory: Memory | None, code: Gaussian) -> Known:
+    """What landmarks may recognise in `memory` when they see this; nothing where there is none."""
+    landmarks = model.require_landmarks("recognise places")
+    if memory is None or not len(memory):
+        start = model.motion.start(len(code.mean))[:, None][:, :0]
+        return Known.whole(start[..., : model.motion.pose_size], start[..., : len(landmarks.groups)], code[:, :0])
+    found = memory.alike(code.mean, landmarks.asked)
+    if found.variance is None:
+        raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
+    return Known(model.motion.pose_at(found.place), found.variance, found.code, found.number, found.held)

@@ -1,0 +1,74 @@
+"""What a world model is made of, as settings, and what a file of weights says of it."""
+
+from gtmsm.config import config, require, require_whole
+from gtmsm.errors import shown
+from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
+
+LARGEST = 1_024
+"""Side of a frame in pixels, and number of actions."""
+
+
+@config
+class WorldModelConfig:
+    """The parts of a world model."""
+
+    vae: FrameVAEConfig = FrameVAEConfig()
+    motion: MotionConfig = MotionConfig()
+    recall: RecallConfig = RecallConfig()
+    landmark: LandmarkConfig = LandmarkConfig()
+    bumps: int = 0
+    """Units of the network that tells from a view which steps from it fail (not in the paper); 0: none does."""
+
+    def __post_init__(self) -> None:
+        """Refuse parts that do not fit together."""
+        require(
+            self.recall.distance != "kl" or self.motion.noise > 0,
+            "distance is kl but noise is 0: a pose that is known exactly has no divergence; give some noise",
+        )
+        require(
+            self.recall.distance != "kl" or not self.motion.has_heading,
+            f"distance is kl, which compares poses themselves, but the places of a {self.motion.kind} motion are not "
+            "its poses; use distance euclidean",
+        )
+        wants_heading = self.recall.prior == "rays" or self.recall.choice == "visible"
+        require(
+            self.motion.has_heading or not wants_heading,
+            f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
+            f"{self.motion.kind} motion has none; use turning, drifting or gliding",
+        )
+        require(self.bumps >= 0, f"bumps is {self.bumps}; give a number of units, or 0")
+        require(
+            self.landmark.form == "off" or self.motion.noise > 0,
+            "landmarks correct a pose that may be wrong, but noise is 0; give some noise",
+        )
+        require(
+            self.landmark.form == "off" or self.recall.distance == "euclidean",
+            "distance is kl, but beliefs corrected by landmarks are no marginals of the motion; use distance euclidean",
+        )
+        require(
+            self.landmark.form == "off" or self.recall.holds == "statistics",
+            "landmarks compare views by the variances of their codes, which samples have not; use holds statistics",
+        )
+        require(
+            self.recall.prior != "rays" or self.vae.coder == "spatial",
+            f"prior rays needs spatial codes but coder is {self.vae.coder}; use coder spatial",
+        )
+
+
+@config
+class Description:
+    """What a file of weights says of the model that they belong to."""
+
+    model: WorldModelConfig
+    frame_shape: tuple[int, int, int]
+    action_size: int
+
+    def __post_init__(self) -> None:
+        """Refuse frames that nobody draws."""
+        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
+        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
+        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
+            require_whole(name, size, most=LARGEST)

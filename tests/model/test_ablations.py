@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
+from gtmsm.model.elbo import foresee, infer
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory
@@ -59,11 +60,11 @@ def test_a_long_memory_forgets_the_same():
 
 def test_training_reads_the_latest_entries_only():
     model, (frames, actions) = model_with("mixture", "walled", neighbours=3, latest=LATEST), walks()
-    walk = model.infer(frames, actions, seeded())
-    found = model.foresee(frames, actions, walk, TAU, None, model.settings.recall, seeded())
+    walk = infer(model, frames, actions, seeded())
+    found = foresee(model, frames, actions, walk, TAU, None, model.settings.recall, seeded())
     assert found.forecast.neighbours.index.min() == TAU - LATEST
     whole = replace(model.settings.recall, latest=0)
-    everything = model.foresee(frames, actions, walk, TAU, None, whole, seeded())
+    everything = foresee(model, frames, actions, walk, TAU, None, whole, seeded())
     assert everything.forecast.neighbours.index.min() < TAU - LATEST
 
 

@@ -181,7 +181,8 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
         main(["reproduce", "image-walk", "image-walk/gru", "--quick", "--out", str(tmp_path), "--device", "cpu"])
     told = capsys.readouterr().out
     assert end.value.code == 0, told
-    assert "table:" in told
+    assert "table:" in told and f"video: {tmp_path / 'image-walk.mp4'}" in told.replace("\n", " ")
+    assert [path.name for path in tmp_path.glob("*.mp4")] == ["image-walk.mp4"]
     ours, gru = read_results(tmp_path)
     assert gru.facts["parameters"] > ours.facts["parameters"] > 0
     assert set(ours.facts["controls"]["image-walk/builtin"]) >= {"mean_frame", "vae_ceiling", "best_copy"}

@@ -27,7 +27,7 @@ def main() -> None:
     pages = WORK / "docs"
     pages.mkdir(parents=True)
     for path in (ROOT / "docs").rglob("*"):
-        if path.suffix in (".gif", ".png", ".css"):
+        if path.suffix in (".gif", ".png", ".mp4", ".css"):
             shutil.copy(path, pages / name_on_site(path.relative_to(ROOT)))
     for path in (*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in TOP)):
         (pages / name_on_site(path.relative_to(ROOT))).write_text(for_site(path.read_text(), path.parent))

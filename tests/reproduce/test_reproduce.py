@@ -143,12 +143,14 @@ def test_a_share_of_the_updates_keeps_the_curriculum_while_half_of_them_are_enou
 
 def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_path: Path):
     for seed in (0, 1):
-        put(tmp_path, "image-walk", seed, 20.0 + seed)
+        controls = {"image-walk/builtin": {"mean_frame": scored(20.6), "best_copy": scored(50.0)}}
+        put(tmp_path, "image-walk", seed, 20.0 + seed, controls=controls)
         put(tmp_path, "image-walk/gru", seed, 12.0)
         put(tmp_path, "image-walk/rssm", seed, 19.9)
         put(tmp_path, "image-walk/context-poses", seed, 30.0, privileges=["true poses"])
     text = table(tmp_path)
     assert "ahead of gru (+8.50 dB)" in text
+    assert "level with *mean frame* (-0.10 dB)" in text and "best copy* (" not in text
     assert "level with rssm (+0.60 dB)" in text
     assert "behind context-poses (-9.50 dB)" in text
     assert "| **GTM-SM** | 20.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.50 |" in text and "| gru | 12.00 |" in text
@@ -199,7 +201,8 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
         main(["reproduce", "image-walk", "image-walk/gru", "--quick", "--out", str(tmp_path), "--device", "cpu"])
     told = capsys.readouterr().out
     assert end.value.code == 0, told
-    assert "table:" in told
+    assert "table:" in told and f"video: {tmp_path / 'image-walk.mp4'}" in told.replace("\n", " ")
+    assert [path.name for path in tmp_path.glob("*.mp4")] == ["image-walk.mp4"]
     ours, gru = read_results(tmp_path)
     assert gru.facts["parameters"] > ours.facts["parameters"] > 0
     assert set(ours.facts["controls"]["image-walk/builtin"]) >= {"mean_frame", "vae_ceiling", "best_copy"}

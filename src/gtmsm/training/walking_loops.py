@@ -14,25 +14,20 @@ were seen from nearly the same pose. Then, one after the other:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.data.clip import Source
 from gtmsm.model.motion.turning import Gliding, Turning
 from gtmsm.pose import wrapped
-from gtmsm.tensors import Actions, Frames
+from gtmsm.tensors import Actions
+from gtmsm.training.alike_views import SAME_HEADING, Walks, gather
 
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
 """From a score of many vectors, and their size, to the best vector."""
-APART = 10
-"""Steps between two views at least: those in between are alike since little has happened."""
-SETTLED = 16
-"""Steps after which it no longer matters how fast an agent was at the beginning of a clip."""
-KEPT = 384
-"""Pairs of each clip that are kept: as many of the most alike, and as many at random."""
 FOR_TURNS, FOR_MOVES = 24, 16
 """Pairs per clip, on average, by which turns and moves are told: fewer are more alike."""
 ENOUGH = 4_096
@@ -41,45 +36,10 @@ SEARCHES = 6
 """Searches for turns, each from the start: some end in turns that explain only most of the pairs."""
 EQUALLY = 0.02
 """Turns that explain less than the best by this much may be meant, too."""
-SAME_HEADING = 0.02
-"""Radians."""
-ELSEWHERE = 0.05
-"""How unlike two views of one heading are, at least, that were seen from different places; 2 is the mean of any two."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Shares of its velocity that an agent might keep in a step."""
 STEP = 0.1
 """The size of a step, root mean square: the unit of length is free."""
-COARSE = 16
-"""Pixels to which frames are reduced before they are compared."""
-
-
-class Pairs(NamedTuple):
-    """Pairs of steps, as many of each clip."""
-
-    first: Int[Tensor, "clips pairs"]
-    later: Int[Tensor, "clips pairs"]
-    unlike: Float[Tensor, "clips pairs"]
-    """Squared difference of their views, 2 on average."""
-    counts: Bool[Tensor, "clips pairs"]
-
-    def only(self, counts: Bool[Tensor, "clips pairs"]) -> "Pairs":
-        """Those for which this holds, too."""
-        return self._replace(counts=self.counts & counts)
-
-    def most_alike(self, share: float) -> "Pairs":
-        """So many of each clip, on average."""
-        unlike = self.unlike[self.counts]
-        count = max(1, min(len(unlike), round(share * len(self.first))))
-        return self.only(self.unlike <= unlike.kthvalue(count).values) if len(unlike) else self
-
-    def at(self, clips: Int[Tensor, "some"] | slice) -> "Pairs":
-        """Those of some clips."""
-        return Pairs(*(part[clips] for part in self))
-
-    def between(self, running: Float[Tensor, "clips time *n"]) -> Float[Tensor, "pairs *n"]:
-        """What a running sum has gathered from the first to the later view of each pair that counts."""
-        clip = torch.arange(len(running), device=running.device)[:, None]
-        return (running[clip, self.later] - running[clip, self.first])[self.counts]
 
 
 @dataclass(frozen=True)
@@ -112,20 +72,6 @@ class WalkingLoops:
         )
 
 
-class Walks(NamedTuple):
-    """Actions of clips, and pairs of their steps."""
-
-    a: Actions
-    shift: Float[Tensor, "clips time"]
-    """How far each frame lies to the right of the one before, in half widths of a frame."""
-    alike: Pairs
-    any_two: Pairs
-
-    def part(self, clips: slice) -> "Walks":
-        """Some of them."""
-        return Walks(self.a[clips], self.shift[clips], self.alike.at(clips), self.any_two.at(clips))
-
-
 def find_by_walking_loops(
     motion: Turning, source: Source, search: Search, clips: int, steps: int, updates: int, generator: torch.Generator
 ) -> WalkingLoops:
@@ -145,68 +91,6 @@ def find_by_walking_loops(
         path = motion.unroll(motion.start(len(others.a)), others.a)[..., :2]
     count = int(walks.alike.counts.sum())
     return WalkingLoops(count, turned, _closed(others, path), closed[keep], closed[0.0])
-
-
-def gather(
-    source: Source,
-    clips: int,
-    steps: int,
-    generator: torch.Generator,
-    turn: Float[Tensor, "A"] | None = None,
-    at_once: int = 64,
-) -> Walks:
-    """The most alike views of so many clips, and views at random.
-
-    Once turns are known: only views of one heading, and of the most alike only those between which the agent moved:
-    it then saw two unlike views of one heading.
-    """
-    parts = []
-    for begin in range(0, clips, at_once):
-        clip = source(min(at_once, clips - begin), steps, generator)
-        frames = coarse(clip.x)
-        heading = None if turn is None else (clip.a @ turn).cumsum(1)
-        parts.append(Walks(clip.a, shifts(frames), *_pairs(frames.flatten(2), heading, generator)))
-    a, shift, *pairs = zip(*parts, strict=True)
-    joined = (Pairs(*map(torch.cat, zip(*several, strict=True))) for several in pairs)
-    return Walks(torch.cat(a), torch.cat(shift), *joined)
-
-
-def coarse(x: Frames) -> Frames:
-    """Frames with few pixels."""
-    pooled = nn.functional.avg_pool2d(x.flatten(0, 1), max(1, x.shape[-1] // COARSE))
-    return pooled.unflatten(0, x.shape[:2])
-
-
-def shifts(x: Frames) -> Float[Tensor, "batch time"]:
-    """How far each frame lies to the right of the one before, by the slopes of both; 0 for the first."""
-    between, change = (x[:, 1:] + x[:, :-1]) / 2, (x[:, 1:] - x[:, :-1])[..., 1:-1]
-    slope = (between[..., 2:] - between[..., :-2]) / 2
-    pixels = -(slope * change).sum((-3, -2, -1)) / slope.square().sum((-3, -2, -1)).clamp_min(1e-3)
-    return nn.functional.pad((2 / x.shape[-1] * pixels).clamp(-1, 1), (1, 0))
-
-
-def _pairs(
-    views: Float[Tensor, "batch time F"], heading: Float[Tensor, "batch time"] | None, generator: torch.Generator
-) -> tuple[Pairs, Pairs]:
-    """Of each clip the most alike, and some at random."""
-    steps, device = views.shape[1], views.device
-    unlike = torch.cdist(views, views).square() / views.var(1).sum(-1)[:, None, None]
-    apart = torch.arange(steps, device=device)[None] - torch.arange(steps, device=device)[:, None]
-    eligible = (apart >= APART) & (torch.arange(steps, device=device)[:, None] >= min(SETTLED, steps // 4))
-    eligible = returned = eligible.expand_as(unlike)
-    if heading is not None:
-        same = wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
-        moved = unlike.masked_fill(~(same & (apart > 0)), 0)
-        most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # of any two views from the first to the later
-        eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
-    kept = min(KEPT, steps * steps)
-    lots = torch.rand(unlike.shape, device=device, generator=generator)
-
-    def least(score: Tensor, among: Bool[Tensor, "batch time time"]) -> Pairs:
-        value, index = score.masked_fill(~among, torch.inf).flatten(1).topk(kept, largest=False)
-        return Pairs(index // steps, index % steps, unlike.flatten(1).gather(1, index), value.isfinite())
-
-    return least(unlike, returned), least(lots, eligible)
 
 
 def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:

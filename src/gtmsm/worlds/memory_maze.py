@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -118,6 +119,8 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
 def _tasks() -> Any:
     """The package's mazes; its own start imports `gym`, which nobody has any more, so it is left out."""
     os.environ.setdefault("MUJOCO_GL", "egl")
+    with suppress(ImportError):  # after Mesa's LLVM, Triton's cannot be loaded any more: the process would crash
+        importlib.import_module("triton")
     logging.getLogger("absl").setLevel(logging.ERROR)  # else a line for every maze: its ball has no free joint
     found = importlib.util.find_spec("memory_maze")
     try:

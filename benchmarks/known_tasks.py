@@ -2,14 +2,12 @@
 
     python benchmarks/known_tasks.py two-room --runs runs/tworoom-0 runs/tworoom-128
     python benchmarks/known_tasks.py memory-maze --runs runs/mm4
-    python benchmarks/known_tasks.py my-way-home --runs runs/home
 
 A run is what `gtmsm train own` leaves; docs/planning.md has the commands that record and train. Bands are 95% of 2,000
 resamplings of the episodes.
 """
 
 import argparse
-from functools import partial
 
 import numpy as np
 import torch
@@ -57,7 +55,7 @@ def progress(rows, number):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("task", choices=["two-room", "memory-maze", "my-way-home"])
+    parser.add_argument("task", choices=["two-room", "memory-maze"])
     parser.add_argument("--runs", nargs="+", required=True, help="of two-room: the full view, then the cropped one")
     parser.add_argument("--episodes", type=int, default=0, help="0: as many as docs/planning.md has")
     parser.add_argument("--seed", type=int, default=5000)
@@ -67,11 +65,9 @@ def main():
     with torch.no_grad():
         if flags.task == "two-room":
             from two_room_task import two_room as task
-        elif flags.task == "memory-maze":
-            from memory_maze_task import memory_maze as task
         else:
-            from my_way_home_task import my_way_home as task
-        task(runs, flags.seed, *([flags.episodes] if flags.episodes else []), report=partial(table), told=progress)
+            from memory_maze_task import memory_maze as task
+        task(runs, flags.seed, *([flags.episodes] if flags.episodes else []), report=table, told=progress)
 
 
 if __name__ == "__main__":

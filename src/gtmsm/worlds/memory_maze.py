@@ -48,7 +48,7 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
         size: int = 9,
         pixels: int = 32,
         render_mode: str | None = None,
-        frequency: float = FREQUENCY,
+        frequency: int | float = FREQUENCY,
         rewards: bool = False,
     ) -> None:
         """Walk in mazes of `size` by `size` cells; the maze of an episode is that of its seed."""
@@ -127,6 +127,7 @@ def _tasks() -> Any:
         if found is not None and "memory_maze" not in sys.modules:
             package = sys.modules["memory_maze"] = ModuleType("memory_maze")
             package.__path__ = list(found.submodule_search_locations or ())
+            package.__spec__ = found  # else it is not found a second time
         return importlib.import_module("memory_maze.tasks")
     except Exception as problem:  # MuJoCo raises whatever its GL library does
         raise InputError(f"gtmsm/MemoryMaze-v0 cannot be made ({problem}); run: {INSTALL}") from None

@@ -228,33 +228,24 @@ class Tour:
         return far < 0.8 or (far < 2.2 and abs(off) < 0.6 and self.env._explorer._sees(here, point))
 
 
-def scripted(env, seed, rng, policy):
-    """The return of an episode without a model."""
+def at_random(env, seed, rng):
+    """The return of an episode of random actions."""
     env.reset(seed=seed)
-    return sum(env.step(policy(env, rng))[1] for _ in range(STEPS))
+    return sum(env.step(int(rng.integers(len(NAMES))))[1] for _ in range(STEPS))
 
 
 def memory_maze(runs, seed, episodes=5, *, report, told):
     env = MemoryMazeEnv(frequency=4, rewards=True, pixels=PIXELS)
-    rows, drift, walks = {}, [], []
-    kinds = {
-        "planning": {},
-        "planning, true poses": {"true": True},
-    }
+    rows = {}
     for number in range(episodes):
-        for who, how in kinds.items():
-            player = Player(runs[0], env, seed + number, **how)
+        for who, true in (("planning", False), ("planning, true poses", True)):
+            player = Player(runs[0], env, seed + number, true)
             rows.setdefault(who, []).append(player.play(np.random.default_rng(number)))
-            if not how:
-                drift.append([player.off[i] for i in (WALKED, STEPS // 2, STEPS)])
-                rows.setdefault("of these by the walk of 300 steps", []).append(player.before)
+            rows.setdefault(f"{who}: of these, on the walk", []).append(player.before)
+            off = [round(player.off[i], 2) for i in (player.walked, STEPS // 2, 3 * STEPS // 4, STEPS)]
             print(
-                who, rows[who][-1], "after the walk", player.before, np.round(player.off[:: STEPS // 4], 2), flush=True
+                f"{who}: the walk took {player.walked} steps; cells off after it, 500, 750 and 1,000: {off}", flush=True
             )
-        for who, policy in (("random", lambda env, rng: int(rng.integers(len(NAMES)))),):
-            rows.setdefault(who, []).append(scripted(env, seed + number, np.random.default_rng(number), policy))
+        rows.setdefault("random", []).append(at_random(env, seed + number, np.random.default_rng(number)))
         told(rows, number + 1)
     report("Memory Maze 9x9, return", rows, False)
-    print(
-        "cells off after the walk, 500 and 1,000 steps:", np.round(np.median(drift, 0), 2), "steps of the walk:", walks
-    )

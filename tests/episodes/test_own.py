@@ -192,6 +192,28 @@ def test_speed_that_carries_over_is_noticed():
     assert experiments.proposed("x", False, glides("driving"))[0].model.motion.kind == "gliding"
 
 
+def rolls(keep: float) -> InMemory:
+    """Drives in which this share of a turn carries over."""
+    store = drives(14, 64)
+    episodes = []
+    for episode in store.episodes:
+        turns = np.zeros(64, np.float32)
+        for t in range(64):
+            turns[t] = keep * turns[t - 1] * (t > 0) + 0.3 * episode.actions[t, 0]
+        poses = episode.poses.copy()
+        poses[:, 2] = (np.cumsum(turns) + np.pi) % (2 * np.pi) - np.pi
+        episodes.append(replace(episode, poses=poses))
+    return InMemory(store.kind, episodes)
+
+
+@pytest.mark.parametrize(("keep", "kind"), [(0.0, "turning"), (0.5, "rolling")])
+def test_turns_that_carry_over_are_noticed(keep: float, kind: str):
+    facts, (experiment, reasons) = survey(rolls(keep), np.arange(14)), experiments.proposed("x", False, rolls(keep))
+    assert facts.spin == pytest.approx(float(keep > 0), abs=1e-3)
+    assert experiment.model.motion.kind == kind
+    assert ("the speed of turns carries over" in reasons[0]) == (kind == "rolling")
+
+
 @pytest.mark.parametrize(("environment", "degrees"), [("gtmsm/Doom-v0", 90.0), ("Kitchen-v1", 80.0)])
 def test_on_a_gpu_rays_are_proposed_where_poses_are_known(environment: str, degrees: float):
     on_gpu, on_cpu = (experiments.proposed("x", gpu, glides(environment))[0].model for gpu in (True, False))

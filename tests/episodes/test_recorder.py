@@ -549,6 +549,25 @@ def test_memory_maze_walks_where_it_looks(tmp_path):
     assert (turned[held & (episode.actions[1:] == right)] < 0).all()
 
 
+def test_memory_maze_as_published_asks_for_a_colour_and_turns_around_in_twenty_steps():
+    pytest.importorskip("dm_control")
+    pytest.importorskip("mujoco")
+    from gtmsm.worlds.memory_maze import MemoryMazeEnv
+
+    try:
+        env, _ = MemoryMazeEnv(frequency=4), MemoryMazeEnv()
+    except InputError as problem:
+        pytest.skip(f"needs memory-maze and EGL: {problem}")
+    env.reset(seed=1)
+    steps = [env.step(env.action_names.index("turn left"))[-1] for _ in range(4)]
+    turned = np.diff(np.unwrap([info["pose"][2] for info in steps]))
+    assert turned[-1] == pytest.approx(2 * np.pi / 20, rel=0.05)
+    assert any(np.allclose(steps[-1]["asked"], colour) for colour in env._env.task._target_colors[:3])
+    env.close()
+    with pytest.raises(InputError, match="frequency is 40; give 1 to 20"):
+        MemoryMazeEnv(frequency=40)
+
+
 def test_vizdoom_has_poses(tmp_path, monkeypatch):
     pytest.importorskip("vizdoom")
     monkeypatch.chdir(tmp_path)  # it leaves a file

@@ -7,10 +7,10 @@ import torch
 from torch.func import functional_call
 
 from gtmsm.errors import InputError
-from gtmsm.model.motion import Drifting, Gliding, MotionConfig, Turning, build_motion
+from gtmsm.model.motion import Drifting, Gliding, MotionConfig, Rolling, Turning, build_motion
 from gtmsm.tensors import Belief
 
-KINDS = {"turning": Turning, "drifting": Drifting, "gliding": Gliding}
+KINDS = {"turning": Turning, "drifting": Drifting, "gliding": Gliding, "rolling": Rolling}
 EVERY = ["free", "walled", *KINDS]
 FORWARD, LEFT, RIGHT = range(3)
 
@@ -34,7 +34,7 @@ def motion_of(kind, actions=3, noise=0.05, hidden=7, literal=False):
     motion = build_motion(settings, actions).double()
     with torch.no_grad():
         for name, parameter in motion.named_parameters():
-            if name in ("move", "turn", "V", "friction"):
+            if name in ("move", "turn", "V", "friction", "spin_V"):
                 parameter.copy_(0.3 * torch.randn(parameter.shape, generator=seeded(3)))
     return motion
 
@@ -356,6 +356,29 @@ def test_friction_slows_a_glide_by_the_same_share_every_step():
     torch.testing.assert_close(v[1:], 0.7 * v[:-1], rtol=1e-12, atol=0)
 
 
+# ---- rolling
+
+
+def test_a_rolling_agent_turns_on_when_the_key_is_released_until_friction_has_stopped_it():
+    motion = motion_of("rolling")
+    with torch.no_grad():
+        motion.spin_V.zero_()
+        motion.spin_keep.copy_(torch.logit(exactly(0.2, 0.5)))
+        motion.turn.copy_(exactly(0.0, 0.3, -0.3))
+    idle = torch.zeros(1, 3, 3, dtype=torch.float64)
+    turned = motion.displacement(motion.unroll(motion.start(1), torch.cat([one_hot(LEFT, LEFT), idle], 1)))[0, :, 2]
+    # The speed of turns is 0.3 after one step and 0.45 after two; a fifth of it is turned in the next step.
+    torch.testing.assert_close(turned, exactly(0.3, 0.36, 0.09, 0.045, 0.0225), rtol=1e-12, atol=1e-12)
+
+
+def test_a_rolling_agent_that_holds_a_key_turns_as_was_found():
+    motion, found = motion_of("rolling"), {name: exactly(*rows) for name, rows in FOUND.items()}
+    with torch.no_grad():
+        motion.spin_V.zero_()
+    motion.adopt(found)
+    torch.testing.assert_close(held_down(motion)[:, 2], found["turn"], rtol=1e-9, atol=1e-12)
+
+
 # ---- scouts
 
 
@@ -366,7 +389,7 @@ def test_a_scout_of_a_turning_agent_scans_its_turns():
     assert scout.angles
 
 
-@pytest.mark.parametrize("kind", ["drifting", "gliding"])
+@pytest.mark.parametrize("kind", ["drifting", "gliding", "rolling"])
 def test_a_scout_of_an_agent_with_momentum_searches_for_moves_and_turns_without_it(kind):
     scout = motion_of(kind).scout()
     assert type(scout.motion) is Turning
@@ -432,4 +455,5 @@ def test_nothing_found_leaves_a_drifting_agent_at_rest():
 def test_only_walled_motions_know_walls():
     assert {kind: motion_of(kind).walls for kind in EVERY} == {
         "free": (), "walled": ("W", "b", "v", "c"), "turning": (), "drifting": (), "gliding": (),
+        "rolling": (),
     }  # fmt: skip

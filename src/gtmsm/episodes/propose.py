@@ -23,7 +23,7 @@ REPEATING = 0.2
 FAILING = 0.005
 """Of the steps, from which on failed ones matter."""
 CARRIED = 0.3
-"""`Survey.momentum` from which on speed counts as carried over."""
+"""`Survey.momentum` from which on speed counts as carried over, and `Survey.spin` from which on turns do."""
 ROOMY = 1.0
 """Steps between starts up to which episodes begin at one spot."""
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
@@ -50,7 +50,7 @@ class Proposal:
 class _Motion:
     """What moves, and what it is learned from."""
 
-    kind: Literal["free", "walled", "turning", "gliding"]
+    kind: Literal["free", "walled", "turning", "gliding", "rolling"]
     metric: bool
     """Whether displacements are learned from."""
     why: str
@@ -61,7 +61,12 @@ class _Motion:
 
     @property
     def heading(self) -> bool:
-        return self.kind in ("turning", "gliding")
+        return self.kind in ("turning", "gliding", "rolling")
+
+    @property
+    def carries(self) -> bool:
+        """Whether momentum is part of the state."""
+        return self.kind in ("gliding", "rolling")
 
 
 def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
@@ -99,7 +104,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     height, width, _ = facts.kind.frame_shape
     shortest, longest = int(facts.lengths.min()), int(facts.lengths.max())
     spread = str(longest) if shortest == longest else f"{shortest} to {longest}"
-    if gpu and motion.kind == "gliding" and motion.metric and blended and height % 8 == width % 8 == 0:
+    if gpu and motion.carries and motion.metric and blended and height % 8 == width % 8 == 0:
         begins = (view for start, view in FIELDS_OF_VIEW.items() if facts.kind.environment.startswith(start))
         field = next(begins, USUAL_FIELD_OF_VIEW)
         neighbours = min(10, tau)
@@ -126,14 +131,18 @@ def _motion(facts: Survey) -> _Motion:
     bumps = f"{100 * facts.failing:.0f}% of steps fail (bumps)"
     noticed = f"; {bumps}: a network learns to see it coming" if failing else ""
     if size == 3:
-        glides = facts.momentum >= CARRIED
+        glides, rolls = facts.momentum >= CARRIED, facts.spin >= CARRIED
+        what, share = (
+            ("the speed of turns carries over", facts.spin) if rolls else ("speed carries over", facts.momentum)
+        )
         why = "poses have a heading" + (
-            f", and speed carries over (it explains {100 * facts.momentum:.0f}% of what actions leave open)"
-            if glides
+            f", and {what} (it explains {100 * share:.0f}% of what actions leave open)"
+            if glides or rolls
             else ", and an action alone tells how far a step goes" + noticed
         )
         cost = "true displacements are targets while training, so poses are in your units and are scored as they are"
-        return _Motion("gliding" if glides else "turning", True, why, cost, bumps=failing and not glides)
+        kind: Literal["turning", "gliding", "rolling"] = "rolling" if rolls else "gliding" if glides else "turning"
+        return _Motion(kind, True, why, cost, bumps=failing and kind == "turning")
     unknown = (
         "poses are unknown, so the motion is searched for in frames and actions; frames and returning views can be "
         "scored, poses and distances cannot"
@@ -146,7 +155,7 @@ def _motion(facts: Survey) -> _Motion:
         only_turns = not any(AHEAD.search(name) or "back" in name.lower() for name in names)
         why = f"actions such as {_example(names)} turn an agent with a heading" + noticed
         lost = "; it shows by views that look alike, so walks should come back to where they were"
-        kind: Literal["turning", "gliding"] = "turning" if only_turns else "gliding"
+        kind = "turning" if only_turns else "gliding"
         return _Motion(kind, False, why, (found if size else unknown) + lost * (not only_turns), bumps=failing)
     turn = "" if size else ", and no action says that it turns (else: --model.motion.kind gliding)"
     if not failing:
@@ -212,7 +221,7 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
     """As preset `walk`: displacements teach the motion from the first update on."""
     updates = 5_000 if gpu else 1_500
     # A window's first step is left out: what was seen before it is not known, nor whether it failed, nor the velocity.
-    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.kind == "gliding" else int(motion.bumps)
+    after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.carries else int(motion.bumps)
     return {
         "training.updates": updates,
         "training.optimiser": {"batch": 32 if gpu else 16, "anneal_updates": updates},
@@ -220,7 +229,7 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
         "training.curriculum.grow": (),
         "training.curriculum.read_all_stages": 0,
         "training.curriculum.prospect": False,
-        "training.curriculum.motion_rate": 3.0 if motion.kind == "gliding" else 10.0,
+        "training.curriculum.motion_rate": 3.0 if motion.carries else 10.0,
         "training.objective": {"displacement": 1e5 if motion.heading else 1e3, "displacement_after": after},
         "training.objective.poses_from_bound": False,
     }

@@ -1,5 +1,6 @@
 """What recorded episodes are like: looked up in a sample of them, to propose how to learn from them."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,8 @@ class Survey:
     """Whether headings are known and change."""
     momentum: float
     """How much of what an action leaves open about a displacement the one before it tells, 0 to 1."""
+    spin: float
+    """The same of turns."""
     starts: float
     """How far apart the starts of episodes are, in steps; NaN where poses are unknown."""
 
@@ -90,7 +93,8 @@ def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
         failing_early=float(early.mean()),
         step=step,
         turns=kind.pose_size == 3 and any(np.abs(d[:, 2]).max() > 1e-4 for _, d in displacements),
-        momentum=_momentum(displacements, step) if step else 0.0,
+        momentum=_momentum(displacements, slice(0, 2)),
+        spin=_momentum(displacements, slice(2, 3)) if kind.pose_size == 3 else 0.0,
         starts=float(np.ptp(starts, axis=0).max() / (step or 1.0)) if starts else float("nan"),
     )
 
@@ -115,16 +119,18 @@ def _numbers_of(frames: np.ndarray) -> Int64[np.ndarray, "time"]:
     return np.array([known.setdefault(frame.tobytes(), len(known)) for frame in frames], dtype=np.int64)
 
 
-def _momentum(parts: list[tuple[np.ndarray, np.ndarray]], step: float) -> float:
-    """Share of the variance of moves, given their actions, that the moves before them explain.
+def _momentum(parts: list[tuple[np.ndarray, np.ndarray]], which: slice) -> float:
+    """Share of the variance of these parts of moves, given their actions, that the moves before them explain.
 
     Steps that led nowhere are left out, be they failed or idle: after a bump, the next step bumps as well.
     """
+    sizes = np.concatenate([np.linalg.norm(d[:, which], axis=1) for _, d in parts])
+    least = 1e-3 * float(np.median(sizes[sizes > 1e-6])) if (sizes > 1e-6).any() else math.inf
     rows = []
     for a, d in parts:
-        moved = np.linalg.norm(d[:, :2], axis=1) > 1e-3 * step
+        moved = np.linalg.norm(d[:, which], axis=1) > least
         both = moved[1:] & moved[:-1]
-        rows.append((a[1:][both], d[:-1][both], d[1:][both, :2]))
+        rows.append((a[1:][both], d[:-1][both], d[1:][both, which]))
     acted, before, now = (torch.from_numpy(np.concatenate(part)).double() for part in zip(*rows, strict=True))
     if len(now) < 20:
         return 0.0

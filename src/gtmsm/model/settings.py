@@ -37,7 +37,7 @@ class WorldModelConfig:
         require(
             self.motion.has_heading or not wants_heading,
             f"prior {self.recall.prior} with choice {self.recall.choice} needs an agent with a heading, and a "
-            f"{self.motion.kind} motion has none; use turning, drifting or gliding",
+            f"{self.motion.kind} motion has none; use turning, drifting, gliding or rolling",
         )
         require(self.bumps >= 0, f"bumps is {self.bumps}; give a number of units, or 0")
         require(

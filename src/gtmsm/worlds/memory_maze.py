@@ -11,6 +11,7 @@ import logging
 import math
 import os
 import sys
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -27,24 +28,35 @@ SIZES = (9, 11, 13, 15)
 NAMES = ("nothing", "forward", "turn left", "turn right", "forward and turn left", "forward and turn right")
 INSTALL = 'pip install memory-maze "mujoco<4"; apt install libegl1 libgl1 libgl1-mesa-dri'
 FREQUENCY = 8.0
-"""Steps a second: a full turn takes about 39 of them, nearly as in our own rooms."""
+"""Steps a second: a full turn takes about 39 of them, nearly as in our own rooms. The published task has 4 a second."""
 
 
 class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
-    """Walk through a maze with coloured targets; nothing is rewarded, and an episode never ends by itself.
+    """Walk through a maze with coloured targets.
 
     `info["pose"]` is x, y in cells and the heading in radians, counter-clockwise; `info["place"]` is the maze.
+    Nothing is rewarded unless `rewards` asks for it, which is slow: then touching the target whose colour is asked for
+    is worth 1, and another colour is asked for; `info["asked"]` is that colour, RGB in [0, 1]. The published task has a
+    `frequency` of 4.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FREQUENCY}
     action_names = NAMES
 
-    def __init__(self, size: int = 9, pixels: int = 32, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 9,
+        pixels: int = 32,
+        render_mode: str | None = None,
+        frequency: int | float = FREQUENCY,
+        rewards: bool = False,
+    ) -> None:
         """Walk in mazes of `size` by `size` cells; the maze of an episode is that of its seed."""
         require(size in SIZES, f"size is {size}; expected one of {', '.join(map(str, SIZES))}")
         require_whole("pixels", pixels, 8, 256)
+        require(1 <= frequency <= 20, f"frequency is {frequency}; give 1 to 20 steps a second")
         self._new = getattr(_tasks(), f"memory_maze_{size}x{size}")
-        self.pixels, self.render_mode = pixels, render_mode
+        self.pixels, self.render_mode, self.frequency, self.rewards = pixels, render_mode, frequency, rewards
         self._env: Any = None
         self.action_space = gymnasium.spaces.Discrete(len(NAMES))
         self.observation_space = gymnasium.spaces.Box(0, 255, (pixels, pixels, 3), np.uint8)
@@ -57,13 +69,14 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
         self.close()
         self.place = int(self.np_random.integers(2**31)) if seed is None else seed
         self._env = self._new(
-            seed=self.place, camera_resolution=self.pixels, control_freq=FREQUENCY, target_color_in_image=False,
+            seed=self.place, camera_resolution=self.pixels, control_freq=self.frequency, target_color_in_image=False,
             global_observables=True,
         )  # fmt: skip
-        for target in self._env.task._targets:
-            # Whether one is touched is looked up 75 times a step, three quarters of its time. Nothing is rewarded, and
-            # a touched target looks as before.
-            target._update_activation = lambda physics: None
+        if not self.rewards:
+            for target in self._env.task._targets:
+                # Whether one is touched is looked up 75 times a step, three quarters of its time. A touched target
+                # looks as before.
+                target._update_activation = lambda physics: None
         seen = self._see(self._env.reset())
         rows = self._seen["maze_layout"]
         free = frozenset((i, j) for j, row in enumerate(rows) for i, is_free in enumerate(row) if is_free)
@@ -71,13 +84,13 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
         return seen
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
-        """An eighth of a second."""
+        """One step of the engine's clock."""
         known = f"action is {action!r}; expected 0 to {len(NAMES) - 1}: {', '.join(NAMES)}"
         require(bool(self.action_space.contains(action)), known)
         require(self._env is not None, "call reset first")
         now = self._env.step(int(action))
         frame, info = self._see(now)
-        return frame, 0.0, False, bool(now.last()), info
+        return frame, float(now.reward or 0.0), False, bool(now.last()), info
 
     def explore(self, rng: np.random.Generator) -> int:
         """An action of an agent that knows the maze: it walks between a few goals and looks around there."""
@@ -96,7 +109,7 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
 
     def _see(self, now: Any) -> tuple[np.ndarray, dict[str, Any]]:
         self._seen: dict[str, np.ndarray] = now.observation
-        return self._seen["image"], {"pose": self._pose(), "place": self.place}
+        return self._seen["image"], {"pose": self._pose(), "place": self.place, "asked": self._seen["target_color"]}
 
     def _pose(self) -> np.ndarray:
         (x, y), (cos, sin) = self._seen["agent_pos"], self._seen["agent_dir"]
@@ -106,12 +119,15 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
 def _tasks() -> Any:
     """The package's mazes; its own start imports `gym`, which nobody has any more, so it is left out."""
     os.environ.setdefault("MUJOCO_GL", "egl")
+    with suppress(ImportError):  # after Mesa's LLVM, Triton's cannot be loaded any more: the process would crash
+        importlib.import_module("triton")
     logging.getLogger("absl").setLevel(logging.ERROR)  # else a line for every maze: its ball has no free joint
     found = importlib.util.find_spec("memory_maze")
     try:
         if found is not None and "memory_maze" not in sys.modules:
             package = sys.modules["memory_maze"] = ModuleType("memory_maze")
             package.__path__ = list(found.submodule_search_locations or ())
+            package.__spec__ = found  # else it is not found a second time
         return importlib.import_module("memory_maze.tasks")
     except Exception as problem:  # MuJoCo raises whatever its GL library does
         raise InputError(f"gtmsm/MemoryMaze-v0 cannot be made ({problem}); run: {INSTALL}") from None

@@ -19,16 +19,17 @@ from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, S
 class MotionConfig:
     """How the pose moves."""
 
-    kind: Literal["free", "walled", "turning", "drifting", "gliding"] = "walled"
+    kind: Literal["free", "walled", "turning", "drifting", "gliding", "rolling"] = "walled"
     """free: s + M a; walled: the displacement is gated by a network sigma_d (eq. nonlin_tr, section 4.1); turning: the
     agent has a heading, and moves along it (eq. lab_trans); drifting: and has momentum (section 4.2.2); gliding:
-    momentum in the world's frame, with a small network for friction and acceleration (not in the paper)."""
+    momentum in the world's frame, with a small network for friction and acceleration (not in the paper); rolling: and
+    turns have momentum, too (neither)."""
     state_size: int = 2
     """Dimensions of the pose s of free and walled motions (section 4.1); the others know theirs."""
     noise: float = 1e-3
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64
-    """ReLU units of sigma_d, the network of the walls, or of a gliding motion's network."""
+    """ReLU units of sigma_d, the network of the walls, or of the network of a gliding or rolling motion."""
     fence: float = 3.0
     """Distance from the start beyond which sigma_d is closed before it has learned anything. Walls that are too near
     are moved out by gradients; an open world is hard to close (docs/notebook.md). 0: no fence, for agents that learn
@@ -51,7 +52,7 @@ class MotionConfig:
     @property
     def has_heading(self) -> bool:
         """Whether the pose is (x, y, heading): actions then act in the agent's own frame."""
-        return self.kind in ("turning", "drifting", "gliding")
+        return self.kind in ("turning", "drifting", "gliding", "rolling")
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from gtmsm.tensors import Actions, State, States, applied
 Carried: TypeAlias = tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]
 """Displacements in the agent's frame, and the momentum after each action."""
 
+SPIN_UNITS = 16
+"""Units of the network for turns that have momentum."""
+
 
 class Turning(Motion):
     """s_t = s_{t-1} + R(s_{t-1}^(3)) M a_t + noise, with s = (x, y, heading): eq. (lab_trans)."""
@@ -178,3 +181,58 @@ class Gliding(_WithMomentum):
         pre = a @ self.W_a.T + self.b
         d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
+
+
+class Rolling(Gliding):
+    """Gliding, where turns have momentum, too: a body with inertia, as of MuJoCo.
+
+    The state ends with an angular velocity. From it and the action a small network of its own tells the turn of a step
+    and the angular velocity after it; the rest is as in `Gliding`.
+    """
+
+    state_size = 6
+
+    def __init__(self, settings: MotionConfig, action_size: int) -> None:
+        super().__init__(settings, action_size)
+        self.spin_keep = nn.Parameter(torch.full((2,), -2.0))
+        self.spin_W = nn.Parameter(5.0 * torch.randn(SPIN_UNITS, 1 + action_size))
+        self.spin_W.data[:, 1:] *= 0.1
+        self.spin_b = nn.Parameter(0.5 * torch.randn(SPIN_UNITS))
+        self.spin_V = nn.Parameter(torch.zeros(2, SPIN_UNITS))
+
+    def step(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
+        """As `Gliding.step`, with the turn of `_spin`."""
+        turn, spin = self._spin(s[..., 5], (a * self.turn).sum(-1), self._spin_input(a))
+        d, v = self._network().step(s[..., 3:5], applied(self.move, a), turn.cos(), turn.sin(), a @ self.W_a.T + self.b)
+        pose = self.space.step(s[..., :3], torch.cat([d, turn[..., None]], dim=-1))
+        return torch.cat([pose, v, spin[..., None]], dim=-1)
+
+    def adopt(self, found: Mapping[str, Tensor]) -> None:
+        """As `Gliding.adopt`; turns, too, are divided by how much momentum adds to them while a key is held."""
+        super().adopt(found)
+        now, later = torch.sigmoid(self.spin_keep.detach())
+        self.turn.data.div_(1 + now / (1 - later))
+
+    def _spin_input(self, a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch H"]:
+        return a @ self.spin_W[:, 1:].T + self.spin_b
+
+    def _spin(
+        self, spin: Float[Tensor, "*batch"], push: Float[Tensor, "*batch"], pre: Float[Tensor, "*batch H"]
+    ) -> tuple[Float[Tensor, "*batch"], Float[Tensor, "*batch"]]:
+        """The turn of a step, and the angular velocity after it: linear, plus one layer of ReLUs."""
+        hidden = torch.relu(torch.addcmul(pre, spin[..., None], self.spin_W[:, 0]))
+        turn, left = (hidden @ (0.1 * self.spin_V).T + spin[..., None] * torch.sigmoid(self.spin_keep)).unbind(-1)
+        return turn + push, left + push
+
+    def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
+        """Turns step by step, then the glide scan."""
+        push, pre, spin = (a * self.turn).sum(-1), self._spin_input(a), momentum[:, 2]
+        turns, spins = [push[:, :0]], [push[:, :0]]
+        for t in range(a.shape[1]):
+            turn, spin = self._spin(spin, push[:, t], pre[:, t])
+            turns.append(turn[:, None])
+            spins.append(spin[:, None])
+        turn = torch.cat(turns, 1)
+        velocity, u = momentum[:, :2].contiguous(), applied(self.move, a)
+        d, v = glide_steps(velocity, u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b, *self._network())
+        return torch.cat([d, turn[..., None]], dim=-1), torch.cat([v, torch.cat(spins, 1)[..., None]], dim=-1)

@@ -1,0 +1,251 @@
+"""Memory Maze 9x9 as published: 4 steps a second, 1,000 steps, 1 for each touch of the asked target; see known_tasks.py
+
+First an agent that knows the maze walks around until all three targets were seen, 500 steps at most, and the model
+memorises. Then the model alone decides: it plans to where it believes the asked target to be, and plans again after
+every few steps. Where that is was worked out from pictures: the three colours are known beforehand, and so are the lens
+and how large a target is. A target that is seen beside its place corrects the pose, and one that is in view is walked
+to straight away. Rewards are counted, nothing else.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from gtmsm.explore import Explorer
+from gtmsm.model.planning import PlanConfig
+from gtmsm.tensors import Belief
+from gtmsm.worlds.maze_explorer import FINE
+from gtmsm.worlds.memory_maze import NAMES, MemoryMazeEnv
+
+STEPS, WALKED, EVERY = 1_000, 500, 4
+PIXELS, RADIUS = 32, 0.3
+"""Side of a picture, and half of a target's width in cells."""
+FOCAL = PIXELS / 2 / math.tan(math.radians(40))
+"""Of a lens of 80 degrees, in pixels."""
+HORIZON = 14
+"""Row of a picture above which there is never a target, but there are walls of its colour."""
+NARROWEST, SURE = 5, 3
+"""Pixels of a target that is looked at (narrower ones are walls often), and sightings that settle where one is."""
+STILL, SLOW = 1.0, 2.0
+"""Mean differences of two pictures, of 255: below the first a push has led nowhere; twice below the second, it had
+better turn aside."""
+MISTAKEN, GAIN = 1.0, 0.3
+"""Cells up to which a target that is seen beside its place corrects the pose, and how much of it."""
+FAR_OFF = 0.5
+"""From walked ground, in the model's units of which a step is 0.2: farther away, nothing is known of the ground."""
+SETTINGS = PlanConfig(horizon=96, near=0.25, candidates=256, rounds=4, margin=0.35)
+
+
+def sighting(frame, colour):
+    """A target in a picture: how far ahead and to the left it is, in cells, and how wide it looks; None: none there."""
+    pixels = frame.astype(float)
+    like = pixels @ colour / np.maximum(np.linalg.norm(pixels, axis=2) * np.linalg.norm(colour), 1.0)
+    match = (like > 0.99) & (pixels.max(2) > 50)
+    columns = match[HORIZON:].any(0) & ~match[:HORIZON].any(0)
+    found = np.flatnonzero(columns)
+    if len(found) < NARROWEST or found[0] == 0 or found[-1] == PIXELS - 1 or found[-1] - found[0] + 1 != len(found):
+        return None
+    width, middle = len(found), (found[0] + found[-1] + 1) / 2
+    far = RADIUS / math.sin(math.atan(width / 2 / FOCAL))
+    bearing = math.atan((PIXELS / 2 - middle) / FOCAL)
+    return far * math.cos(bearing), far * math.sin(bearing), width
+
+
+@dataclass
+class Targets:
+    """Where sightings put the targets, in the model's frame, in cells."""
+
+    points: dict[tuple[float, ...], list[tuple[float, float, float]]] = field(default_factory=dict)
+    best: dict[tuple[float, ...], tuple[float, float, float]] = field(default_factory=dict)
+    """From where each looked largest, and how large."""
+
+    def see(self, frame, pose, colours):
+        """Note what is seen from a pose; returns how far off that is from where targets are known to be, on average."""
+        beside = []
+        for colour in colours:
+            if (seen := sighting(frame, np.array(colour))) is not None:
+                ahead, left, width = seen
+                c, s = math.cos(pose[2]), math.sin(pose[2])
+                point = np.array([pose[0] + c * ahead - s * left, pose[1] + s * ahead + c * left])
+                if (place := self.place(colour)) is not None:
+                    beside.append(place - point)
+                self.points.setdefault(colour, []).append((*point, width**2))
+                self.best[colour] = max(self.best.get(colour, (0, 0, 0)), (pose[0], pose[1], width), key=lambda x: x[2])
+        return np.mean(beside, 0) if beside else np.zeros(2)
+
+    def place(self, colour):
+        """The weighted median of all sightings; None where there are few."""
+        if len(self.points.get(colour, [])) < SURE:
+            return None
+        x, y, weight = np.array(self.points[colour]).T
+        return np.array([_median(x, weight), _median(y, weight)])
+
+
+def _median(values, weights):
+    order = np.argsort(values)
+    return values[order][np.searchsorted(np.cumsum(weights[order]), weights.sum() / 2)]
+
+
+class Player:
+    """One episode of the model; in a control it is given true poses."""
+
+    def __init__(self, learned, env, seed, true=False):
+        self.learned, self.env, self.true = learned, env, true
+        self.explorer, self.targets, self.score = Explorer(learned.model), Targets(), 0.0
+        frame, info = env.reset(seed=seed)
+        self.start, self.done, self.off, self.follows, self.stuck = info["pose"], 0, [], False, 0
+        self.frame = frame
+        self.colours = [tuple(colour) for colour in env._env.task._target_colors[: env._env.task.n_targets]]
+        self.take_in(frame, None, info)
+
+    def take_in(self, frame, action, info):
+        """Memorise what is seen, and look for targets."""
+        before = self.explorer.here.mean.clone()
+        self.explorer.step(frame, action)
+        pushed = action is not None and "forward" in NAMES[action]
+        changed = np.abs(frame.astype(float) - self.frame).mean()
+        self.stuck = self.stuck + 1 if pushed and changed < SLOW else 0
+        self.frame, truth = frame, self.learned.pose(info["pose"], self.start)
+        self.off.append(self.learned.unit * float((self.here[:2] - truth[:2]).norm()))
+        if self.true:
+            self.put(self.learned.model.motion.settle(self.explorer.here.mean, truth[None]))
+        elif self.stuck and changed < STILL:  # nothing moved: something is in the way
+            state = self.explorer.here.mean.clone()
+            state[:, :2], state[:, 3:5] = before[:, :2], 0.0
+            self.put(state)
+        self.asked = tuple(info["asked"])
+        x, y, heading = self.here.tolist()
+        beside = self.targets.see(frame, (self.learned.unit * x, self.learned.unit * y, heading), self.colours)
+        if self.follows and not self.true and 0 < np.hypot(*beside) < MISTAKEN:
+            self.explorer.here.mean[0, :2] += torch.tensor(GAIN * beside / self.learned.unit, dtype=torch.float32)
+
+    def put(self, state):
+        """The agent is there, and its path led there."""
+        self.explorer.here = Belief(state)
+        self.explorer._went(state[:, None], again=1)
+
+    @property
+    def here(self):
+        return self.explorer.here.mean[0, :3]
+
+    def act(self, action):
+        """Whether this touched the target that was asked for."""
+        frame, reward, _, _, info = self.env.step(action)
+        self.done += 1
+        self.score += reward
+        self.take_in(frame, action, info)
+        return reward > 0
+
+    def play(self, rng):
+        tour = Tour(self.env)
+        while self.done < WALKED and not all(self.targets.place(colour) is not None for colour in self.colours):
+            self.act(tour(rng))
+        self.walked, self.before, self.follows = self.done, self.score, True
+        while self.done < STEPS:
+            place = self.targets.place(self.asked)
+            if place is None:  # not seen yet: who knows the maze walks on
+                self.act(tour(rng))
+            else:
+                self.go(place, rng)
+        return self.score
+
+    def go(self, place, rng):
+        """To this place until the target is touched; where it is not there, somewhere around.
+
+        A target that is in view is walked to straight away. One that lies beyond the ground that was walked on is
+        approached from where it looked largest.
+        """
+        asked, spread, generator = self.asked, 0.0, torch.Generator().manual_seed(self.done)
+        for _ in range(60):
+            choices = self.in_view(asked, place)
+            if self.stuck > 1:  # away from what is in the way
+                choices, self.stuck = (*[int(rng.integers(2, 4))] * int(rng.integers(3, 8)), 1, 1), 0
+            elif not choices:
+                point = place + rng.normal(0, spread, 2)
+                choices = self.planned(point, asked, generator)
+                if set(choices) <= {-1, 0}:  # there, or as near as known ground goes
+                    spread, choices = spread + 0.1, self.towards(point)
+            for choice in choices:
+                if self.done == STEPS or self.act(max(choice, 0)) or self.asked != asked:
+                    return
+
+    def planned(self, point, asked, generator):
+        """The first actions of a plan; none where the target lies beyond walked ground, and is near."""
+        ground, unit = self.explorer.memory.place.mean[0, :, :2], self.learned.unit
+        goal = torch.tensor(point / unit, dtype=torch.float32)
+        away = goal - self.here[:2]
+        if float((ground - goal).norm(dim=-1).min()) > FAR_OFF:
+            goal = torch.tensor(self.targets.best[asked][:2], dtype=torch.float32) / unit
+            if float((goal - self.here[:2]).norm()) < FAR_OFF:
+                return ()
+        # Any heading will do at a target; the one of the straight line from here costs least.
+        pose = torch.tensor([*goal, math.atan2(away[1], away[0])])
+        return self.explorer.plan(pose, SETTINGS, None, generator).choices[:EVERY]
+
+    def in_view(self, colour, place):
+        """The next action towards a target that is in view about where it should be; none where it is not."""
+        if (seen := sighting(self.frame, np.array(colour))) is None:
+            return ()
+        x, y, heading = self.here.tolist()
+        c, s, unit = math.cos(heading), math.sin(heading), self.learned.unit
+        point = np.array([unit * x + c * seen[0] - s * seen[1], unit * y + s * seen[0] + c * seen[1]])
+        return self.towards(point) if np.hypot(*(point - place)) < MISTAKEN else ()
+
+    def towards(self, point):
+        """The next action on the straight line to a point."""
+        x, y, heading = self.here.tolist()
+        away = point - self.learned.unit * np.array([x, y])
+        bearing = math.remainder(math.atan2(away[1], away[0]) - heading, 2 * math.pi)
+        left = bearing > 0
+        return (1 if abs(bearing) < 0.15 else (4 if left else 5) if abs(bearing) < 0.5 else (2 if left else 3),)
+
+
+class Tour:
+    """Walks through a maze that it knows, each time to the nearest cell that it has not looked at."""
+
+    def __init__(self, env):
+        self.env, self.left = env, {(FINE * i + 2, FINE * j + 2) for i, j in env._explorer.maze.free}
+        self.goal = None
+
+    def __call__(self, rng):
+        walker, here = self.env._explorer, self.env._pose()[:2].astype(float)
+        self.left = {one for one in self.left if not self.sees(here, (np.array(one) + 0.5) / FINE)}
+        if self.goal not in self.left or not walker._way or walker._goal != self.goal:
+            reached = walker._reached(here)
+            ways = [(reached[one][1], one) for one in self.left if one in reached]
+            if ways:
+                self.goal = min(ways)[1]
+                walker._goals, walker._goal, walker._age = [self.goal], self.goal, 0
+                walker._way = walker._way_to(self.goal, here, reached)
+        return self.env.explore(rng)
+
+    def sees(self, here, point):
+        """Whether a cell is so near, and in view, that a target there would be recognised."""
+        away = point - here
+        far, off = np.hypot(*away), math.remainder(math.atan2(away[1], away[0]) - self.env._pose()[2], 2 * math.pi)
+        return far < 0.8 or (far < 2.2 and abs(off) < 0.6 and self.env._explorer._sees(here, point))
+
+
+def at_random(env, seed, rng):
+    """The return of an episode of random actions."""
+    env.reset(seed=seed)
+    return sum(env.step(int(rng.integers(len(NAMES))))[1] for _ in range(STEPS))
+
+
+def memory_maze(runs, seed, episodes=5, *, report, told):
+    env = MemoryMazeEnv(frequency=4, rewards=True, pixels=PIXELS)
+    rows = {}
+    for number in range(episodes):
+        for who, true in (("planning", False), ("planning, true poses", True)):
+            player = Player(runs[0], env, seed + number, true)
+            rows.setdefault(who, []).append(player.play(np.random.default_rng(number)))
+            rows.setdefault(f"{who}: of these, on the walk", []).append(player.before)
+            off = [round(player.off[i], 2) for i in (player.walked, STEPS // 2, 3 * STEPS // 4, STEPS)]
+            print(
+                f"{who}: the walk took {player.walked} steps; cells off after it, 500, 750 and 1,000: {off}", flush=True
+            )
+        rows.setdefault("random", []).append(at_random(env, seed + number, np.random.default_rng(number)))
+        told(rows, number + 1)
+    report("Memory Maze 9x9, return", rows, False)

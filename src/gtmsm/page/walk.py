@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,6 +36,9 @@ ALIKE = 18.0
 
 Seen: TypeAlias = tuple[Pose, Frame] | tuple[None, None]
 """Where an agent of the real world is, and what it sees; nothing where there is none."""
+
+Next: TypeAlias = tuple[tuple[Any, Seen] | None, Dream]
+"""What an action leads to: a state of the world and what is seen there, where it can go back, and what is imagined."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +74,8 @@ class Walk:
         self._chance = torch.Generator().manual_seed(seed)
         self._walker: Iterator[int] | None = None
         self._way: Way | None = None
-        self._ahead: dict[int, Future[Dream]] = {}  # what actions would show from the last moment on
+        self._ahead: dict[int, Future[Next]] = {}  # what actions would lead to from the last moment on
+        self._in_world = Lock()  # a place has one agent, and who looks ahead may do so in another thread
 
     @property
     def entries(self) -> int:
@@ -102,9 +108,12 @@ class Walk:
         now = self.moments[-1]
         require(now.state is not None, "there is no walker in this dream; use the keys")
         self._way = None
-        if self._walker is None:
-            self._walker = self.place.explore(now.state, self._chance)
-        yield from self._step(next(self._walker))
+        with self._in_world:
+            self.place.enter(now.state)
+            if self._walker is None:
+                self._walker = self.place.explore(now.state, self._chance)
+            action = next(self._walker)
+        yield from self._step(action)
 
     def follow(self) -> Iterator[bytes]:
         """A step of the way to the goal."""
@@ -114,13 +123,12 @@ class Walk:
 
     def _step(self, action: int) -> Iterator[bytes]:
         yield from self._forget()
-        now, number, state = self.moments[-1], len(self.moments), self.moments[-1].state
-        if state is not None:
-            state = self.place.step(state, action)
-        seen = self._seen(state)
-        yield self._told_truth(number, seen, action, now.dreamt)
+        now, number = self.moments[-1], len(self.moments)
         foreseen = self._ahead.get(action)
-        dream = self._dream(now.here, action) if foreseen is None else foreseen.result()
+        there = foreseen.result()[0] if foreseen is not None and foreseen.done() else None
+        state, seen = there or self._stepped(now.state, action)
+        yield self._told_truth(number, seen, action, now.dreamt)
+        dream = self._dream(now.here, action) if foreseen is None else foreseen.result()[1]
         if now.dreamt:
             here = self._belief(now.here, dream, action)
             yield self._add(action, state, here, seen, dream, dreamt=True)
@@ -136,21 +144,19 @@ class Walk:
         It may go on in another thread while a step is made: what that has to wait for is at most the frame it wants.
         """
         self._ahead = {}
-        memory, here = self._explorer.memory.snapshot(), self.moments[-1].here
+        memory = self._explorer.memory.snapshot()
         done = [moment.action for moment in self.moments[:-9:-1] if moment.action is not None]
         actions = dict.fromkeys([*done, *range(len(self.place.action_names))])
-        return self._foresee(self._ahead, memory, here, actions)
+        return self._foresee(self._ahead, memory, self.moments[-1], actions)
 
-    @torch.no_grad()
     def _foresee(
-        self, ahead: dict[int, Future[Dream]], memory: Memory, here: Belief, actions: Iterable[int]
+        self, ahead: dict[int, Future[Next]], memory: Memory, now: Moment, actions: Iterable[int]
     ) -> Iterator[None]:
         for action in actions:
             ahead[action] = Future()
             try:
-                dream = self._model.imagine(memory, here, self._vector(action))
-                dream.frames  # noqa: B018 - worked out now
-                ahead[action].set_result(dream)
+                there = self._stepped(now.state, action) if self.place.rewinds else None
+                ahead[action].set_result((there, self._dream(now.here, action, memory)))
             except BaseException as problem:
                 ahead[action].set_exception(problem)
                 raise
@@ -199,13 +205,22 @@ class Walk:
         self._overlay.fit([here for here, _ in real], [true for _, true in real if true is not None])
 
     def _seen(self, state: Any) -> Seen:
-        return (None, None) if state is None else (self.place.pose(state), self.place.look(state))
+        with self._in_world:
+            return (None, None) if state is None else (self.place.pose(state), self.place.look(state))
 
-    @torch.no_grad()
-    def _dream(self, here: Belief, action: int) -> Dream:
-        """What an action would show."""
-        assert self._explorer.memory is not None
-        return self._model.imagine(self._explorer.memory, here, self._vector(action))
+    def _stepped(self, state: Any, action: int) -> tuple[Any, Seen]:
+        """What an action leads to in the world, and what is seen there."""
+        if state is not None:
+            with self._in_world:
+                state = self.place.step(state, action)
+        return state, self._seen(state)
+
+    def _dream(self, here: Belief, action: int, memory: Memory | None = None) -> Dream:
+        """What an action would show; its frame is worked out at once."""
+        with torch.no_grad(), rough(self._model.motion.start(1).device):
+            dream = self._model.imagine(memory or self._explorer.memory, here, self._vector(action))
+            dream.frames  # noqa: B018
+        return dream
 
     def _belief(self, before: Belief, dream: Dream, action: int) -> Belief:
         """Where a dreamt action leads; covariances are kept where memory is searched by them."""
@@ -340,6 +355,14 @@ def part_of(memory: Memory, first: int, last: int) -> Memory:
     columns = {name: column[:, first:last] for name, column in memory.snapshot().columns.items()}
     place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
     return Memory(place, code, columns.get("digest"), columns.get("variance"))
+
+
+@contextmanager
+def rough(device: torch.device) -> Iterator[None]:
+    """Products in bfloat16 where a processor is made for it: for frames that are looked at, not for what is kept."""
+    made_for_it = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    with torch.autocast(device.type, torch.bfloat16, enabled=made_for_it):
+        yield
 
 
 def psnr(one: Frame, other: Frame | None) -> float | None:

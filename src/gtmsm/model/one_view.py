@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.kernels.rays.attend import attend
-from gtmsm.model.fingerprint import state_of
+from gtmsm.model.fingerprint import state_of, tensors_of
 from gtmsm.model.told_views import ToldViews
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -116,7 +116,7 @@ class OneView:
 
     def _known(self, prior: nn.Module, eps: float, dtype: torch.dtype) -> _Folded:
         """What is made of the weights, and again where they have changed."""
-        state = state_of(list(prior.parameters()))
+        state = state_of(tensors_of(prior))
         with self._lock:
             known = self._folded.get(dtype)
         if known is None or known.made_of != state:

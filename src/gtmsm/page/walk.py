@@ -31,13 +31,15 @@ HISTORY = 512
 """Steps that a visitor can go back, as long as a test sequence (section 4.1); older ones are forgotten."""
 MOST_MEMORY = 1 << 25
 """Bytes of a visitor's memory: 500 views of walk-strong."""
+LATELY = 64
+"""Steps that tell what is done next: who walks repeats himself."""
 ALIKE = 18.0
 """PSNR from which two views may be of the same place."""
 
 Seen: TypeAlias = tuple[Pose, Frame] | tuple[None, None]
 """Where an agent of the real world is, and what it sees; nothing where there is none."""
 
-Next: TypeAlias = tuple[tuple[Any, Seen] | None, Dream]
+Next: TypeAlias = tuple[Future[tuple[Any, Seen]] | None, Future[Dream]]
 """What an action leads to: a state of the world and what is seen there, where it can go back, and what is imagined."""
 
 
@@ -74,7 +76,7 @@ class Walk:
         self._chance = torch.Generator().manual_seed(seed)
         self._walker: Iterator[int] | None = None
         self._way: Way | None = None
-        self._ahead: dict[int, Future[Next]] = {}  # what actions would lead to from the last moment on
+        self._ahead: dict[int, Next] = {}  # what actions would lead to from the last moment on
         self._in_world = Lock()  # a place has one agent, and who looks ahead may do so in another thread
 
     @property
@@ -124,11 +126,10 @@ class Walk:
     def _step(self, action: int) -> Iterator[bytes]:
         yield from self._forget()
         now, number = self.moments[-1], len(self.moments)
-        foreseen = self._ahead.get(action)
-        there = foreseen.result()[0] if foreseen is not None and foreseen.done() else None
-        state, seen = there or self._stepped(now.state, action)
+        there, dreamt = self._ahead.get(action, (None, None))
+        state, seen = self._stepped(now.state, action) if there is None else there.result()
         yield self._told_truth(number, seen, action, now.dreamt)
-        dream = self._dream(now.here, action) if foreseen is None else foreseen.result()[1]
+        dream = self._dream(now.here, action) if dreamt is None else dreamt.result()
         if now.dreamt:
             here = self._belief(now.here, dream, action)
             yield self._add(action, state, here, seen, dream, dreamt=True)
@@ -139,26 +140,33 @@ class Walk:
         yield self._add(action, state, here, seen, dream, dreamt=False, memorised=True)
 
     def foresee(self) -> Iterator[None]:
-        """Imagine what every action would show from here, one by one, while nothing is asked for; the latest first.
+        """What every action would lead to from here, one by one, while nothing is asked for; the likeliest first.
 
-        It may go on in another thread while a step is made: what that has to wait for is at most the frame it wants.
+        That is what was done after the last two actions before, then after the last one, then lately. It may go on in
+        another thread while a step is made: what that has to wait for is at most the frame it wants.
         """
         self._ahead = {}
         memory = self._explorer.memory.snapshot()
-        done = [moment.action for moment in self.moments[:-9:-1] if moment.action is not None]
-        actions = dict.fromkeys([*done, *range(len(self.place.action_names))])
+        done = [moment.action for moment in self.moments[: -LATELY - 1 : -1] if moment.action is not None]
+        again = [[done[i] for i in range(len(done)) if done[i + 1 : i + 1 + n] == done[:n] != []] for n in (2, 1)]
+        actions = dict.fromkeys(
+            [*(action for after in again for action in after), *done[:8], *range(len(self.place.action_names))]
+        )
         return self._foresee(self._ahead, memory, self.moments[-1], actions)
 
-    def _foresee(
-        self, ahead: dict[int, Future[Next]], memory: Memory, now: Moment, actions: Iterable[int]
-    ) -> Iterator[None]:
+    def _foresee(self, ahead: dict[int, Next], memory: Memory, now: Moment, actions: Iterable[int]) -> Iterator[None]:
         for action in actions:
-            ahead[action] = Future()
+            there: Future[tuple[Any, Seen]] = Future()
+            dream: Future[Dream] = Future()
+            ahead[action] = there if self.place.rewinds else None, dream
             try:
-                there = self._stepped(now.state, action) if self.place.rewinds else None
-                ahead[action].set_result((there, self._dream(now.here, action, memory)))
+                if self.place.rewinds:
+                    there.set_result(self._stepped(now.state, action))
+                dream.set_result(self._dream(now.here, action, memory))
             except BaseException as problem:
-                ahead[action].set_exception(problem)
+                for part in (there, dream):
+                    if not part.done():
+                        part.set_exception(problem)
                 raise
             yield
 

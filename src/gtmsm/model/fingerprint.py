@@ -48,10 +48,13 @@ def state_of(weights: Sequence[Tensor]) -> Hashable:
 
 def tensors_of(module: nn.Module) -> list[Tensor]:
     """Parameters and buffers, in a tenth of the time that `parameters()` takes: this is asked at every step."""
-    found = [x for x in (*module._parameters.values(), *module._buffers.values()) if x is not None]
-    for inner in module._modules.values():
+    found: list[Tensor] = []
+    modules: list[nn.Module | None] = [module]
+    for inner in modules:  # which grows while it is gone through
         if inner is not None:
-            found += tensors_of(inner)
+            found += [x for x in inner._parameters.values() if x is not None]
+            found += [x for x in inner._buffers.values() if x is not None]
+            modules += inner._modules.values()
     return found
 
 

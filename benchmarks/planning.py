@@ -3,6 +3,8 @@
     python benchmarks/planning.py image-walk           # or obstacles, rooms, time
     python benchmarks/planning.py rooms --trials 200 --seed 3000
     python benchmarks/planning.py rooms --new          # goals are new pictures
+    python benchmarks/planning.py rooms --trials 52 --seed 3100 --rows 3100.json  # a part of many journeys
+    python benchmarks/planning.py rooms --pool 3000.json 3100.json                # all parts in one table
 
 Places are held-out images (built in) or rooms that nothing was trained on. An agent memorises 256 steps of its walker
 and comes to rest. A goal is a picture that it saw on that walk, from a place where it is not now (in rooms: a fifth of
@@ -14,6 +16,7 @@ Settings were chosen with other seeds: of images tables are of seed 2000, of roo
 """
 
 import argparse
+import json
 import time
 from dataclasses import replace
 from functools import partial
@@ -133,7 +136,7 @@ def straight(place, explorer, picture, settings, seed):
 
 
 @torch.no_grad()
-def measure(name, trials, seed, policies, new=False):
+def measure(name, trials, seed, policies, new=False, file=None):
     torch.set_num_threads(1)
     run = Run.open(WEIGHTS / WORLDS[name])
     rooms = name == "rooms"
@@ -172,7 +175,16 @@ def measure(name, trials, seed, policies, new=False):
                 rows[policy].append((success, spl(success, shortest, length), shortest, length, arrived, taken))
         so_far = (f"{who} {np.mean([row[0] for row in outcomes]):.1%}" for who, outcomes in rows.items())
         print(f"{number + 1} places: {', '.join(so_far)}", flush=True)
+        if file is not None:  # after each place, so that nothing is lost
+            file.write_text(json.dumps({"rows": rows, "solved": solved}))
     report(name, rows, solved)
+
+
+def pool(name, files):
+    """The table of several parts."""
+    parts = [json.loads(file.read_text()) for file in files]
+    rows = {who: sum((part["rows"][who] for part in parts), []) for who in parts[0]["rows"]}
+    report(name, rows, sum((part["solved"] for part in parts), []))
 
 
 def time_plans(seed, settings, often=20):
@@ -230,13 +242,18 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=3000)
     parser.add_argument("--only", action="store_true", help="without controls")
     parser.add_argument("--new", action="store_true", help="goals are pictures that were never seen")
+    parser.add_argument("--rows", type=Path, help="a file for the outcome of every journey")
+    parser.add_argument("--pool", type=Path, nargs="+", help="such files, to be reported together")
     flags = parser.parse_args()
     if flags.what == "time":
         with torch.no_grad():
             time_plans(flags.seed, PlanConfig())
         raise SystemExit
+    if flags.pool:
+        pool(flags.what, flags.pool)
+        raise SystemExit
     settings = TravelConfig(steps=256 if flags.what == "rooms" else 64)
     known = {"planning": (planned, settings)}
     if not flags.only:
         known |= {"straight line": (straight, settings), "random": (random, settings)}
-    measure(flags.what, flags.trials, flags.seed, known, flags.new)
+    measure(flags.what, flags.trials, flags.seed, known, flags.new, flags.rows)

@@ -135,6 +135,18 @@ def test_a_frame_by_itself_is_that_of_a_sequence_whatever_was_read_before(monkey
             torch.testing.assert_close(one_by_one(model, retrieved), expected, rtol=1e-9, atol=1e-9)
 
 
+def test_a_frame_by_itself_is_about_the_same_in_half_precision():
+    model, (frames, actions) = model_of().float(), (part[:1].float() for part in walks())
+    with torch.no_grad():
+        memory, here = model.memorise(frames[:, :TAU], actions[:, :TAU])
+        exact = model.imagine(memory, here, actions[:, TAU : TAU + 1]).codes
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = model.imagine(memory, here, actions[:, TAU : TAU + 1]).codes
+        again = model.imagine(memory, here, actions[:, TAU : TAU + 1]).codes
+    torch.testing.assert_close(again, exact, rtol=0, atol=1e-6)  # not of what was kept in half precision
+    assert 1e-5 < (rough - exact).abs().max() < 0.03 * exact.abs().max()
+
+
 def test_views_are_told_anew_once_weights_have_changed():
     model = model_of()
     with torch.no_grad():

@@ -1,4 +1,5 @@
 import zlib
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -68,6 +69,20 @@ def test_what_was_imagined_ahead_is_forgotten_with_its_moment(catalogue: Catalog
     ahead.step(UP, UP, LEFT, LEFT)
     list(ahead.walk.foresee())
     assert ahead.step(DOWN, back=2) == plain.step(DOWN)
+
+
+def test_a_walker_chooses_from_where_the_agent_is_whatever_was_looked_at_ahead(catalogue: Catalogue) -> None:
+    visitor, stood = Visitor(catalogue, "image"), []
+
+    def walker() -> Iterator[int]:
+        stood.append(visitor.walk.place.world.cell)
+        yield UP
+
+    visitor.step(UP)
+    next(visitor.walk.foresee())
+    visitor.walk._walker, here = walker(), visitor.walk.moments[-1].state
+    visitor.ask("explore")
+    assert stood[0].equal(here)
 
 
 def test_a_dream_can_be_gone_back_in_too(catalogue: Catalogue) -> None:

@@ -26,7 +26,7 @@ def require_like(model: "WorldModel", what: str, value: object, sizes: tuple[int
     """A tensor of these sizes (a name stands for any), of the type and on the device of the model's weights."""
     if not isinstance(value, Tensor):
         raise InputError(f"{what} a {type(value).__name__}; give a tensor, of an array torch.from_numpy(array)")
-    weight = next(model.parameters())
+    weight = model.motion.start(1)  # which is as the weights are, and quickly there
     fits = value.dim() == len(sizes) and all(
         isinstance(size, str) or size == own for size, own in zip(sizes, value.shape, strict=True)
     )

@@ -15,8 +15,8 @@ from gtmsm.kernels.layers.normed_sum import normed_sum
 from gtmsm.kernels.rays.attend import attend
 from gtmsm.kernels.rays.gathered_views import gathered_views
 from gtmsm.model.mlp import between_layers
+from gtmsm.model.one_view import OneView
 from gtmsm.model.recall import Prior, RecallConfig, Retrieved, SingleView
-from gtmsm.model.told_views import ToldViews
 from gtmsm.tensors import Gaussian, have_values
 
 FREQUENCIES = (1.5, 3.0, 6.0, 12.0)
@@ -52,7 +52,7 @@ class RayAttention(Prior):
         self.across = nn.ModuleList([_CrossBlock(width) for _ in range(settings.layers)])
         self.within_asked = nn.ModuleList([_SelfBlock(width) for _ in range(settings.layers)])
         self.out = nn.Sequential(_Norm(width), nn.Linear(width, 2 * self.channels))
-        self.told_views = ToldViews()
+        self.one_view = OneView()
         wide = math.tan(math.radians(settings.field_of_view) / 2)
         across = (torch.arange(columns) + 0.5) / columns * 2 - 1
         self.register_buffer("number", torch.eye(rows * columns), persistent=False)
@@ -92,6 +92,9 @@ class RayAttention(Prior):
         """Mean and log-variance of the code of every patch."""
         lines = _gelu_layer(self._columns(relative).flatten(0, 2), self.column[0])
         lines = F.linear(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
+        if len(row) == 1 and self._lasting(digest, lines):
+            made = self.one_view.ask(self, digest[row[0]], lines[0].to(digest.dtype), HEAD, EPSILON, lines.dtype)
+            return made[None]
         across, within = cast(list[_CrossBlock], list(self.across)), cast(list[_SelfBlock], list(self.within_asked))
         last, out = self.out
         following = [*(block.norm for block in across[1:]), cast(_Norm, last)]
@@ -102,6 +105,11 @@ class RayAttention(Prior):
             x, normed = think(x, normed, after)
         return cast(Tensor, out(normed))
 
+    def _lasting(self, digest: Float[Tensor, "rows tokens width"], lines: Float[Tensor, "n K columns width"]) -> bool:
+        """Whether views are read on a CPU, for nothing but their numbers: then the next may be of the same ones."""
+        as_weights = digest.dtype == self.asked.dtype
+        return not torch.is_grad_enabled() and digest.device.type == "cpu" and as_weights and have_values(digest, lines)
+
     def _keys_values(
         self,
         digest: Float[Tensor, "rows tokens width"],
@@ -110,10 +118,6 @@ class RayAttention(Prior):
     ) -> Iterable[tuple[Tensor, Tensor | None]]:
         """Keys and values of every layer, and where their gradient is to be written."""
         weights = [block.attention.key_value.weight for block in cast(list[_CrossBlock], list(self.across))]
-        lasting = not torch.is_grad_enabled() and digest.dtype == lines.dtype == weights[0].dtype
-        if lasting and len(row) == 1 and digest.device.type == "cpu" and have_values(digest, lines):
-            told = self.told_views.tell(weights, digest[row[0]], lines[0], EPSILON)
-            return ((key_value[None], None) for key_value in told)
         memory = gathered_views(digest.to(lines.dtype), row, lines, EPSILON)  # digests may be of another precision
         if not torch.is_grad_enabled():  # nothing is kept, so that one layer's at a time take the least memory
             return ((F.linear(memory, weight), None) for weight in weights)

@@ -3,7 +3,9 @@
 import math
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -29,11 +31,16 @@ HISTORY = 512
 """Steps that a visitor can go back, as long as a test sequence (section 4.1); older ones are forgotten."""
 MOST_MEMORY = 1 << 25
 """Bytes of a visitor's memory: 500 views of walk-strong."""
+LATELY = 64
+"""Steps that tell what is done next: who walks repeats himself."""
 ALIKE = 18.0
 """PSNR from which two views may be of the same place."""
 
 Seen: TypeAlias = tuple[Pose, Frame] | tuple[None, None]
 """Where an agent of the real world is, and what it sees; nothing where there is none."""
+
+Next: TypeAlias = tuple[Future[tuple[Any, Seen]] | None, Future[Dream]]
+"""What an action leads to: a state of the world and what is seen there, where it can go back, and what is imagined."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,8 @@ class Walk:
         self._chance = torch.Generator().manual_seed(seed)
         self._walker: Iterator[int] | None = None
         self._way: Way | None = None
-        self._ahead: dict[int, Future[Dream]] = {}  # what actions would show from the last moment on
+        self._ahead: dict[int, Next] = {}  # what actions would lead to from the last moment on
+        self._in_world = Lock()  # a place has one agent, and who looks ahead may do so in another thread
 
     @property
     def entries(self) -> int:
@@ -102,9 +110,12 @@ class Walk:
         now = self.moments[-1]
         require(now.state is not None, "there is no walker in this dream; use the keys")
         self._way = None
-        if self._walker is None:
-            self._walker = self.place.explore(now.state, self._chance)
-        yield from self._step(next(self._walker))
+        with self._in_world:
+            self.place.enter(now.state)
+            if self._walker is None:
+                self._walker = self.place.explore(now.state, self._chance)
+            action = next(self._walker)
+        yield from self._step(action)
 
     def follow(self) -> Iterator[bytes]:
         """A step of the way to the goal."""
@@ -114,13 +125,11 @@ class Walk:
 
     def _step(self, action: int) -> Iterator[bytes]:
         yield from self._forget()
-        now, number, state = self.moments[-1], len(self.moments), self.moments[-1].state
-        if state is not None:
-            state = self.place.step(state, action)
-        seen = self._seen(state)
+        now, number = self.moments[-1], len(self.moments)
+        there, dreamt = self._ahead.get(action, (None, None))
+        state, seen = self._stepped(now.state, action) if there is None else there.result()
         yield self._told_truth(number, seen, action, now.dreamt)
-        foreseen = self._ahead.get(action)
-        dream = self._dream(now.here, action) if foreseen is None else foreseen.result()
+        dream = self._dream(now.here, action) if dreamt is None else dreamt.result()
         if now.dreamt:
             here = self._belief(now.here, dream, action)
             yield self._add(action, state, here, seen, dream, dreamt=True)
@@ -131,28 +140,33 @@ class Walk:
         yield self._add(action, state, here, seen, dream, dreamt=False, memorised=True)
 
     def foresee(self) -> Iterator[None]:
-        """Imagine what every action would show from here, one by one, while nothing is asked for; the latest first.
+        """What every action would lead to from here, one by one, while nothing is asked for; the likeliest first.
 
-        It may go on in another thread while a step is made: what that has to wait for is at most the frame it wants.
+        That is what was done after the last two actions before, then after the last one, then lately. It may go on in
+        another thread while a step is made: what that has to wait for is at most the frame it wants.
         """
         self._ahead = {}
-        memory, here = self._explorer.memory.snapshot(), self.moments[-1].here
-        done = [moment.action for moment in self.moments[:-9:-1] if moment.action is not None]
-        actions = dict.fromkeys([*done, *range(len(self.place.action_names))])
-        return self._foresee(self._ahead, memory, here, actions)
+        memory = self._explorer.memory.snapshot()
+        done = [moment.action for moment in self.moments[: -LATELY - 1 : -1] if moment.action is not None]
+        again = [[done[i] for i in range(len(done)) if done[i + 1 : i + 1 + n] == done[:n] != []] for n in (2, 1)]
+        actions = dict.fromkeys(
+            [*(action for after in again for action in after), *done[:8], *range(len(self.place.action_names))]
+        )
+        return self._foresee(self._ahead, memory, self.moments[-1], actions)
 
-    @torch.no_grad()
-    def _foresee(
-        self, ahead: dict[int, Future[Dream]], memory: Memory, here: Belief, actions: Iterable[int]
-    ) -> Iterator[None]:
+    def _foresee(self, ahead: dict[int, Next], memory: Memory, now: Moment, actions: Iterable[int]) -> Iterator[None]:
         for action in actions:
-            ahead[action] = Future()
+            there: Future[tuple[Any, Seen]] = Future()
+            dream: Future[Dream] = Future()
+            ahead[action] = there if self.place.rewinds else None, dream
             try:
-                dream = self._model.imagine(memory, here, self._vector(action))
-                dream.frames  # noqa: B018 - worked out now
-                ahead[action].set_result(dream)
+                if self.place.rewinds:
+                    there.set_result(self._stepped(now.state, action))
+                dream.set_result(self._dream(now.here, action, memory))
             except BaseException as problem:
-                ahead[action].set_exception(problem)
+                for part in (there, dream):
+                    if not part.done():
+                        part.set_exception(problem)
                 raise
             yield
 
@@ -199,13 +213,22 @@ class Walk:
         self._overlay.fit([here for here, _ in real], [true for _, true in real if true is not None])
 
     def _seen(self, state: Any) -> Seen:
-        return (None, None) if state is None else (self.place.pose(state), self.place.look(state))
+        with self._in_world:
+            return (None, None) if state is None else (self.place.pose(state), self.place.look(state))
 
-    @torch.no_grad()
-    def _dream(self, here: Belief, action: int) -> Dream:
-        """What an action would show."""
-        assert self._explorer.memory is not None
-        return self._model.imagine(self._explorer.memory, here, self._vector(action))
+    def _stepped(self, state: Any, action: int) -> tuple[Any, Seen]:
+        """What an action leads to in the world, and what is seen there."""
+        if state is not None:
+            with self._in_world:
+                state = self.place.step(state, action)
+        return state, self._seen(state)
+
+    def _dream(self, here: Belief, action: int, memory: Memory | None = None) -> Dream:
+        """What an action would show; its frame is worked out at once."""
+        with torch.no_grad(), rough(self._model.motion.start(1).device):
+            dream = self._model.imagine(memory or self._explorer.memory, here, self._vector(action))
+            dream.frames  # noqa: B018
+        return dream
 
     def _belief(self, before: Belief, dream: Dream, action: int) -> Belief:
         """Where a dreamt action leads; covariances are kept where memory is searched by them."""
@@ -340,6 +363,14 @@ def part_of(memory: Memory, first: int, last: int) -> Memory:
     columns = {name: column[:, first:last] for name, column in memory.snapshot().columns.items()}
     place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
     return Memory(place, code, columns.get("digest"), columns.get("variance"))
+
+
+@contextmanager
+def rough(device: torch.device) -> Iterator[None]:
+    """Products in bfloat16 where a processor is made for it: for frames that are looked at, not for what is kept."""
+    made_for_it = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    with torch.autocast(device.type, torch.bfloat16, enabled=made_for_it):
+        yield
 
 
 def psnr(one: Frame, other: Frame | None) -> float | None:

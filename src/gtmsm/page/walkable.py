@@ -51,6 +51,9 @@ class Walkable(ABC, Generic[State]):
     def step(self, state: State, action: int) -> State:
         """What an action leads to; -1: no key is pressed."""
 
+    def enter(self, state: State) -> None:
+        """Be in this state, for a walker to choose from."""
+
     @abstractmethod
     def look(self, state: State) -> Frame:
         """What is seen."""
@@ -96,6 +99,10 @@ class OnImage(Walkable[Tensor]):
     def begin(self) -> Tensor:
         """The centre, mostly."""
         return self.world.cell
+
+    def enter(self, state: Tensor) -> None:
+        """Stand in that cell."""
+        self.world.cell = state
 
     def step(self, state: Tensor, action: int) -> Tensor:
         """One cell, unless something is in the way."""
@@ -151,6 +158,10 @@ class InRooms(Walkable[Body]):
     def begin(self) -> Body:
         """At rest on a free spot."""
         return self.world.body
+
+    def enter(self, state: Body) -> None:
+        """Have that body."""
+        self.world.body = state
 
     def step(self, state: Body, action: int) -> Body:
         """Four ticks of an action."""

@@ -81,8 +81,7 @@ class _Course:
         time, state, steps, opened = (part[left] for part in begin)
         while len(left):
             ahead = time[:, None] + torch.arange(min(PART, limit - int(time.min())), device=time.device)
-            actions = self.table[sequence[left[:, None], ahead.clamp(max=limit - 1)]]
-            states = self.motion.unroll(state, actions)
+            states = self.motion.unroll(state, self.actions(sequence[left[:, None], ahead.clamp(max=limit - 1)]))
             seen = self.judge(states, steps, opened)
             lowest, at = seen.cost.masked_fill(ahead >= limit, math.inf).min(1)
             better = lowest < least[left]
@@ -93,6 +92,10 @@ class _Course:
             on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
             left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
         return least, when, arrived
+
+    def actions(self, sequence: Int[Tensor, "n time"]) -> Float[Tensor, "n time A"]:
+        """What numbers stand for; sequences lie side by side in memory, as those who unroll many of them want it."""
+        return self.table.T[:, sequence.T.contiguous()].permute(2, 1, 0)
 
     def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
         """What the poses of paths cost, where `steps` are behind already and open ground was reached or not."""
@@ -125,7 +128,7 @@ class _Course:
     def trace(self, sequence: Int[Tensor, "n time"]) -> tuple[Float[Tensor, "n after S"], "_Judged"]:
         """All states of sequences, the start among them, and what they cost."""
         start = self.start.expand(len(sequence), -1)
-        path = torch.cat([start[:, None], self.motion.unroll(start, self.table[sequence])], 1)
+        path = torch.cat([start[:, None], self.motion.unroll(start, self.actions(sequence))], 1)
         return path, self.judge(path, start.new_full((len(start),), -1.0), start.new_zeros(len(start)).bool())
 
 

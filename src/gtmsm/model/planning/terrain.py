@@ -192,7 +192,8 @@ class Terrain:
             return states[..., :2]
         c, s = states[..., 2].cos(), states[..., 2].sin()
         ahead, left = states[..., 3], states[..., 4]
-        return states[..., :2] + self.pace.coast * torch.stack([c * ahead - s * left, s * ahead + c * left], -1)
+        coasted = torch.stack([c * ahead - s * left, s * ahead + c * left])  # axis by axis in memory, which is faster
+        return states[..., :2] + self.pace.coast * coasted.movedim(0, -1)
 
     def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
         """The learned motion; a step from open to barred ground does not lead there, and takes the momentum away."""

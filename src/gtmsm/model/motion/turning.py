@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -15,6 +16,9 @@ from gtmsm.tensors import Actions, State, States, applied, have_values
 
 Carried: TypeAlias = tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]
 """Displacements in the agent's frame, and the momentum after each action."""
+
+SHARED = 1 << 15
+"""Numbers up to which PyTorch leaves a pass over them to one thread."""
 
 
 class Turning(Motion):
@@ -195,9 +199,16 @@ class Gliding(_WithMomentum):
         units, made = a.new_empty(len(self.b), count), a.new_empty(steps, 6, count)
         straight, aside, after = made[:, 2:4], made[:, 4:], told[1:, :2]
         each = (told[:-1], made, straight, aside, after, turn.cos(), turn.sin())
-        for before, found, left, right, velocity, c, s in zip(*(x.unbind(0) for x in each), strict=True):
-            torch.mm(into_units, before, out=units).relu_()
-            torch.mm(linear, before, out=found).addmm_(by_units, units)
-            torch.mul(left, c, out=velocity).addcmul_(right, s)
+        # PyTorch would share products and more than 32,768 numbers among threads: to wait for these takes longer.
+        parts = units.split(max(1, SHARED // max(1, count)))
+        w, v, u, hidden, part = (x.numpy() for x in (into_units, by_units, linear, units, torch.empty_like(made[:1])))
+        for before, found, left, right, velocity, c, s in zip(*(x.numpy() for x in each), strict=True):
+            np.dot(w, before, out=hidden)
+            for some in parts:
+                some.relu_()
+            np.dot(v, hidden, out=found)
+            found += np.dot(u, before, out=part[0])
+            np.multiply(left, c, out=velocity)
+            velocity += np.multiply(right, s, out=part[0, :2])
         made[:, 2] = turn
         return made[:, :3].permute(2, 0, 1), after.permute(2, 0, 1)

@@ -76,7 +76,10 @@ def test_a_glide_that_nobody_learns_from_is_the_one_that_is_learned_from(steps):
     learned = motion.unroll(start, a, noise)
     with torch.no_grad():
         found = motion.unroll(start, a, noise)
+        with torch.autocast("cpu", torch.bfloat16):
+            rough = motion.float().unroll(start.float(), a.float(), noise.float())
     torch.testing.assert_close(found, learned.detach())
+    torch.testing.assert_close(rough.double(), learned.detach(), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", EVERY)

@@ -181,6 +181,7 @@ class Gliding(_WithMomentum):
         d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
 
+    @torch.autocast("cpu", enabled=False)  # poses are never rounded
     def _carry_only(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan for nothing but its numbers: a few products a step, half of the time for a thousand plans.
 

@@ -71,16 +71,6 @@ def test_unrolling_is_stepping(kind, batch, steps, noisy):
         torch.testing.assert_close(pose, s, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("steps", [0, 1, 9])
-def test_a_glide_that_nobody_learns_from_is_the_one_that_is_learned_from(steps):
-    motion = motion_of("gliding")
-    start, a, noise = drawn(4, 5, seed=1), drawn(4, steps, 3, seed=2), drawn(4, steps, 5, seed=3)
-    learned = motion.unroll(start, a, noise)
-    with torch.no_grad():
-        found = motion.unroll(start, a, noise)
-    torch.testing.assert_close(found, learned.detach())
-
-
 @pytest.mark.parametrize("kind", EVERY)
 def test_two_paths_at_once_are_the_mean_path_and_a_sampled_one(kind):
     motion, a = motion_of(kind), drawn(3, 12, 3, seed=1)

@@ -225,9 +225,10 @@ class Walk:
 
     def _dream(self, here: Belief, action: int, memory: Memory | None = None) -> Dream:
         """What an action would show; its frame is worked out at once."""
-        with torch.no_grad(), rough(self._model.motion.start(1).device):
+        with torch.no_grad():
             dream = self._model.imagine(memory or self._explorer.memory, here, self._vector(action))
-            dream.frames  # noqa: B018
+            with rough(dream.poses.device):  # poses are never rounded
+                dream.frames  # noqa: B018
         return dream
 
     def _belief(self, before: Belief, dream: Dream, action: int) -> Belief:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_steps
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.pose import PlaneWithHeading, XYTurnPath
-from gtmsm.tensors import Actions, State, States, applied, have_values
+from gtmsm.tensors import Actions, State, States, applied
 
 Carried: TypeAlias = tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time V"]]
 """Displacements in the agent's frame, and the momentum after each action."""
@@ -180,37 +180,10 @@ class Gliding(_WithMomentum):
 
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan."""
-        if not torch.is_grad_enabled() and a.device.type == "cpu" and have_values(a, momentum):
-            return self._carry_only(momentum, a)
         turn = (a * self.turn).sum(-1)
         pre = a @ self.W_a.T + self.b
         d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
         return torch.cat([d, turn[..., None]], dim=-1), v
-
-    def _carry_only(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
-        """The glide scan for nothing but its numbers: a few products a step, half of the time for a thousand plans.
-
-        Sequences lie side by side; of each step their velocity, action and a one lie below each other. A step makes
-        hidden units of these, then what `GlideNetwork.step` adds up, and from that the velocity before the next one.
-        """
-        (count, steps, size), keep = a.shape, torch.sigmoid(self.keep).diag()
-        into_units = torch.cat([self.W_v, self.W_a, self.b[:, None]], 1)
-        linear, by_units = torch.cat([keep, self.move, torch.zeros_like(keep[:, :1])], 1), 0.1 * self.V
-        turned = keep.new_tensor([[0.0, 1.0], [-1.0, 0.0]])  # by a right angle: what the sine of a turn adds
-        linear = torch.cat([linear, linear, turned @ linear])
-        by_units = torch.cat([by_units, turned @ by_units[2:]])
-        told = a.new_ones(steps + 1, 3 + size, count)
-        told[0, :2], told[:-1, 2:-1] = momentum.T, a.permute(1, 2, 0)
-        turn = torch.matmul(self.turn, told[:-1, 2:-1])
-        units, made = a.new_empty(len(self.b), count), a.new_empty(steps, 6, count)
-        straight, aside, after = made[:, 2:4], made[:, 4:], told[1:, :2]
-        each = (told[:-1], made, straight, aside, after, turn.cos(), turn.sin())
-        for before, found, left, right, velocity, c, s in zip(*(x.unbind(0) for x in each), strict=True):
-            torch.mm(into_units, before, out=units).relu_()
-            torch.mm(linear, before, out=found).addmm_(by_units, units)
-            torch.mul(left, c, out=velocity).addcmul_(right, s)
-        made[:, 2] = turn
-        return made[:, :3].permute(2, 0, 1), after.permute(2, 0, 1)
 
 
 class Rolling(Gliding):

@@ -93,7 +93,8 @@ class Trials:
     def long_walks(self, world: World, walker: Walker, name: str) -> dict[str, Any]:
         """Errors at every step of long walks from a known start, by landmarks, by dead reckoning, and by a control.
 
-        Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
+        Also with loops closed after every 64 steps: as it was believed at each step, by what had been seen so far, and
+        on the map that is left in the end, whose poses know what was seen after them.
         """
         examiner, steps, generator = self.examiner, self.settings.steps, self._generator(2)
         parts: dict[str, list[Errors]] = {}
@@ -116,7 +117,9 @@ class Trials:
         yield "landmarks", in_world(model.follow(clip.x, clip.a, closure=0).mean)
         yield "dead_reckoning", in_world(model.motion.unroll(model.motion.start(len(clip.a)), clip.a))
         if model.landmarks.settings.form == "bayes":
-            yield "loops_closed", in_world(model.follow(clip.x, clip.a, closure=64).mean)
+            seen = model.observe(clip.x, clip.a, closure=64)
+            yield "loops_closed", in_world(seen.walk.mean)
+            yield "closing_loops", in_world(seen.believed)
         if (cells := self.examiner.by_equal_frames(clip)) is not None:
             yield "equal_frames", cells
 

@@ -45,7 +45,7 @@ from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.recognition import LandmarkConfig, look_up
 from gtmsm.shipped import Card, cards, find_run
-from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, gather, require_generator
+from gtmsm.tensors import Actions, Belief, Frames, Gaussian, State, States, gather, require_generator
 
 
 @config
@@ -124,6 +124,8 @@ class Observed:
     """Where it began, as far as that was found out."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+    believed: States
+    """Where the agent believed to be at each step, by what it had seen so far; `walk` may know more (`closure`)."""
 
 
 class WorldModel(nn.Module):
@@ -215,13 +217,13 @@ class WorldModel(nn.Module):
         require(not alone, f"closure is {closure}, but there is 1 step, which closes no loop; {fix}")
         code = self.vae.encode(frames)
         made = self._made(actions, code, memory)
-        walk, variance, start, sights = self._follow(made, code, memory, here, closure)
+        walk, variance, start, sights, believed = self._follow(made, code, memory, here, closure)
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         written = self._written(Belief(self.motion.place(walk.mean), covariance), code, variance)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
-        return Observed(replace(written, weights=weights), walk, made, start, sights)
+        return Observed(replace(written, weights=weights), walk, made, start, sights, believed)
 
     def follow(
         self,
@@ -290,20 +292,22 @@ class WorldModel(nn.Module):
 
     def _follow(
         self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
-    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None, Float[Tensor, "batch S"], Sights | None]:
-        """The walk; with landmarks the variances of its poses; where it began, and what was recognised on it."""
+    ) -> tuple[Belief, Float[Tensor, "batch time G"] | None, State, Sights | None, States]:
+        """The walk; with landmarks the variances of its poses; where it began, what was recognised, what was believed."""
         if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
             raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
         here = here or Belief(self.motion.start(len(actions)))
         if self.landmarks is None:
-            return self.motion.believe(here, actions), None, here.mean, None
+            walk = self.motion.believe(here, actions)
+            return walk, None, here.mean, None, walk.mean
         variance = self.landmarks.as_variance(here)
         past = self._known(memory, code)
         trace = self.landmarks.trace(self.motion, here.mean, variance, actions, code, past, closure=closure)
         (state, variance), sights = trace.track, trace.sights
         if sights is not None:
             sights = sights._replace(index=past.numbers(actions.shape[1])[sights.index])
-        return Belief(state, self.landmarks.as_covariance(variance, state)), variance, trace.start, sights
+        walk = Belief(state, self.landmarks.as_covariance(variance, state))
+        return walk, variance, trace.start, sights, trace.believed
 
     def _known(self, memory: Memory | None, code: Gaussian) -> Known:
         """What landmarks may recognise in `memory` when they see this; nothing where there is none."""

@@ -66,6 +66,8 @@ class Trace(NamedTuple):
     """Where it began, as far as that was found out."""
     sights: Sights | None
     """What was recognised at each step, by rows of `Known` and on through the steps; in Bayes' form."""
+    believed: States
+    """Where the agent believed to be at each step, by what it had seen so far."""
 
 
 @dataclass(frozen=True)
@@ -143,22 +145,24 @@ class Landmarks(nn.Module):
                 found, agreed = locate_start(self.compare, motion, actions, code, past.pose, past.code)
                 start, variance = motion.settle(start, found), self._start_variance(agreed)
             elif self.settings.form == "bayes":
-                return Trace(self._fit_to_walls(motion, start, actions, code, past), start, None)
+                track = self._fit_to_walls(motion, start, actions, code, past)
+                return Trace(track, start, None, track.state)
         entries, known = past.code.then(code), (past.pose, past.variance)
         lookup = self.look_back(entries, code, past.held, past.numbers(code.mean.shape[1]))
         if self.settings.form == "paper":
             require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
-            return Trace(self.paper.filter(motion, start, variance, actions, lookup, known)[0], start, None)
+            track = self.paper.filter(motion, start, variance, actions, lookup, known)[0]
+            return Trace(track, start, None, track.state)
         sights = self._sights(self.compare(entries, code, lookup), lookup)
         surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:
             bonus = self.bonus
-            track = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
-        else:
-            track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
-        return Trace(track, start, sights)
+            closed = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
+            return Trace(closed[0], start, sights, closed[1])
+        track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
+        return Trace(track, start, sights, track.state)
 
     @property
     def bonus(self) -> float:

@@ -120,8 +120,9 @@ class Trials:
             seen = model.observe(clip.x, clip.a, closure=64)
             yield "loops_closed", in_world(seen.walk.mean)
             yield "closing_loops", in_world(seen.believed)
-        if (cells := self.examiner.by_equal_frames(clip)) is not None:
-            yield "equal_frames", cells
+        for way, overlaps in (("equal_frames", False), ("equal_overlaps", True)):
+            if (cells := self.examiner.by_equal_frames(clip, overlaps)) is not None:
+                yield way, cells
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
         """How often agents that were put anywhere into a memorised place know where they are, after each step."""

@@ -293,7 +293,7 @@ class WorldModel(nn.Module):
     def _follow(
         self, actions: Actions, code: Gaussian, memory: Memory | None, here: Belief | None, closure: int | None = None
     ) -> tuple[Belief, Float[Tensor, "batch time G"] | None, State, Sights | None, States]:
-        """The walk; with landmarks the variances of its poses; where it began, what was recognised, what was believed."""
+        """The walk; with landmarks the variances of its poses; its start, what was recognised, what was believed."""
         if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not self.landmarks)):
             raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
         here = here or Belief(self.motion.start(len(actions)))

@@ -13,7 +13,8 @@ from gtmsm.evaluation.video import comparison
 
 EQUAL_FRAMES = (
     "Dash and dot: a control that learns nothing. It is told how far each action moves, and takes an equal frame "
-    "within two steps of its plan for the place where it was seen. "
+    "within two steps of its plan for the place where it was seen; the last share has also been told how successive "
+    "frames overlap, pixel by pixel, and how steps slip. "
 )
 
 
@@ -67,7 +68,7 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
     steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
     told = []
     for name, _, walks in landmark_plots.kinds(landmarks):
-        ways = ("landmarks", "closing_loops", "loops_closed", "dead_reckoning", "equal_frames")
+        ways = ("landmarks", "closing_loops", "loops_closed", "dead_reckoning", "equal_frames", "equal_overlaps")
         shares = [_percent(walks[way].get("within")) for way in ways if way in walks]
         told.append(f"{name} {', '.join(shares[:-1])} and {shares[-1]}")
     return page.section(

@@ -105,7 +105,8 @@ class Landmarks(nn.Module):
         """The noise of a step."""
         chosen = self.settings
         steady, stray = (chosen.steady**2, chosen.steady_turn**2), (chosen.stray**2, chosen.stray_turn**2)
-        return Surprise(chosen.surprise, steady, stray)
+        chances = (chosen.surprise, chosen.surprise_turn) if chosen.watch else None
+        return Surprise(chosen.surprise, steady, stray, chances, chosen.doubt)
 
     @property
     def asked(self) -> int:
@@ -154,7 +155,7 @@ class Landmarks(nn.Module):
             track = self.paper.filter(motion, start, variance, actions, lookup, known)[0]
             return Trace(track, start, None, track.state)
         sights = self._sights(self.compare(entries, code, lookup), lookup)
-        surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
+        surprise = self.surprise.of_any_step() if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:

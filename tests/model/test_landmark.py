@@ -388,9 +388,10 @@ def test_what_memory_holds_stays_as_it_is_when_loops_are_closed():
 
 
 @pytest.mark.parametrize("kind", ["walled", "turning"])
-@pytest.mark.parametrize("form", ["paper", "bayes"])
+@pytest.mark.parametrize("form", ["paper", "bayes", "watch"])
 def test_memorising_in_two_parts_is_memorising_at_once(form, kind):
-    (frames, actions), model = walks(), model_of(form, kind, **EAGER)
+    watch = form == "watch"
+    (frames, actions), model = walks(), model_of("bayes" if watch else form, kind, watch=watch, **EAGER)
     whole, there = model.memorise(frames, actions)
     memory, here = model.memorise(frames[:, :5], actions[:, :5])
     memory, here = model.memorise(frames[:, 5:], actions[:, 5:], memory, here)

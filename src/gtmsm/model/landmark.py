@@ -215,20 +215,19 @@ class Landmarks(nn.Module):
             return Learned(track, isotropic_divergence(fresh[..., 0], far2, self.noise**2, size), before)
         match = self.compare(code, code, lookup)
         sights = self._sights(match, lookup)
+        surprise = self.surprise._replace(chances=None)  # training has the fast scan, and networks that know little yet
         with torch.no_grad():
             # Walls are still being learned, and soft ones would squeeze the map.
-            state, variance = motion.filter(start, actions, sure, sights, nothing, self.surprise, walls=False)
+            state, variance = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
         after = motion.go(before, actions)
         sighted = self.space.step(gather(state[..., :size], lookup.index), sights.offset)
         known = gather(variance, lookup.index)
-        fused = fuse(
-            self.space, after[..., :size], uncertain, sighted, known, sights.log_odds, sights.noise, self.surprise
-        )
+        fused = fuse(self.space, after[..., :size], uncertain, sighted, known, sights.log_odds, sights.noise, surprise)
         track = Track(motion.settle(after, fused.pose), fused.variance)
         planned = motion.step(before, actions)[..., :size]
-        divergence = step_divergence(self.space, fused.pose, fused.variance, planned, uncertain, self.surprise)
+        divergence = step_divergence(self.space, fused.pose, fused.variance, planned, uncertain, surprise)
         return Learned(track, divergence, before, match)
 
     def recognition_loss(

@@ -96,14 +96,12 @@ OUTLIERS, WIDER = 0.1, 9.0
 
 def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
     """As planned, or otherwise."""
-    return [
-        Way(
-            torch.full_like(planned[..., 0], math.log(chance)),
-            planned,
-            planned.new_tensor(fresh).expand(*planned.shape[:-1], -1),
-        )
-        for chance, fresh in surprise.components()
-    ]
+
+    # Filled on the device: a graph under capture can take no tensor from the CPU.
+    def all_of(*numbers: float) -> Float[Tensor, "*batch numbers"]:
+        return torch.stack([torch.full_like(planned[..., 0], number) for number in numbers], dim=-1)
+
+    return [Way(all_of(math.log(chance))[..., 0], planned, all_of(*fresh)) for chance, fresh in surprise.components()]
 
 
 def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: Surprise) -> list[Way]:

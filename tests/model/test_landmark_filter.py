@@ -115,6 +115,12 @@ def test_without_a_last_frame_a_step_goes_as_often_as_expected_each_way():
     assert ways[1].fresh.flatten().tolist() == pytest.approx([1e-8, 0.04])
 
 
+def test_a_watched_turn_goes_wrong_as_often_as_it_is_said_to_and_not_as_often_as_a_step():
+    together, apart = Surprise(0.2, (0.0, 0.0), (1.0, 1.0)), Surprise(0.2, (0.0, 0.0), (1.0, 1.0), (0.2, 0.05))
+    assert [together.mean(0), together.mean(1), apart.mean(0), apart.mean(1)] == pytest.approx([0.2, 0.2, 0.2, 0.05])
+    assert apart.of_any_step().mean(1) == pytest.approx(0.9)
+
+
 @pytest.mark.parametrize("watch", [True, False])
 def test_a_walker_at_a_wall_that_watches_its_steps_stays_and_another_is_led_on(watch):
     """Ten steps ahead of which the last five fail. Noisy frames; only successive ones are compared."""

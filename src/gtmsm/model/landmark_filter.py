@@ -62,9 +62,14 @@ class Surprise(NamedTuple):
         """The same where actions are unknown: nearly every step goes otherwise."""
         return self._replace(chance=0.9, chances=None if self.chances is None else (0.9,) * len(self.chances))
 
+    def chance_of(self, group: int) -> float:
+        """Probability that one group of coordinates goes otherwise."""
+        return self.chance if self.chances is None else self.chances[group]
+
     def mean(self, group: int) -> float:
         """Variance of any step, for one group of coordinates."""
-        return (1 - self.chance) * self.planned[group] + self.chance * self.stray[group]
+        chance = self.chance_of(group)
+        return (1 - chance) * self.planned[group] + chance * self.stray[group]
 
     def components(self) -> tuple[tuple[float, tuple[float, ...]], ...]:
         """Probability and variances of both."""

@@ -78,7 +78,7 @@ def close_loops(
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
-            stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
+            stiff = _stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
             pull = trust / sights.noise[..., g]
             moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull)
             relaxed.append(pose[..., group] + moved)

@@ -23,8 +23,8 @@ from gtmsm.worlds.world import World
 Holds: TypeAlias = Bool[Tensor, "n"]
 Sure: TypeAlias = Float[Tensor, "n"]
 """Of each picture: whether something holds, and with which probability its place is known."""
-WORK = 4
-"""Of a step, for the progress line; a scored step with its controls takes about four times as long."""
+WORK = 6
+"""Of a step of these trials, for the progress line: the most ways in which a long walk is followed (`_ways`)."""
 
 
 @config

@@ -46,6 +46,20 @@ def test_slips_into_new_places_lead_it_astray() -> None:
     assert 0.1 < right < 0.95
 
 
+def test_who_is_told_how_frames_overlap_sees_every_slip() -> None:
+    clip = walk(world := noise(obstacles=2), slip=0.2)
+    told = ImageWalkExaminer(world, 100).by_equal_frames(clip, overlaps=True) + clip.true_start[:, None]
+    assert told.equal(clip.true_pose)
+
+
+def test_steps_of_frames_that_share_nothing_are_taken_for_made() -> None:
+    frames = torch.rand(1, 3, 3, 2, 2, generator=torch.Generator().manual_seed(0))
+    actions = torch.nn.functional.one_hot(torch.tensor([[4, 3, 1]]), 5).float()
+    assert follow_by_equal_frames(frames, actions, MOVES, 9, torch.zeros(1, 2), stride=3).tolist() == [
+        [[0.0, 0.0], [0.0, 1.0], [1.0, 1.0]]
+    ]
+
+
 def test_of_equal_frames_within_reach_the_nearest_to_the_plan_is_taken_and_none_beyond() -> None:
     # Cells 0 and 4 of a corridor show the same; the walk goes from 0 to 4, and the agent knows better.
     frames = torch.tensor([0.0, 1.0, 2.0, 3.0, 0.0])[None, :, None, None, None].expand(1, 5, 3, 2, 2)

@@ -100,7 +100,7 @@ def test_either_form_of_landmarks_is_scored_over_images(scored: Evaluation, form
     landmarks = made.scores["landmarks"]
     assert [walks["probability"] for walks in landmarks["slip"]] == [0.0, 0.2]
     for walks in landmarks["slip"]:
-        for way in ("landmarks", "dead_reckoning"):
+        for way in ("landmarks", "dead_reckoning", *(() if paper else ("closing_loops", "loops_closed"))):
             assert len(walks[way]["position_error_by_step"]) == len(walks[way]["within_by_step"]) == TINY.steps
     assert landmarks["bump"] is None
     assert landmarks["unknown_start"]["trials"] == TINY.walks * TINY.lost

@@ -357,6 +357,20 @@ def test_who_closes_loops_learns_where_it_was_from_what_it_sees_later():
     assert not torch.allclose(seeing[0][:, :7], seeing[1][:, :7], rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["walled", "gliding"])
+def test_what_was_believed_at_a_step_knows_nothing_that_was_seen_later_although_loops_are_closed(kind):
+    (frames, actions), model = walks(), model_of(kind=kind, **EAGER)
+    other = frames.clone()
+    other[:, 10:] = torch.rand(2, STEPS - 10, 3, 8, 8, generator=seeded(9))
+    one, two = (model.observe(x, actions, closure=4) for x in (frames, other))
+    assert torch.equal(one.believed[:, :10], two.believed[:, :10])
+    assert not torch.allclose(one.walk.mean[:, :10], two.walk.mean[:, :10], rtol=0, atol=1e-4)
+    never = model.observe(frames, actions, closure=0)
+    assert torch.equal(never.believed, never.walk.mean)
+    assert torch.equal(one.believed[:, :4], never.believed[:, :4])  # no loop has been closed yet
+    assert not torch.allclose(one.believed[:, 4:], never.believed[:, 4:], rtol=0, atol=1e-4)
+
+
 def test_loops_are_closed_as_the_settings_say_unless_told_otherwise():
     (frames, actions), model = walks(), model_of(closure=5, **EAGER)
     closed = model.follow(frames, actions).mean
@@ -375,9 +389,10 @@ def test_what_memory_holds_stays_as_it_is_when_loops_are_closed():
 
 
 @pytest.mark.parametrize("kind", ["walled", "turning"])
-@pytest.mark.parametrize("form", ["paper", "bayes"])
+@pytest.mark.parametrize("form", ["paper", "bayes", "watch"])
 def test_memorising_in_two_parts_is_memorising_at_once(form, kind):
-    (frames, actions), model = walks(), model_of(form, kind, **EAGER)
+    watch = form == "watch"
+    (frames, actions), model = walks(), model_of("bayes" if watch else form, kind, watch=watch, **EAGER)
     whole, there = model.memorise(frames, actions)
     memory, here = model.memorise(frames[:, :5], actions[:, :5])
     memory, here = model.memorise(frames[:, 5:], actions[:, 5:], memory, here)

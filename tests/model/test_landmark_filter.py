@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps, fuse
+from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps, fuse, seen_ways
 from gtmsm.pose import Plane, PlaneWithHeading, space_of
 
 HEADING = PlaneWithHeading()
@@ -73,3 +73,76 @@ def test_position_and_heading_have_gains_of_their_own():
 def test_three_axes_of_a_plane_are_no_heading():
     fused = one_sight(Plane(3), number(0.0, 0.0, 3.0), number(0.0, 0.0, -3.0), number(1.0))
     assert fused.pose.tolist() == pytest.approx([0.0, 0.0, 0.0])
+
+
+# ---- the last frame is asked first
+
+
+def watched(offset, log_odds=50.0, noise=(1e-4, 1e-4)):
+    """What the last frame says of a step that was to lead 0.1 ahead and to turn by 0.2, from the origin."""
+    surprise = Surprise(0.2, (1e-8, 1e-8), (0.04, 0.04), (0.2, 0.05), 3.0)
+    planned = torch.tensor([[0.1, 0.0, 0.2]], dtype=torch.float64)
+    last = Sights(
+        torch.zeros(1, dtype=torch.int64),
+        torch.tensor([log_odds], dtype=torch.float64),
+        torch.tensor([offset], dtype=torch.float64),
+        torch.tensor([noise], dtype=torch.float64),
+    )
+    ways = seen_ways(HEADING, planned, last, torch.zeros(1, 3, dtype=torch.float64), surprise)
+    return ways, [math.exp(way.log_chance.item()) for way in ways]
+
+
+def test_a_last_frame_that_agrees_says_that_the_step_went_as_planned():
+    ways, chances = watched([0.1, 0.0, 0.2])
+    assert chances[0] > 0.99 and sum(chances) == pytest.approx(1.0)
+    assert ways[0].pose.flatten().tolist() == pytest.approx([0.1, 0.0, 0.2])
+
+
+def test_a_step_that_was_not_made_is_seen_apart_from_a_turn_that_was():
+    ways, chances = watched([0.0, 0.0, 0.2])
+    assert chances.index(max(chances)) == 2 and max(chances) > 0.9  # otherwise, and turned as planned
+    assert ways[2].pose.flatten().tolist() == pytest.approx([0.0, 0.0, 0.2], abs=1e-3)
+    ways, chances = watched([0.1, 0.0, 0.0])
+    assert chances.index(max(chances)) == 1 and max(chances) > 0.9
+    assert ways[1].pose.flatten().tolist() == pytest.approx([0.1, 0.0, 0.0], abs=1e-3)
+
+
+def test_without_a_last_frame_a_step_goes_as_often_as_expected_each_way():
+    ways, chances = watched([9.0, 9.0, 3.0], log_odds=-math.inf)
+    assert chances == pytest.approx([0.8 * 0.95, 0.8 * 0.05, 0.2 * 0.95, 0.2 * 0.05])
+    for way in ways:
+        assert way.pose.flatten().tolist() == pytest.approx([0.1, 0.0, 0.2])
+    assert ways[1].fresh.flatten().tolist() == pytest.approx([1e-8, 0.04])
+
+
+def test_a_watched_turn_goes_wrong_as_often_as_it_is_said_to_and_not_as_often_as_a_step():
+    together, apart = Surprise(0.2, (0.0, 0.0), (1.0, 1.0)), Surprise(0.2, (0.0, 0.0), (1.0, 1.0), (0.2, 0.05))
+    assert [together.mean(0), together.mean(1), apart.mean(0), apart.mean(1)] == pytest.approx([0.2, 0.2, 0.2, 0.05])
+    assert apart.of_any_step().mean(1) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_walker_at_a_wall_that_watches_its_steps_stays_and_another_is_led_on(watch):
+    """Ten steps ahead of which the last five fail. Noisy frames; only successive ones are compared."""
+    steps, made = 10, 5
+    chances = (0.2, 0.05) if watch else None
+    surprise = Surprise(0.2, (1e-6, 1e-8), (0.01, 0.01), chances, 5.0)
+    index = torch.arange(-1, steps - 1).clamp(min=0).view(1, steps, 1)
+    log_odds = torch.full((1, steps, 1), 2.0, dtype=torch.float64)
+    log_odds[:, 0] = -math.inf
+    offset = torch.zeros(1, steps, 1, 3, dtype=torch.float64)
+    offset[:, :made, :, 0] = 0.1
+    sights = Sights(index, log_odds - 5.0, offset, torch.full((1, steps, 1, 2), 1e-4, dtype=torch.float64))
+    start, nothing = torch.zeros(1, 3, dtype=torch.float64), torch.zeros(1, 0, 3, dtype=torch.float64)
+    track = filter_by_steps(
+        HEADING,
+        lambda s, _: s + number(0.1, 0.0, 0.0),
+        lambda _, pose: pose,
+        start,
+        torch.zeros(1, 2, dtype=torch.float64),
+        sights,
+        (nothing, nothing[..., :2]),
+        surprise,
+    )
+    off = (track.state[0, -1] - number(0.5, 0.0, 0.0)).norm().item()
+    assert off < 0.05 if watch else off > 0.2

@@ -1,7 +1,7 @@
 """A control without learning: who is told how far each action moves, and believes that equal frames are one place."""
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.tensors import Actions, Frames
@@ -11,17 +11,26 @@ REACH = 2
 
 
 def follow_by_equal_frames(
-    frames: Frames, actions: Actions, moves: Float[Tensor, "A 2"], last: int, start: Float[Tensor, "batch 2"]
+    frames: Frames,
+    actions: Actions,
+    moves: Float[Tensor, "A 2"],
+    last: int,
+    start: Float[Tensor, "batch 2"],
+    stride: int | None = None,
 ) -> Float[Tensor, "batch time 2"]:
     """Cells of a walk over an image by its true moves and outer walls, corrected where a frame was seen before.
 
     Of the earlier cells with an equal frame the nearest to the plan is taken, of equally near ones the latest. It is
-    also how a step that failed is noticed: the frame is still that of the cell before.
+    also how a step that failed is noticed: the frame is still that of the cell before. With `stride`, the pixels from
+    one cell to the next, it is also told how frames overlap and how steps slip: by the pixels that successive frames
+    share it sees whether a step was made once, twice or not at all.
     """
     # A loop over time, since each belief depends on those before it.
     number = _numbers(frames)
     batch, steps = number.shape
     planned = actions @ moves.to(actions)
+    if stride is not None:
+        planned = planned * _times_made(frames, planned, stride)[..., None]
     cells = start.new_zeros(batch, steps, 2)
     here = start
     for t in range(steps):
@@ -40,3 +49,25 @@ def follow_by_equal_frames(
 def _numbers(frames: Frames) -> Int[Tensor, "batch time"]:
     """Equal frames have equal numbers."""
     return torch.unique(frames.flatten(2).flatten(0, 1), dim=0, return_inverse=True)[1].view(frames.shape[:2])
+
+
+def _times_made(frames: Frames, planned: Float[Tensor, "batch time 2"], stride: int) -> Float[Tensor, "batch time"]:
+    """How often each step was made: of once, never and twice the first at which the pixels in common are equal."""
+    made = torch.ones_like(planned[..., 0])
+    for move in planned.flatten(0, 1).unique(dim=0):
+        once, never, twice = (_fit(frames, times * stride * move) for times in (1, 0, 2))
+        other = torch.where(never, 0.0, torch.where(twice, 2.0, 1.0)).to(made)
+        this = (planned[:, 1:] == move).all(-1)
+        made[:, 1:] = torch.where(this & ~once, other, made[:, 1:])
+    return made
+
+
+def _fit(frames: Frames, shift: Float[Tensor, "2"]) -> Bool[Tensor, "batch steps"]:
+    """Whether each frame but the first is the one before it, moved by so many pixels, as far as both show the same."""
+    before, now = frames[:, :-1], frames[:, 1:]
+    for axis, d in enumerate(shift.long().tolist(), start=3):
+        common = frames.shape[axis] - abs(d)
+        if common <= 0:
+            return torch.zeros(before.shape[:2], dtype=torch.bool, device=frames.device)
+        before, now = before.narrow(axis, max(0, d), common), now.narrow(axis, max(0, -d), common)
+    return (before == now).flatten(2).all(-1)

@@ -23,8 +23,8 @@ from gtmsm.worlds.world import World
 Holds: TypeAlias = Bool[Tensor, "n"]
 Sure: TypeAlias = Float[Tensor, "n"]
 """Of each picture: whether something holds, and with which probability its place is known."""
-WORK = 4
-"""Of a step, for the progress line; a scored step with its controls takes about four times as long."""
+WORK = 6
+"""Of a step of these trials, for the progress line: the most ways in which a long walk is followed (`_ways`)."""
 
 
 @config
@@ -93,7 +93,8 @@ class Trials:
     def long_walks(self, world: World, walker: Walker, name: str) -> dict[str, Any]:
         """Errors at every step of long walks from a known start, by landmarks, by dead reckoning, and by a control.
 
-        Also once loops are closed, on the map that is left in the end: those poses know what was seen after them.
+        Also with loops closed after every 64 steps: as it was believed at each step, by what had been seen so far, and
+        on the map that is left in the end, whose poses know what was seen after them.
         """
         examiner, steps, generator = self.examiner, self.settings.steps, self._generator(2)
         parts: dict[str, list[Errors]] = {}
@@ -116,9 +117,12 @@ class Trials:
         yield "landmarks", in_world(model.follow(clip.x, clip.a, closure=0).mean)
         yield "dead_reckoning", in_world(model.motion.unroll(model.motion.start(len(clip.a)), clip.a))
         if model.landmarks.settings.form == "bayes":
-            yield "loops_closed", in_world(model.follow(clip.x, clip.a, closure=64).mean)
-        if (cells := self.examiner.by_equal_frames(clip)) is not None:
-            yield "equal_frames", cells
+            seen = model.observe(clip.x, clip.a, closure=64)
+            yield "loops_closed", in_world(seen.walk.mean)
+            yield "closing_loops", in_world(seen.believed)
+        for way, overlaps in (("equal_frames", False), ("equal_overlaps", True)):
+            if (cells := self.examiner.by_equal_frames(clip, overlaps)) is not None:
+                yield way, cells
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
         """How often agents that were put anywhere into a memorised place know where they are, after each step."""

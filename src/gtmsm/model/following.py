@@ -9,7 +9,7 @@ from gtmsm.errors import InputError
 from gtmsm.model.landmark import Known
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Actions, Belief, Gaussian, State, Variance
+from gtmsm.tensors import Actions, Belief, Gaussian, State, States, Variance
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -27,6 +27,8 @@ class Observed:
     """Where it began, as far as that was found out."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+    believed: States
+    """Where the agent believed to be at each step, by what it had seen so far; `walk` may know more (`closure`)."""
 
 
 class Followed(NamedTuple):
@@ -37,10 +39,12 @@ class Followed(NamedTuple):
     """Its actions, without those that the views say have failed."""
     start: State
     """Where it began, as far as that was found out."""
-    variance: Variance | None = None
+    variance: Variance | None
     """Of its poses, with landmarks."""
-    sights: Sights | None = None
+    sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
+    believed: States
+    """Where the agent believed to be at each step, by what it had seen so far."""
 
 
 def follow(
@@ -55,7 +59,8 @@ def follow(
     made = _made(model, actions, code, memory)
     here = here or Belief(model.motion.start(len(made)))
     if model.landmarks is None:
-        return Followed(model.motion.believe(here, made), made, here.mean)
+        walk = model.motion.believe(here, made)
+        return Followed(walk, made, here.mean, None, None, walk.mean)
     past = known(model, memory, code)
     variance = model.landmarks.as_variance(here)
     trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure)
@@ -63,7 +68,7 @@ def follow(
     if sights is not None:
         sights = sights._replace(index=past.numbers(made.shape[1])[sights.index])
     walk = Belief(state, model.landmarks.as_covariance(variance, state))
-    return Followed(walk, made, trace.start, variance, sights)
+    return Followed(walk, made, trace.start, variance, sights, trace.believed)
 
 
 def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:

@@ -66,6 +66,8 @@ class Trace(NamedTuple):
     """Where it began, as far as that was found out."""
     sights: Sights | None
     """What was recognised at each step, by rows of `Known` and on through the steps; in Bayes' form."""
+    believed: States
+    """Where the agent believed to be at each step, by what it had seen so far."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ class Landmarks(nn.Module):
         """The noise of a step."""
         chosen = self.settings
         steady, stray = (chosen.steady**2, chosen.steady_turn**2), (chosen.stray**2, chosen.stray_turn**2)
-        return Surprise(chosen.surprise, steady, stray)
+        chances = (chosen.surprise, chosen.surprise_turn) if chosen.watch else None
+        return Surprise(chosen.surprise, steady, stray, chances, chosen.doubt)
 
     @property
     def asked(self) -> int:
@@ -143,22 +146,24 @@ class Landmarks(nn.Module):
                 found, agreed = locate_start(self.compare, motion, actions, code, past.pose, past.code)
                 start, variance = motion.settle(start, found), self._start_variance(agreed)
             elif self.settings.form == "bayes":
-                return Trace(self._fit_to_walls(motion, start, actions, code, past), start, None)
+                track = self._fit_to_walls(motion, start, actions, code, past)
+                return Trace(track, start, None, track.state)
         entries, known = past.code.then(code), (past.pose, past.variance)
         lookup = self.look_back(entries, code, past.held, past.numbers(code.mean.shape[1]))
         if self.settings.form == "paper":
             require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
-            return Trace(self.paper.filter(motion, start, variance, actions, lookup, known)[0], start, None)
+            track = self.paper.filter(motion, start, variance, actions, lookup, known)[0]
+            return Trace(track, start, None, track.state)
         sights = self._sights(self.compare(entries, code, lookup), lookup)
-        surprise = self.surprise._replace(chance=0.9) if guess else self.surprise
+        surprise = self.surprise.of_any_step() if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:
             bonus = self.bonus
-            track = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
-        else:
-            track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
-        return Trace(track, start, sights)
+            closed = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
+            return Trace(closed[0], start, sights, closed[1])
+        track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
+        return Trace(track, start, sights, track.state)
 
     @property
     def bonus(self) -> float:
@@ -210,20 +215,19 @@ class Landmarks(nn.Module):
             return Learned(track, isotropic_divergence(fresh[..., 0], far2, self.noise**2, size), before)
         match = self.compare(code, code, lookup)
         sights = self._sights(match, lookup)
+        surprise = self.surprise._replace(chances=None)  # training has the fast scan, and networks that know little yet
         with torch.no_grad():
             # Walls are still being learned, and soft ones would squeeze the map.
-            state, variance = motion.filter(start, actions, sure, sights, nothing, self.surprise, walls=False)
+            state, variance = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
         after = motion.go(before, actions)
         sighted = self.space.step(gather(state[..., :size], lookup.index), sights.offset)
         known = gather(variance, lookup.index)
-        fused = fuse(
-            self.space, after[..., :size], uncertain, sighted, known, sights.log_odds, sights.noise, self.surprise
-        )
+        fused = fuse(self.space, after[..., :size], uncertain, sighted, known, sights.log_odds, sights.noise, surprise)
         track = Track(motion.settle(after, fused.pose), fused.variance)
         planned = motion.step(before, actions)[..., :size]
-        divergence = step_divergence(self.space, fused.pose, fused.variance, planned, uncertain, self.surprise)
+        divergence = step_divergence(self.space, fused.pose, fused.variance, planned, uncertain, surprise)
         return Learned(track, divergence, before, match)
 
     def recognition_loss(

@@ -4,8 +4,9 @@ At each step the planned pose meets K' sights; each says: this looks like entry 
 Bayes' rule weighs the sights against each other, and against the hypothesis that none of them is right.
 """
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -51,10 +52,24 @@ class Surprise(NamedTuple):
     """Variance of a step that goes as planned."""
     stray: tuple[float, ...]
     """Variance of one that does not."""
+    chances: tuple[float, ...] | None = None
+    """Where the last frame is asked first how a step went: the same probability for the position and for a heading,
+    each by itself; None: it counts as one sight among others, and a step goes otherwise in all of its coordinates."""
+    doubt: float = 0.0
+    """Nats that were subtracted from the log-odds of sights, and do not count where the last frame is asked first."""
+
+    def of_any_step(self) -> "Surprise":
+        """The same where actions are unknown: nearly every step goes otherwise."""
+        return self._replace(chance=0.9, chances=None if self.chances is None else (0.9,) * len(self.chances))
+
+    def chance_of(self, group: int) -> float:
+        """Probability that one group of coordinates goes otherwise."""
+        return self.chance if self.chances is None else self.chances[group]
 
     def mean(self, group: int) -> float:
         """Variance of any step, for one group of coordinates."""
-        return (1 - self.chance) * self.planned[group] + self.chance * self.stray[group]
+        chance = self.chance_of(group)
+        return (1 - chance) * self.planned[group] + chance * self.stray[group]
 
     def components(self) -> tuple[tuple[float, tuple[float, ...]], ...]:
         """Probability and variances of both."""
@@ -68,6 +83,60 @@ class Track(NamedTuple):
     """Means."""
     variance: Variance
     """Of the position and, where there is one, of the heading."""
+
+
+class Way(NamedTuple):
+    """One way in which a step may have gone."""
+
+    log_chance: Float[Tensor, "*batch"]
+    pose: Pose
+    """Where it led from where the agent believed to be before it ..."""
+    fresh: Variance
+    """... and the variance that it added."""
+
+
+OUTLIERS, WIDER = 0.1, 9.0
+"""Share of the comparisons of successive frames whose variance is larger than they claim, and how much."""
+
+
+def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
+    """As planned, or otherwise."""
+
+    # Filled on the device: a graph under capture can take no tensor from the CPU.
+    def all_of(*numbers: float) -> Float[Tensor, "*batch numbers"]:
+        return torch.stack([torch.full_like(planned[..., 0], number) for number in numbers], dim=-1)
+
+    return [Way(all_of(math.log(chance))[..., 0], planned, all_of(*fresh)) for chance, fresh in surprise.components()]
+
+
+def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: Surprise) -> list[Way]:
+    """What the last frame says of a step: each group of coordinates went as planned or otherwise, by Bayes' rule.
+
+    `last` is the sight of the last frame, without its axis K, and `entry` the pose that the frame was seen from.
+    """
+    assert surprise.chances is not None
+    away = space.difference(planned, space.step(entry, last.offset))
+    is_there, ways = last.log_odds > -math.inf, []
+    far2 = space.squared_lengths(away)
+    sizes = [group.stop - group.start for group in space.groups]
+    for kinds in itertools.product((False, True), repeat=len(sizes)):
+        chances = [c if other else 1 - c for c, other in zip(surprise.chances, kinds, strict=False)]
+        fresh = [surprise.stray[g] if other else surprise.planned[g] for g, other in enumerate(kinds)]
+        agreed = []
+        for share, scale in ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER)):
+            log_density = last.log_odds + surprise.doubt + math.log(share)
+            for g, size in enumerate(sizes):
+                total = scale * last.noise[..., g] + fresh[g]
+                log_density = log_density - 0.5 * (size * (LOG_TWO_PI + total.log()) + far2[g] / total)
+            agreed.append(log_density)
+        wrong = torch.zeros_like(last.log_odds)
+        log_chance = math.log(math.prod(chances)) + torch.logsumexp(torch.stack([*agreed, wrong]), dim=0)
+        gain = [torch.where(is_there, fresh[g] / (fresh[g] + last.noise[..., g]), 0.0) for g in range(len(sizes))]
+        moved = torch.cat([gain[g][..., None] * away[..., group] for g, group in enumerate(space.groups)], dim=-1)
+        added = [torch.where(is_there, gain[g] * last.noise[..., g], fresh[g]) for g in range(len(sizes))]
+        ways.append(Way(log_chance, planned + moved, torch.stack(added, -1)))
+    norm = torch.logsumexp(torch.stack([way.log_chance for way in ways]), dim=0)
+    return [way._replace(log_chance=way.log_chance - norm) for way in ways]
 
 
 class Fused(NamedTuple):
@@ -88,40 +157,46 @@ def fuse(
     log_odds: Float[Tensor, "*batch K"],
     noise: Float[Tensor, "*batch K G"],
     surprise: Surprise,
+    ways: Sequence[Way] | None = None,
 ) -> Fused:
-    """Bayes' rule over 2 K' + 1 hypotheses: sight k is right and the step went as planned or otherwise; or none is.
+    """Bayes' rule over the ways of a step and K' + 1 hypotheses for each: sight k is right; or none is.
 
     `variance` is that of the pose before the step, `known` that of the entries sighted. Errors of the agent and of an
     entry that have a common past cancel: what is uncertain between them is what was added since. A sight that is right
     brings the agent to where the entry lies on the map, errors of the map included; the gain is below 1 only because of
-    the noise of the sight itself.
+    the noise of the sight itself. `ways`: those of `seen_ways`; by default as planned or otherwise.
     """
-    away = space.difference(planned[..., None, :], sighted)
-    far2 = space.squared_lengths(away)
-    log_weight, gain = [], []
-    for chance, fresh in surprise.components():
-        log_w, gains = log_odds + math.log(chance), []
+    ways = ways or prior_ways(planned, surprise)
+    log_weight, moves, spreads, gains = [], [], [], []
+    for way in ways:
+        away = space.difference(way.pose[..., None, :], sighted)
+        far2, shift = space.squared_lengths(away), space.difference(planned, way.pose)
+        log_w, moved, spread, gain = log_odds + way.log_chance[..., None], [], [], []
         for g, group in enumerate(space.groups):
-            free = (variance[..., None, g] - known[..., g]).clamp_min(0) + fresh[g]
+            free = (variance[..., None, g] - known[..., g]).clamp_min(0) + way.fresh[..., None, g]
             total = free + noise[..., g]
             log_w = log_w - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + total.log()) + far2[g] / total)
-            gains.append(free / total)
-        log_weight.append(log_w)
-        gain.append(gains)
-    none = log_odds.new_zeros(*log_odds.shape[:-1], 1)
-    weight = torch.softmax(torch.cat([*log_weight, none], dim=-1), dim=-1)
-    as_planned, otherwise, lost = weight.split([log_odds.shape[-1], log_odds.shape[-1], 1], dim=-1)
-    pose, spread, betas = [], [], []
+            gain.append(free / total)
+            seen = shift[..., None, group] + gain[g][..., None] * away[..., group]
+            moved.append(torch.cat([seen, shift[..., None, group]], dim=-2))
+            lost = (variance[..., g] + way.fresh[..., g])[..., None]
+            spread.append(torch.cat([known[..., g] + gain[g] * noise[..., g], lost], dim=-1))
+        log_weight.append(torch.cat([log_w, way.log_chance[..., None]], dim=-1))
+        moves.append(moved)
+        spreads.append(spread)
+        gains.append(gain[0])
+    weight = torch.softmax(torch.cat(log_weight, dim=-1), dim=-1)
+    pose, variances = [], []
     for g, group in enumerate(space.groups):
-        beta = as_planned * gain[0][g] + otherwise * gain[1][g]
-        moved = (beta[..., None] * away[..., group]).sum(-2)
-        scatter = (as_planned * gain[0][g].square() + otherwise * gain[1][g].square()) * far2[g]
-        between = (scatter.sum(-1) - moved.square().sum(-1)).clamp_min(0) / (group.stop - group.start)
-        within = ((as_planned + otherwise) * known[..., g] + beta * noise[..., g]).sum(-1)
-        pose.append(planned[..., group] + moved)
-        spread.append(lost[..., 0] * (variance[..., g] + surprise.mean(g)) + within + between)
-        betas.append(beta)
-    return Fused(torch.cat(pose, -1), torch.stack(spread, -1), betas[0])
+        means = torch.cat([each[g] for each in moves], dim=-2)
+        mean = (weight[..., None] * means).sum(-2)
+        scatter = (weight * means.square().sum(-1)).sum(-1) - mean.square().sum(-1)
+        within = (weight * torch.cat([each[g] for each in spreads], dim=-1)).sum(-1)
+        pose.append(planned[..., group] + mean)
+        variances.append(within + scatter.clamp_min(0) / (group.stop - group.start))
+    right = weight.unflatten(-1, (len(ways), -1))[..., :-1]
+    beta = (right * torch.stack(gains, dim=-2)).sum(-2)
+    return Fused(torch.cat(pose, -1), torch.stack(variances, -1), beta)
 
 
 def filter_by_steps(
@@ -140,9 +215,14 @@ def filter_by_steps(
     states, s = [], start
     for t in range(steps):
         seen, planned = sights.at(t), move(s, t)
-        sighted = space.step(gather(poses, seen.index), seen.offset)
-        known = gather(variances, seen.index)
-        fused = fuse(space, planned[:, : space.size], variance, sighted, known, seen.log_odds, seen.noise, surprise)
+        entries, plan, ways, log_odds = gather(poses, seen.index), planned[:, : space.size], None, seen.log_odds
+        if surprise.chances is not None and log_odds.shape[-1]:
+            # The sight of the last frame comes first (`look_up`), and is heard once.
+            last = Sights(*(part[:, 0] for part in seen))
+            ways = seen_ways(space, plan, last, entries[:, 0], surprise)
+            log_odds = torch.cat([torch.full_like(log_odds[:, :1], -math.inf), log_odds[:, 1:]], dim=1)
+        sighted, known = space.step(entries, seen.offset), gather(variances, seen.index)
+        fused = fuse(space, plan, variance, sighted, known, log_odds, seen.noise, surprise, ways)
         s, variance = settle(planned, fused.pose), fused.variance
         poses[:, first + t], variances[:, first + t] = fused.pose, variance
         states.append(s)

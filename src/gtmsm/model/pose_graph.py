@@ -30,26 +30,29 @@ def filter_with_closure(
     surprise: Surprise,
     every: int,
     bonus: float,
-) -> Track:
+) -> tuple[Track, States]:
     """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
 
-    `bonus` is added to the log-odds of sights where loops are closed.
+    Also the states as they were believed at each step, before anything seen later corrected them. `bonus` is added to
+    the log-odds of sights where loops are closed.
     """
-    believed = sights._replace(log_odds=sights.log_odds + bonus)
+    trusted = sights._replace(log_odds=sights.log_odds + bonus)
     size, s, v = motion.pose_size, start, variance
     states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
+    believed = []
     for begin in range(0, actions.shape[1], every):
         now = slice(begin, begin + every)
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
         state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
+        believed.append(state)
         plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
         states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
-        so_far = Sights(*(part[:, : now.stop] for part in believed))
+        so_far = Sights(*(part[:, : now.stop] for part in trusted))
         pose = close_loops(motion.space, states[..., :size], start[:, :size], plans, so_far, past[0], surprise)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
-    return Track(states, variances)
+    return Track(states, variances), torch.cat(believed, dim=1)
 
 
 def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
@@ -75,7 +78,7 @@ def close_loops(
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
-            stiff = _stiffness(far2[g], surprise.chance, loose, surprise.stray[g], size)
+            stiff = _stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
             pull = trust / sights.noise[..., g]
             moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull)
             relaxed.append(pose[..., group] + moved)

@@ -34,6 +34,11 @@ class LandmarkConfig:
     """... and of its heading, in radians; the paper's form takes the motion's own noise for both."""
     surprise: float = 0.1
     """Chance that a step does not go as planned."""
+    watch: bool = False
+    """Whether the last frame is asked first how a step went: whether it was made as planned and, by itself, whether the
+    agent turned as planned. Other places that are recognised then correct that. Step by step, without a fast scan."""
+    surprise_turn: float = 0.05
+    """With `watch`: chance that an agent does not turn as planned."""
     stray: float = 1.0
     """Standard deviation of where such a step leads, in units of the pose space."""
     stray_turn: float = 0.2
@@ -64,7 +69,9 @@ class LandmarkConfig:
         )
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
-        require(0 < self.surprise < 1, f"surprise is {self.surprise}; give a probability between 0 and 1")
+        for name in ("surprise", "surprise_turn"):
+            chance = getattr(self, name)
+            require(0 < chance < 1, f"{name} is {chance}; give a probability between 0 and 1")
         for name in ("steady", "steady_turn", "stray", "stray_turn", "grain", "reach", "tolerance", "tolerance_turn"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive number")
 

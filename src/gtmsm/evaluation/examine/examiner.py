@@ -121,8 +121,11 @@ class Examiner(ABC):
         """The walker, if it took no care of what is in its way; None where that makes no difference."""
         return None
 
-    def by_equal_frames(self, clip: Clip) -> Float[Tensor, "n time D"] | None:
-        """Poses by a control that knows the true moves and takes equal frames for one place; None: frames differ."""
+    def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time D"] | None:
+        """Poses by a control that knows the true moves and takes equal frames for one place; None: frames differ.
+
+        With `overlaps`, it is also told how frames of neighbouring places overlap, and how steps slip.
+        """
         return None
 
     # ---- errors

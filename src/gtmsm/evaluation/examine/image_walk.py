@@ -85,11 +85,12 @@ class ImageWalkExaminer(Examiner):
         cell = torch.stack([chosen // cells, chosen % cells], dim=-1)
         world.place(world.image, cell, world.solid if world.config.obstacles else None)
 
-    def by_equal_frames(self, clip: Clip) -> Float[Tensor, "n time 2"]:
-        """The same cell shows the same pixels."""
+    def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time 2"]:
+        """The same cell shows the same pixels; neighbouring cells share some."""
         moves = torch.tensor(MOVES, dtype=clip.a.dtype, device=clip.a.device)
-        start, last = clip.true_start, self.world.config.cells - 1
-        return follow_by_equal_frames(clip.x, clip.a, moves, last, start) - start[:, None]
+        start, config = clip.true_start, self.world.config
+        stride = config.stride if overlaps else None
+        return follow_by_equal_frames(clip.x, clip.a, moves, config.cells - 1, start, stride) - start[:, None]
 
     def errors(self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]) -> Errors:
         """Distances."""

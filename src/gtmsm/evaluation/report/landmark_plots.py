@@ -19,11 +19,12 @@ SMOOTHED = 20
 COLOURS = (BLUE, ORANGE, RED, GREEN)
 FEW = 20
 """Fewer pictures than these say little, and are drawn hollow."""
-LANDMARKS, CLOSED, RECKONING, EQUAL = "-", (0, (1, 1)), (0, (4, 2)), (0, (5, 1.5, 1, 1.5))
+LANDMARKS, CLOSING, CLOSED, RECKONING, EQUAL = "-", (0, (3, 1)), (0, (1, 1)), (0, (4, 2)), (0, (5, 1.5, 1, 1.5))
 WAYS = (
     ("equal_frames", EQUAL, 1.0, "equal frames, true moves"),
     ("dead_reckoning", RECKONING, 1.3, "dead reckoning"),
     ("loops_closed", CLOSED, 1.6, "loops closed afterwards"),
+    ("closing_loops", CLOSING, 1.6, "loops closed on the way"),
     ("landmarks", LANDMARKS, 2.0, "with landmarks"),
 )
 """What was walked by: name in the scores, line and its width, name in the legend."""

@@ -13,7 +13,8 @@ from gtmsm.evaluation.video import comparison
 
 EQUAL_FRAMES = (
     "Dash and dot: a control that learns nothing. It is told how far each action moves, and takes an equal frame "
-    "within two steps of its plan for the place where it was seen. "
+    "within two steps of its plan for the place where it was seen; the last share has also been told how successive "
+    "frames overlap, pixel by pixel, and how steps slip. "
 )
 
 
@@ -67,15 +68,16 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
     steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
     told = []
     for name, _, walks in landmark_plots.kinds(landmarks):
-        ways = ("landmarks", "loops_closed", "dead_reckoning", "equal_frames")
+        ways = ("landmarks", "closing_loops", "loops_closed", "dead_reckoning", "equal_frames", "equal_overlaps")
         shares = [_percent(walks[way].get("within")) for way in ways if way in walks]
         told.append(f"{name} {', '.join(shares[:-1])} and {shares[-1]}")
     return page.section(
         "Landmarks: knowing where you are over a long walk",
         svg(landmark_plots.long_walks(landmarks), "landmarks over time"),
         f"Means over {landmarks['walks']} walks of {steps} steps from a known start. A slip is an action that is done "
-        "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; dotted: and by "
-        "what is recognised later, once loops are closed; dashed: by the actions alone. "
+        "twice or not at all, and nobody is told. Solid: poses corrected by places that are recognised; short "
+        "dashes: and loops closed on the way; dotted: and by what is recognised later, on the map of the end; dashed: "
+        "by the actions alone. "
         f"{EQUAL_FRAMES if 'equal_frames' in landmarks['slip'][0] else ''}"
         f"Fraction of steps {landmarks['right']}, in this order: "
         f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",

@@ -32,7 +32,9 @@ class Free(Motion):
     def filter(
         self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
     ) -> Track:
-        """The landmark scan."""
+        """The landmark scan, unless steps are watched."""
+        if surprise.chances is not None:
+            return super().filter(start, a, variance, sights, past, surprise, walls)
         d = applied(self.M, a)
         return filter_positions(start, d, self.gate if walls else None, variance, sights, past, surprise)
 

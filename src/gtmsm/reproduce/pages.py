@@ -169,7 +169,8 @@ def _costs(results: Sequence[Result], world: str) -> str:
         if facts
     ]
     head = ["", "parameters", "updates", "learning rate", "seconds of training", "seeds", "converged"]
-    return markdown_table(head, body)
+    told = "*Seconds are by the clock; several trainings may have shared the device (`--workers`).*"
+    return f"{markdown_table(head, body)}\n\n{told}"
 
 
 def _share_converged(facts: Sequence[Mapping[str, Any]]) -> str:

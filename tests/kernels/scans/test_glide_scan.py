@@ -7,7 +7,7 @@ import torch
 from twins import strided
 
 from gtmsm.kernels.operator import forced
-from gtmsm.kernels.scans.glide_scan import glide_steps
+from gtmsm.kernels.scans.glide_scan import glide_steps, glide_walk
 
 NAMES = ("displacements", "velocities", "start", "u", "cos", "sin", "pre", "keep", "W", "V")
 TRITON_SHAPES = [(1, 1, 1), (1, 7, 8), (3, 33, 5), (5, 3, 100), (2, 0, 4), (0, 3, 4)]
@@ -160,3 +160,54 @@ def test_only_one_of_the_two_results_may_have_a_gradient(which, implementation, 
         with forced(each):
             gradients.append(torch.autograd.grad(glide_steps(*leaves)[which].sum(), leaves))
     torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+
+
+# ---- by what actions say
+
+
+def walk(batch, time, hidden, actions=4, dtype=torch.float64):
+    """Inputs of a walk, with a network that is active everywhere."""
+    generator = torch.Generator().manual_seed(1000 * batch + 100 * time + hidden)
+
+    def draw(*shape):
+        return torch.randn(shape, dtype=torch.float64, generator=generator).to(dtype)
+
+    by_actions = [0.3 * draw(2, actions), 0.5 * draw(actions), draw(hidden, actions), draw(hidden)]
+    network = [draw(2).sigmoid(), draw(hidden, 2), 0.2 / math.sqrt(hidden) * draw(4, hidden)]
+    return [draw(batch, 2), draw(batch, time, actions), *by_actions, *network]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 33, 5), (2, 0, 4), (0, 3, 4), (600, 9, 64)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_walk_without_gradients_equals_the_readable_one(shape, dtype):
+    inputs = walk(*shape, dtype=dtype)
+    with forced("cpu"):
+        fast = glide_walk(*inputs)
+    with forced("readable"):
+        readable = glide_walk(*inputs)
+    for one, other in zip(fast, readable, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-5)
+        assert one.is_contiguous()
+
+
+def test_pytorch_accepts_the_registration_of_a_walk():
+    torch.library.opcheck(torch.ops.gtmsm.glide_walk.default, walk(3, 5, 4))
+
+
+def test_who_learns_from_a_walk_gets_the_gradients_of_the_readable_one():
+    def gradients(implementation):
+        leaves = [x.requires_grad_() for x in walk(2, 7, 5)]
+        with forced(implementation):
+            d, v = glide_walk(*leaves)
+        return torch.autograd.grad(d.square().sum() + v.sum(), leaves)
+
+    for one, other in zip(gradients("cpu"), gradients("readable"), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+def test_rounding_of_networks_leaves_a_walk_as_it_is():
+    inputs = walk(3, 9, 8, dtype=torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = glide_walk(*inputs)
+    for one, other in zip(rough, glide_walk(*inputs), strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

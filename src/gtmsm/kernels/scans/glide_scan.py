@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels.operator import operator
+from gtmsm.tensors import applied
 
 
 class GlideNetwork(NamedTuple):
@@ -61,3 +62,24 @@ def glide_steps(
         return torch.zeros_like(u), torch.zeros_like(u)
     displacements, velocities = zip(*steps, strict=True)
     return torch.stack(displacements, dim=1), torch.stack(velocities, dim=1)
+
+
+@operator(cpu="gtmsm.kernels.scans.glide_walk_cpu")
+def glide_walk(
+    start: Float[Tensor, "batch 2"],
+    a: Float[Tensor, "batch time A"],
+    move: Float[Tensor, "2 A"],
+    turn: Float[Tensor, "A"],
+    W_a: Float[Tensor, "H A"],
+    b: Float[Tensor, "H"],
+    keep: Float[Tensor, "2"],
+    W: Float[Tensor, "H 2"],
+    V: Float[Tensor, "4 H"],
+) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time 2"]]:
+    """Displacement (ahead, aside, turn) of each action and the velocity after it: `glide_steps` by what actions say.
+
+    The implementation for a CPU has no gradients: it is for plans, of which one in rooms takes 0.56 of the time.
+    """
+    turns = (a * turn).sum(-1)
+    d, v = glide_steps(start, applied(move, a), turns.cos(), turns.sin(), a @ W_a.T + b, keep, W, V)
+    return torch.cat([d, turns[..., None]], dim=-1), v

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_steps
+from gtmsm.kernels.scans.glide_scan import GlideNetwork, glide_steps, glide_walk
 from gtmsm.model.motion.base import Motion, MotionConfig, Paths, Scout
 from gtmsm.pose import PlaneWithHeading, XYTurnPath
 from gtmsm.tensors import Actions, State, States, applied
@@ -180,10 +180,7 @@ class Gliding(_WithMomentum):
 
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan."""
-        turn = (a * self.turn).sum(-1)
-        pre = a @ self.W_a.T + self.b
-        d, v = glide_steps(momentum, applied(self.move, a), turn.cos(), turn.sin(), pre, *self._network())
-        return torch.cat([d, turn[..., None]], dim=-1), v
+        return glide_walk(momentum, a, self.move, self.turn, self.W_a, self.b, *self._network())
 
 
 class Rolling(Gliding):

@@ -217,16 +217,25 @@ def filter_by_steps(
         seen, planned = sights.at(t), move(s, t)
         entries, plan, ways, log_odds = gather(poses, seen.index), planned[:, : space.size], None, seen.log_odds
         if surprise.chances is not None and log_odds.shape[-1]:
-            # The sight of the last frame comes first (`look_up`), and is heard once.
-            last = Sights(*(part[:, 0] for part in seen))
-            ways = seen_ways(space, plan, last, entries[:, 0], surprise)
-            log_odds = torch.cat([torch.full_like(log_odds[:, :1], -math.inf), log_odds[:, 1:]], dim=1)
+            ways, log_odds = _ask_the_last_frame(space, plan, seen, entries, surprise)
         sighted, known = space.step(entries, seen.offset), gather(variances, seen.index)
         fused = fuse(space, plan, variance, sighted, known, log_odds, seen.noise, surprise, ways)
         s, variance = settle(planned, fused.pose), fused.variance
         poses[:, first + t], variances[:, first + t] = fused.pose, variance
         states.append(s)
     return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:])
+
+
+def _ask_the_last_frame(
+    space: Space, plan: Pose, seen: Sights, entries: Float[Tensor, "batch matches G"], surprise: Surprise
+) -> tuple[list[Way], Float[Tensor, "batch matches"]]:
+    """The ways in which a step may have gone, by the sight of the frame before it, and the odds of the other sights.
+
+    That sight comes first (`look_up`), and is heard once.
+    """
+    ways = seen_ways(space, plan, Sights(*(part[:, 0] for part in seen)), entries[:, 0], surprise)
+    odds = seen.log_odds
+    return ways, torch.cat([torch.full_like(odds[:, :1], -math.inf), odds[:, 1:]], dim=1)
 
 
 def filter_positions(

@@ -56,9 +56,7 @@ def page(docs: Path) -> str:
     measured = read_measured(docs / "measured")
     parts = [INTRO, in_short(measured)]
     parts += [section(facts) for facts in measured]
-    parts.append(
-        "## Rivals\nGTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."
-    )
+    parts.append(RIVALS)
     parts += [of_table(docs / name, title) for name, title in KEPT.items()]
     return "\n\n".join(parts) + "\n"
 

@@ -9,7 +9,7 @@ import torch
 
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
-from gtmsm.evaluation.examine.rooms import RoomsExaminer
+from gtmsm.evaluation.examine.rooms import PIXELS_EVERY, RoomsExaminer
 from gtmsm.evaluation.metrics import PSNR_CAP
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
 from gtmsm.model.frame_vae import FrameVAEConfig
@@ -22,6 +22,7 @@ from gtmsm.worlds.physics import ACTIONS
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.scavenger import ScavengerWalker
 from gtmsm.worlds.textures import load_textures
+from gtmsm.worlds.visibility import seen_before
 from gtmsm.worlds.walkers import SpinWalker
 
 CPU = torch.device("cpu")
@@ -312,6 +313,20 @@ def test_a_single_room_has_no_rooms_to_mix_up(spin):
     examiner = RoomsExaminer(world, TAU, False)
     assert examiner.judge(clip, clip.x[:, TAU:]) == {}
     assert examiner.masks(clip) == {}
+
+
+def test_pixels_that_no_memorised_frame_showed_are_scored_apart(spin):
+    (world, clip), tau = spin, 3
+    past, future = clip.true_pose[:, :tau], clip.true_pose[:, tau:]
+    seen = seen_before(world.plans.scene, world.camera, world.where, past, future)
+    assert 0.05 < seen[:, ::PIXELS_EVERY].float().mean() < 0.95, "part of the turn is new"
+    examiner = RoomsExaminer(world, tau, metric=True)
+    grey_where_new = torch.where(seen[:, :, None], clip.x[:, tau:], 0.5)
+    examiner.note(clip, torch.zeros(*clip.a.shape[:2], 3), grey_where_new)
+    scores = examiner.scores()
+    assert scores["psnr_seen_pixels"] == PSNR_CAP
+    assert scores["psnr_unseen_pixels"] < 30
+    assert scores["seen_pixels"] == pytest.approx(seen[:, ::PIXELS_EVERY].double().mean().item())
 
 
 # ---- scores of a model

@@ -121,6 +121,17 @@ def test_the_dial_says_true_and_inferred_orientation(turning_page: str, turning:
     assert f"inferred {inferred:.1f}°" in turning_page
 
 
+def test_pixels_seen_before_and_never_have_cards_where_they_were_told_apart(
+    tmp_path: Path, walking: RoomsGallery, walking_page: str
+):
+    told = {"seen_pixels": 0.987, "psnr_seen_pixels": 24.2, "psnr_unseen_pixels": 17.1}
+    page = page_of(tmp_path / "report.html", scores(**told), walking)
+    assert card(page, "PSNR, pixels seen before") == "24.20"
+    assert card(page, "PSNR, pixels never seen") == "17.10"
+    assert "98.7%" in page
+    assert "pixels never seen" not in walking_page, "older scores do not tell"
+
+
 def test_headlines_are_the_scores_and_the_distances_to_the_controls(walking_page: str):
     assert card(walking_page, "PSNR, all frames") == "23.40"
     assert card(walking_page, "PSNR at new poses") == "22.40"

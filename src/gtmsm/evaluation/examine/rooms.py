@@ -12,6 +12,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot
 from gtmsm.data.store import Chart
+from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine.examiner import (
     CALIBRATED,
     Errors,
@@ -30,6 +31,7 @@ from gtmsm.pose import PlaneWithHeading, wrapped
 from gtmsm.worlds.floor_map import SHARP
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.scavenger import ScavengerWalker
+from gtmsm.worlds.visibility import seen_before
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
@@ -47,6 +49,8 @@ LATE = 400
 SHOWN = {(33, 78): ((34, 41), (70, 77)), (150, 300): ((284, 299),), (150, 450): ((396, 411),)}
 """The runs of time steps that the paper shows, by tau and T; of other clips the last are shown."""
 LAST = 16
+PIXELS_EVERY = 8
+"""Pixels seen before are told from others at every eighth step: neighbouring frames are alike."""
 
 
 class RoomsExaminer(Examiner):
@@ -70,6 +74,7 @@ class RoomsExaminer(Examiner):
         )
         self._fit: tuple[Tensor, Tensor, float] | None = None
         self._errors: list[dict[str, Tensor]] = []
+        self._pixels: list[dict[str, Tensor]] = []
 
     @property
     def where(self) -> Int[Tensor, "n"]:
@@ -157,6 +162,17 @@ class RoomsExaminer(Examiner):
             "seen_rooms_late": seen & late,
         }
 
+    def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
+        """As always, and how wrong pixels are whose surfaces were seen while memorising, and all others."""
+        super().note(clip, walk, imagined, reckoned)
+        past, future = clip.true_pose.split([self.tau, clip.steps - self.tau], dim=1)
+        world, device = self.world, self.world.device
+        where = past.to(device), future[:, ::PIXELS_EVERY].to(device)
+        seen = seen_before(world.plans.scene, world.camera, world.where[: len(past)], *where).to(imagined.device)
+        off = (clip.x[:, self.tau :] - imagined)[:, ::PIXELS_EVERY].square().mean(2)
+        parts = {"seen": seen, "error": off}
+        self._pixels.append({name: part.flatten(0, 1).cpu() for name, part in parts.items()})
+
     def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
         true = from_start(clip.true_start, clip.true_pose)
         self._fitted(true, walk)
@@ -175,11 +191,19 @@ class RoomsExaminer(Examiner):
         return torch.cat([walk[..., :2] @ matrix.to(walk), sign * walk[..., 2:3]], dim=-1)
 
     def scores(self) -> dict[str, Any]:
-        """Errors of heading and position, at the end and at every step."""
-        curves = joined(self._errors)
-        return {name: float(error[:, -1].mean()) for name, error in curves.items()} | {
-            f"{name}_by_step": error.mean(0).tolist() for name, error in curves.items()
+        """Errors of heading and position, at the end and at every step; PSNR of pixels seen before, and of others."""
+        curves, pixels = joined(self._errors), joined(self._pixels)
+        seen, off = pixels["seen"], pixels["error"]
+        of_pixels = {
+            "seen_pixels": seen.double().mean().item(),
+            "psnr_seen_pixels": metrics.psnr_pooled(off, seen),
+            "psnr_unseen_pixels": metrics.psnr_pooled(off, ~seen),
         }
+        return (
+            of_pixels
+            | {name: float(error[:, -1].mean()) for name, error in curves.items()}
+            | {f"{name}_by_step": error.mean(0).tolist() for name, error in curves.items()}
+        )
 
     def gallery(self, model: WorldModel) -> RoomsGallery:
         """Poses on the map, and what actions do."""

@@ -27,6 +27,8 @@ IN_SEVERAL_ROOMS = (
 HOW_TO_READ = (
     "<b>Revisited</b> means within 0.25 wall heights and 8° of a memorised pose. Elsewhere the view has to be put "
     "together from others: some of it was seen from another side, some of it never.",
+    "<b>Pixels seen before</b> are those whose surface was in sight of some memorised frame, from anywhere: what a "
+    "memory can know. The world's own geometry tells them, at every eighth step.",
     "<b>Above copying the nearest frame</b> is what the decoder adds to memory: that control knows the true pose and "
     "shows the raw frame that was memorised nearest to it.",
     "<b>Heading and position</b> are compared with the truth from the true start on (see <i>poses</i> under Protocol). "
@@ -84,6 +86,10 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
         yield gap_card(scores, COPY, "Against copying", "to the frame memorised nearest to the true pose")
     yield card("psnr_revisited", "PSNR at known poses", "dB", 2, "near a memorised one")
     yield card("ssim", "SSIM", "", 3, "mean over frames, 7×7 windows")
+    if has(scores, "psnr_seen_pixels"):
+        share = f"surfaces in sight while memorising: {100 * scores['seen_pixels']:.1f}%"
+        yield card("psnr_seen_pixels", "PSNR, pixels seen before", "dB", 2, share)
+        yield card("psnr_unseen_pixels", "PSNR, pixels never seen", "dB", 2, "surfaces that nothing memorised shows")
     for column, note in IN_SEVERAL_ROOMS:
         if has(scores, column.key):
             yield page.score_card(scores, column, note)

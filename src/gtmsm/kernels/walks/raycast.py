@@ -63,7 +63,7 @@ def raycast(
         there, (x, y, heading) = place[part].long(), pose[part].float().unbind(1)
         c, s = heading.cos()[:, None], heading.sin()[:, None]
         eyes = Eyes(x, y, c + fan.across * s, s - fan.across * c)
-        wall = _walls(fan, eyes, walls[there].float(), wall_texture[there], pyramid.shape[1])
+        wall = nearest_walls(fan, eyes, walls[there].float(), wall_texture[there], pyramid.shape[1])
         tiles = torch.stack([ceiling_texture[there], floor_texture[there]], 1).int() * pyramid.shape[1]
         is_wall = wall.depth[..., None] <= fan.plane_depth
         planes = _plane_texel(fan, eyes, tiles, corner[there].float(), tile)
@@ -109,7 +109,7 @@ class _Walls(NamedTuple):
     """In the pyramid, at the top of the wall."""
 
 
-def _walls(
+def nearest_walls(
     fan: Fan, eyes: Eyes, walls: Float[Tensor, "f walls 4"], paper: Int64[Tensor, "f walls"], texels: int
 ) -> _Walls:
     """Intersect all; a division by zero gives an intersection that is refused."""

@@ -1,12 +1,14 @@
 """Generative temporal models with memory (Gemici et al., 2017): an LSTM that reads the codes of earlier steps."""
 
 from abc import abstractmethod
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gtmsm.rivals.recurrence import LoopLayer, Rows, Step, by_time, fused, started, summed
 from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
@@ -25,11 +27,24 @@ class Gtmm(Rival):
         self.gate = nn.Linear(width, reads)
         self.mix, self.head = nn.Linear(width + reads, width), GaussianHead(width + reads, self.code_size)
 
+    control: ClassVar[Step]
+    """The LSTM and what it asks of its memory."""
+
     @abstractmethod
-    def weigh(
-        self, h: Float[Tensor, "batch width"], rows: Float[Tensor, "batch n Z"]
-    ) -> Float[Tensor, "batch heads reached"]:
-        """How much each head reads of each stored code; the latest code is the last row."""
+    def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
+        """Weight and bias of what the LSTM asks for, at each of so many steps."""
+
+    @abstractmethod
+    def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
+        """A memory of what was seen, for so many steps."""
+
+    @abstractmethod
+    def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
+        """Store a code where so many are stored already."""
+
+    @abstractmethod
+    def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
+        """Stored codes, weighed."""
 
     def predict(
         self,
@@ -41,66 +56,170 @@ class Gtmm(Rival):
     ) -> Predicted:
         """Walk through what was seen, then through the plan."""
         with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
-            prior = self._walk(code.mean, a, plan)
-        return Predicted(Gaussian(*(torch.stack(parts, dim=1) for parts in zip(*prior, strict=True))))
+            return Predicted(self.head(self._walk(code.mean, torch.cat([a, plan], dim=1))))
 
-    def _walk(self, seen: Float[Tensor, "batch tau Z"], a: Actions, plan: FutureActions) -> list[tuple[Tensor, Tensor]]:
-        """Mean and log-variance of the prior at each step of the plan."""
-        tau, batch, prior = a.shape[1], len(a), []
-        h = c = a.new_zeros(batch, self.settings.width)
-        read, z, rows = a.new_zeros(batch, self.gate.out_features), torch.zeros_like(seen[:, 0]), seen[:, :0]
-        for t, action in enumerate((*a.unbind(1), *plan.unbind(1))):
-            h, c = self.controller(torch.cat([z, action, read], dim=-1), (h, c))
-            if t > 0:
-                found = (self.weigh(h, rows) @ rows[:, -self.reach :]).flatten(1)
-                read = self.gate(h).sigmoid() * found
+    def _walk(
+        self, seen: Float[Tensor, "batch tau Z"], actions: Float[Tensor, "batch time A"]
+    ) -> Float[Tensor, "batch horizon inputs"]:
+        """What the head is given at each step of the plan."""
+        (batch, tau, Z), steps, cell = seen.shape, actions.shape[1], self.controller
+        asked, bias = self.asking(steps)
+        W_z, W_a, W_read = cell.weight_ih.split([Z, self.action_size, self.gate.out_features], dim=1)
+        W_state, W_told = torch.cat([cell.weight_hh, W_read, W_z], dim=1), torch.cat([self.gate.weight, asked])
+        gates = LoopLayer(W_state, F.linear(by_time(actions), W_a, cell.bias_ih + cell.bias_hh))
+        bias = torch.cat([self.gate.bias.expand(len(bias), 1, -1), bias], dim=-1)
+        told = LoopLayer(W_told, bias.expand(steps, batch, -1))
+        mix = LoopLayer(self.mix.weight, self.mix.bias.expand(steps - tau, batch, -1))
+        mean = LoopLayer(self.head.weight[:Z], self.head.bias[:Z].expand(steps - tau, batch, -1))
+        weights = W_state.detach(), W_told.detach()
+        sizes = self.settings.heads, self.gate.out_features
+        telling = self.mix.weight.detach(), self.head.weight[:Z].detach()
+
+        control, keep, tell = (fused(step, seen.device) for step in (type(self).control, gated, predict_code))
+        rows, codes = self.remember(seen, steps), by_time(seen).unbind(0)
+        state, c = started(seen, W_state.shape[1]), started(seen, cell.hidden_size)
+        given = []
+        for t in range(steps):
+            gates.note(state)
+            h, c, gate, query = control(state, c, gates.added[t], told.added[t], *weights, *sizes)
+            told.note(h)
+            found = self.read(query, rows, t).flatten(1)
             if t < tau:
-                z, rows = seen[:, t], seen[:, : t + 1]
+                state = keep(h, gate, found, codes[t])
                 continue
-            both = torch.cat([h, read], dim=-1)
-            told = self.head(torch.cat([F.elu(self.mix(both)), read], dim=-1))
-            prior.append((told.mean, told.log_var))
-            z = told.mean
-            rows = torch.cat([rows, z[:, None]], dim=1)
-        return prior
+            state, z, inputs = tell(h, gate, found, mix.added[t - tau], mean.added[t - tau], *telling)
+            mix.note(state[:, :-Z])
+            mean.note(inputs)
+            given.append(inputs)
+            self.add(z, rows, t)
+        return torch.stack(given, dim=1)
 
-    @property
-    def reach(self) -> int:
-        """How many of the latest codes can be read; 0: all."""
-        return 0
+
+def lstm(
+    state: Float[Tensor, "batch inputs"],
+    c: Float[Tensor, "batch width"],
+    gates: Float[Tensor, "batch gates"],
+    W_state: Float[Tensor, "gates inputs"],
+) -> tuple[Float[Tensor, "batch width"], Float[Tensor, "batch width"]]:
+    """The next h and c, where `gates` is added to the product of the state."""
+    enter, forget, new, leave = summed(gates.chunk(4, dim=-1), (state @ W_state.mT).chunk(4, dim=-1))
+    c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
+    return leave.sigmoid() * c.tanh(), c
+
+
+def gated(
+    h: Float[Tensor, "batch width"],
+    gate: Float[Tensor, "batch reads"],
+    found: Float[Tensor, "batch reads"],
+    z: Float[Tensor, "batch Z"],
+) -> Float[Tensor, "batch inputs"]:
+    """What the LSTM is given next, where z was seen."""
+    return torch.cat([h, gate.sigmoid() * found, z], dim=-1)
+
+
+def predict_code(
+    h: Float[Tensor, "batch width"],
+    gate: Float[Tensor, "batch reads"],
+    found: Float[Tensor, "batch reads"],
+    mix: Float[Tensor, "batch width"],
+    mean: Float[Tensor, "batch Z"],
+    W_mix: Float[Tensor, "width both"],
+    W_mean: Float[Tensor, "Z both"],
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the LSTM is given next, where z was not seen; z; and what it is predicted from."""
+    read = gate.sigmoid() * found
+    both = torch.cat([h, read], dim=-1)
+    given = torch.cat([F.elu(mix + both @ W_mix.mT), read], dim=-1)
+    z = mean + given @ W_mean.mT
+    return torch.cat([both, z], dim=-1), z, given
+
+
+def by_age(
+    state: Tensor, c: Tensor, gates: Tensor, told: Tensor, W_state: Tensor, W_told: Tensor, heads: int, reads: int
+) -> tuple[Tensor, ...]:
+    """h and c, gates of what is read, and a softmax over ages for each head."""
+    h, c = lstm(state, c, gates, W_state)
+    sizes = [reads, told.shape[-1] - reads]
+    gate, ages = summed(told.split(sizes, dim=-1), (h @ W_told.mT).split(sizes, dim=-1))
+    return h, c, gate, ages.unflatten(-1, (heads, -1)).softmax(-1)
+
+
+def by_content(
+    state: Tensor, c: Tensor, gates: Tensor, told: Tensor, W_state: Tensor, W_told: Tensor, heads: int, reads: int
+) -> tuple[Tensor, ...]:
+    """h and c, gates of what is read, and a key for each head, as long as it is strong."""
+    h, c = lstm(state, c, gates, W_state)
+    sizes = [reads, reads, heads]
+    gate, key, strength = summed(told.split(sizes, dim=-1), (h @ W_told.mT).split(sizes, dim=-1))
+    direction = F.normalize(key.unflatten(-1, (heads, -1)), dim=-1)
+    return h, c, gate, (1 + F.softplus(strength))[..., None] * direction
+
+
+def with_direction(z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch row"]:
+    """A code, and the same of length 1."""
+    return torch.cat([z, F.normalize(z, dim=-1)], dim=-1)
 
 
 class GtmmIntrospection(Gtmm):
     """Reads by age: the controller says how many steps ago to look."""
 
+    control = by_age
+
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
         self.ages = nn.Linear(about.rival.width, about.rival.heads * about.rival.rows)
 
-    def weigh(
-        self, h: Float[Tensor, "batch width"], rows: Float[Tensor, "batch n Z"]
-    ) -> Float[Tensor, "batch heads reached"]:
-        """A softmax over the ages that there are."""
-        ages = self.ages(h).unflatten(-1, (self.settings.heads, self.settings.rows))[..., : rows.shape[1]]
-        return ages.flip(-1).softmax(-1)
+    def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
+        """Of the ages that there can be; those that there are not yet have no weight."""
+        per_head, reach = (self.settings.heads, self.settings.rows), self.reach(steps)
+        weight, bias = (part.unflatten(0, per_head)[:, :reach] for part in (self.ages.weight, self.ages.bias))
+        age, t = (torch.arange(most, device=bias.device) for most in (reach, steps))
+        early = (age >= t[:, None]) & (t[:, None] > 0)  # at first there is nothing, of which any share is 0
+        return weight.flatten(0, 1), bias.where(~early[:, None, None], -torch.inf).flatten(2)
 
-    @property
-    def reach(self) -> int:
-        """Codes that are older are out of reach."""
-        return self.settings.rows
+    def reach(self, steps: int) -> int:
+        """How many of the latest codes can be read."""
+        return max(1, min(self.settings.rows, steps - 1))
+
+    def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
+        """A memory of what was seen, for so many steps."""
+        return Rows(seen, steps, self.reach(steps))
+
+    def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
+        """Store a code where so many are stored already."""
+        rows.write(z[:, None], there)
+
+    def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
+        """By weights of ages."""
+        return rows.times(query, there, slice(self.code_size))
 
 
 class GtmmContent(Gtmm):
     """Reads by content: a key is compared with every stored code by its cosine, and a strength sharpens that."""
 
+    control = by_content
+
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
         self.keys = nn.Linear(about.rival.width, about.rival.heads * (self.code_size + 1))
 
-    def weigh(
-        self, h: Float[Tensor, "batch width"], rows: Float[Tensor, "batch n Z"]
-    ) -> Float[Tensor, "batch heads reached"]:
-        """A softmax over similarities."""
-        key, strength = self.keys(h).unflatten(-1, (self.settings.heads, -1)).split([self.code_size, 1], dim=-1)
-        alike = F.normalize(key, dim=-1) @ F.normalize(rows, dim=-1).mT
-        return ((1 + F.softplus(strength)) * alike).softmax(-1)
+    def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
+        """Keys, then strengths."""
+        per_head = self.settings.heads, self.code_size + 1
+        parts = (part.unflatten(0, per_head) for part in (self.keys.weight, self.keys.bias))
+        weight, bias = (torch.cat([part[:, :-1].flatten(0, 1), part[:, -1]]) for part in parts)
+        return weight, bias[None, None]
+
+    def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
+        """A memory of what was seen, for so many steps."""
+        return Rows(with_direction(seen), steps, 1)
+
+    def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
+        """Store a code where so many are stored already."""
+        rows.write(fused(with_direction, z.device)(z)[:, None], there)
+
+    def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
+        """By a softmax over similarities; at first by what is left free, which is 0."""
+        Z = self.code_size
+        alike = rows.alike(query, there, slice(Z, None), max(1, there))
+        return rows.times(alike.softmax(-1), there, slice(Z))

@@ -5,6 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from gtmsm.rivals.recurrence import LoopLayer, by_time, fused, started, summed
 from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
@@ -48,7 +49,7 @@ class Rssm(Rival):
         noise = a.new_zeros(size) if generator is None else torch.randn(size, device=a.device, generator=generator)
         with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
             h, s, believed = self.roll(code.mean, torch.cat([a, plan], dim=1), noise.to(a.dtype))
-            expected = split(self.prior(h[:, :tau]))
+            expected = gaussian(*self.prior(h[:, :tau]).chunk(2, dim=-1))
             z = self.head(self.project(torch.cat([h, s], dim=-1)))
         costs = {"state_kl": balanced(believed, expected), "context_kl": code.divergence(z[:, :tau])}
         return Predicted(z[:, tau:], costs)
@@ -60,21 +61,76 @@ class Rssm(Rival):
         noise: Float[Tensor, "batch time stochastic"],
     ) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time stochastic"], Gaussian]:
         """Deterministic and stochastic states of all steps, and the posteriors of those that were seen."""
-        h, s = actions.new_zeros(len(actions), self.settings.width), torch.zeros_like(noise[:, 0])
-        deterministic, stochastic, means, log_vars = [], [], [], []
-        for t, (action, drawn) in enumerate(zip(actions.unbind(1), noise.unbind(1), strict=True)):
-            h = self.cell(F.elu(self.into(torch.cat([s, action], dim=-1))), h)
-            if t < seen.shape[1]:
-                belief = split(self.posterior(torch.cat([h, seen[:, t]], dim=-1)))
-                means.append(belief.mean)
-                log_vars.append(belief.log_var)
-            else:
-                belief = split(self.prior(h))
-            s = belief.mean + drawn * (0.5 * belief.log_var).exp()
-            deterministic.append(h)
-            stochastic.append(s)
-        posterior = Gaussian(torch.stack(means, 1), torch.stack(log_vars, 1))
-        return torch.stack(deterministic, 1), torch.stack(stochastic, 1), posterior
+        (batch, steps), tau, cell = actions.shape[:2], seen.shape[1], self.cell
+        size, every = self.settings.stochastic, (steps, batch, -1)
+        inward = self.into.weight[:, :size], self.into.weight[:, size:]
+        into = LoopLayer(inward[0], F.linear(by_time(actions), inward[1], self.into.bias))
+        gates = (
+            LoopLayer(cell.weight_ih, cell.bias_ih.expand(every)),
+            LoopLayer(cell.weight_hh, cell.bias_hh.expand(every)),
+        )
+        believe = (
+            Believing(self.posterior, cell, by_time(seen)),
+            Believing(self.prior, cell, by_time(actions[:, tau:, :0])),
+        )
+        step, weights = fused(one_step, actions.device), (inward[0].detach(), cell.weight_ih.detach())
+        h, s, both = started(actions, cell.hidden_size), started(actions, size), started(actions, 4 * cell.hidden_size)
+        told = []
+        for t, drawn in enumerate(by_time(noise).unbind(0)):
+            belief, k = believe[t >= tau], t - tau if t >= tau else t
+            into.note(s)
+            gates[1].note(h)
+            added = into.added[t], gates[0].added[t], gates[1].added[t], belief.first.added[k], belief.second.added[k]
+            h, s, both, mean, scale, x, hidden = step(h, s, both, drawn, *added, *weights, *belief.weights)
+            gates[0].note(x)
+            belief.first.note(h)
+            belief.second.note(hidden)
+            told.append((h, s, mean, scale))
+        hs, states, means, scales = (torch.stack(parts, dim=1) for parts in zip(*told, strict=True))
+        return hs, states, gaussian(means[:, :tau], scales[:, :tau])
+
+
+class Believing:
+    """The network of a posterior or a prior in the loop: its first product, by h, is taken with that of the GRU."""
+
+    def __init__(self, network: nn.Sequential, cell: nn.GRUCell, known: Float[Tensor, "time batch known"]) -> None:
+        first, second = network[0], network[2]
+        assert isinstance(first, nn.Linear) and isinstance(second, nn.Linear)
+        of_h, of_known = first.weight[:, : cell.hidden_size], first.weight[:, cell.hidden_size :]
+        self.first = LoopLayer(of_h, F.linear(known, of_known, first.bias))
+        self.second = LoopLayer(second.weight, second.bias.expand(*known.shape[:2], -1))
+        self.weights = torch.cat([cell.weight_hh, of_h]).detach(), second.weight.detach()
+
+
+def one_step(
+    h: Float[Tensor, "batch width"],
+    s: Float[Tensor, "batch stochastic"],
+    both: Float[Tensor, "batch four_widths"],
+    drawn: Float[Tensor, "batch stochastic"],
+    into: Float[Tensor, "batch width"],
+    by_input: Float[Tensor, "batch gates"],
+    by_state: Float[Tensor, "batch gates"],
+    first: Float[Tensor, "batch width"],
+    second: Float[Tensor, "batch two_states"],
+    W_into: Float[Tensor, "width stochastic"],
+    W_input: Float[Tensor, "gates width"],
+    W_both: Float[Tensor, "four_widths width"],
+    W_second: Float[Tensor, "two_states width"],
+) -> tuple[Tensor, ...]:
+    """The GRU and the belief after it, with what each layer adds; `both` is h times W_both, which the step before took.
+
+    Returns the next h, s and `both`, the mean and scale that the network tells, and what W_input and W_second read.
+    """
+    x = F.elu(into + s @ W_into.mT)
+    *state_parts, _ = both.chunk(4, dim=-1)
+    i_reset, i_update, i_new = summed(by_input.chunk(3, dim=-1), (x @ W_input.mT).chunk(3, dim=-1))
+    h_reset, h_update, h_new = summed(by_state.chunk(3, dim=-1), state_parts)
+    new = (i_new + (i_reset + h_reset).sigmoid() * h_new).tanh()
+    h = new + (i_update + h_update).sigmoid() * (h - new)
+    both = h @ W_both.mT
+    hidden = F.elu(first + both.chunk(4, dim=-1)[-1])
+    mean, scale = summed(second.chunk(2, dim=-1), (hidden @ W_second.mT).chunk(2, dim=-1))
+    return h, mean + drawn * scale_of(scale), both, mean, scale, x.detach(), hidden.detach()
 
 
 def balanced(posterior: Gaussian, prior: Gaussian) -> Float[Tensor, "batch tau"]:
@@ -84,7 +140,11 @@ def balanced(posterior: Gaussian, prior: Gaussian) -> Float[Tensor, "batch tau"]
     return TO_PRIOR * to_prior.clamp_min(FREE) + TO_POSTERIOR * to_posterior.clamp_min(FREE)
 
 
-def split(both: Float[Tensor, "*batch two_states"]) -> Gaussian:
-    """A Gaussian from its mean and what its scale is the softplus of."""
-    mean, scale = both.chunk(2, dim=-1)
-    return Gaussian(mean, 2 * F.softplus(scale).clamp_min(LEAST_SCALE).log())
+def gaussian(mean: Float[Tensor, "*batch stochastic"], scale: Float[Tensor, "*batch stochastic"]) -> Gaussian:
+    """From what the network of a belief tells."""
+    return Gaussian(mean, 2 * scale_of(scale).log())
+
+
+def scale_of(told: Float[Tensor, "*batch stochastic"]) -> Float[Tensor, "*batch stochastic"]:
+    """A standard deviation."""
+    return F.softplus(told).clamp_min(LEAST_SCALE)

@@ -42,18 +42,18 @@ class ToldViews:
         line: Float[Tensor, "K columns width"],
         eps: float,
         dtype: torch.dtype,
-        room: dict[str, Tensor],
+        buffers: dict[str, Tensor],
     ) -> Float[Tensor, "layers asked both"]:
-        """Keys and values of every layer, of all tokens of these views, in `dtype`, and in `room` for the next call."""
+        """Keys and values of every layer, of all tokens of these views, in `dtype`, written to `buffers`."""
         (k, tokens, width), columns = digest.shape, line.shape[1]
         shifted = digest.view(k, -1, columns, width) + line[:, None]
         # 1 / sigma, seven times as fast as by `var`.
         scale = torch.native_layer_norm(shifted, (width,), None, None, eps)[2]
         weight, views = self._known(weights, digest, dtype)
         shape = len(weights), k, tokens // columns, columns, weight.shape[0] // len(weights)
-        if "told" not in room or room["told"].shape != shape or room["told"].dtype != dtype:
-            room["told"] = digest.new_empty(shape, dtype=dtype)
-        told = room["told"]
+        if "told" not in buffers or buffers["told"].shape != shape or buffers["told"].dtype != dtype:
+            buffers["told"] = digest.new_empty(shape, dtype=dtype)
+        told = buffers["told"]
         lines = F.linear(line.to(dtype), weight)
         shifts = lines.view(k, 1, columns, len(weights), -1).movedim(3, 1)
         for number, (view, shift) in enumerate(zip(views, shifts, strict=True)):

@@ -61,8 +61,8 @@ def _act(t, KIND: tl.constexpr):  # pragma: no cover - runs on the GPU
     elif KIND == "silu":
         made = t * _logistic(t)
     else:
-        share, bell = _normal(t)
-        made = t * share
+        below, bell = _normal(t)
+        made = t * below
     return made
 
 
@@ -71,11 +71,11 @@ def _slope(t, KIND: tl.constexpr):  # pragma: no cover - runs on the GPU
     if KIND == "elu":
         slope = tl.where(t > 0.0, 1.0, tl.exp(tl.where(t > 0.0, 0.0, t)))
     elif KIND == "silu":
-        share = _logistic(t)
-        slope = share * (1.0 + t * (1.0 - share))
+        gate = _logistic(t)
+        slope = gate * (1.0 + t * (1.0 - gate))
     else:
-        share, bell = _normal(t)
-        slope = share + t * bell * 0.3989422804014327
+        below, bell = _normal(t)
+        slope = below + t * bell * 0.3989422804014327
     return slope
 
 

@@ -21,9 +21,9 @@ NOTES = 12
 """Numbers that the backward pass stores for every step."""
 
 
-@triton.jit(do_not_specialize=["apart"])  # specialised to 1, it would give every unit of a sequence a lane of its own
+@triton.jit(do_not_specialize=["pre_unit"])  # specialised to 1, every unit of a sequence would get a lane of its own
 def _glide_scan_forward(
-    start, u, cos, sin, pre, keep, W, V, d, v, batch, T, apart,
+    start, u, cos, sin, pre, keep, W, V, d, v, batch, T, pre_unit,
     H: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row = tl.program_id(0) * SEQUENCES + tl.arange(0, SEQUENCES)
@@ -40,7 +40,7 @@ def _glide_scan_forward(
     k_x, k_y = tl.load(keep), tl.load(keep + 1)
     x, y = load_xy(start, row, used)
     at = row.to(tl.int64) * T
-    told_at = pre + at[None, :] * H + h[:, None] * apart
+    told_at = pre + at[None, :] * H + h[:, None] * pre_unit
     told = tl.load(told_at, used[None, :] & real[:, None], 0.0)
     next_told = tl.load(told_at + H, (steps > 1)[None, :] & real[:, None], 0.0)
     u_x, u_y = load_xy(u, at, used)

@@ -24,7 +24,7 @@ def _walk(
     time, K, batch = noise.shape
     size, first, flat = s.shape[2], len(table) - time, table.reshape(-1)
     added, mean = np.array(fresh, s.dtype)[:, None, None], s.dtype.type(usual)
-    half, half_size, share = (s.dtype.type(number) for number in (0.5, 0.5 * size, 1 / size))
+    half, half_size, per_axis = (s.dtype.type(number) for number in (0.5, 0.5 * size, 1 / size))
     near, w = np.empty((size + 1, K, batch), s.dtype), np.empty((2 * K + 1, batch), s.dtype)
     away, known, right = near[:size], near[size], w[:-1].reshape(2, K, batch)
     for t in range(time):
@@ -56,7 +56,7 @@ def _walk(
         between = np.add.reduce(gain, axis=(0, 1))
         between -= np.add.reduce(moved * moved, axis=0)
         np.maximum(between, 0, out=between)
-        between *= share
+        between *= per_axis
         pull *= n
         pull += right * known
         between += np.add.reduce(pull, axis=(0, 1))

@@ -7,6 +7,7 @@ and values are W (d + l - mean) / sigma: the part of d is worked out once, that 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from threading import Lock
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,17 @@ MOST = 64
 """Views that are kept: 50 MB of `walk-strong`."""
 
 
-class ToldViews:
+class Cache:
+    """A cache whose copies and pickles are empty: another model has read nothing yet."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+class ToldViews(Cache):
     """What layers are told of the views read lately; a view is known by its digest, and forgotten with the weights."""
 
     def __init__(self) -> None:
@@ -27,13 +38,6 @@ class ToldViews:
         self._made_of: Hashable = None
         self._weight = torch.zeros(0)
         self._views: OrderedDict[bytes, tuple[Tensor, Tensor]] = OrderedDict()
-
-    def __deepcopy__(self, memo: object) -> "ToldViews":
-        """Another model has read nothing yet."""
-        return ToldViews()
-
-    def __reduce__(self) -> tuple[type["ToldViews"], tuple[()]]:
-        return ToldViews, ()
 
     def tell(
         self,

@@ -65,7 +65,7 @@ class Training:
         if rounds is not None:
             settings = replace(settings, rounds=rounds, restarts=min(2, settings.restarts))
         prospect(self.model, self.source, settings, self.updater.generator)
-        self.updater.share()
+        self.updater.broadcast()
 
     def run(self, updates: int) -> None:
         """So many updates of the stage that was entered."""

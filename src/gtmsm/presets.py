@@ -48,7 +48,7 @@ _preset("obstacles", ImageWalkExperiment,
     "model.landmark": {"form": "bayes"},
     "evaluation": {"metric_poses": True},
 })  # fmt: skip
-# Whoever sees the same after a step was stopped; views that come back tell what actions do.
+# A step after which the view is the same was stopped; views that come back tell what actions do.
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements: the motion from views that come back; for a GPU", {
     "slip": {"probability": 0.0},

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from gtmsm.evaluation.arrival import APART, Arrival, arrival_in, spl
+from gtmsm.evaluation.arrival import FARTHER, Arrival, arrival_in, spl
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import RoomsConfig, draw_rooms
 
@@ -29,7 +29,7 @@ def test_what_is_reached_before_the_first_step_is_no_goal(where: Callable[[], Ar
 
 def test_a_goal_in_a_room_is_further_than_what_counts_as_there():
     arrival = in_a_room()
-    near = arrival.world.pose[0] + torch.tensor([0.9 * APART * float(arrival.world.width[0]), 0, 0])  # type: ignore[attr-defined]
+    near = arrival.world.pose[0] + torch.tensor([0.9 * FARTHER * float(arrival.world.width[0]), 0, 0])  # type: ignore[attr-defined]
     assert not arrival.there(near)
     assert not arrival.fair(near)
 

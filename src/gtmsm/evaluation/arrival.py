@@ -25,20 +25,20 @@ from gtmsm.worlds.slip import unwrapped
 from gtmsm.worlds.world import World
 
 WIDTHS, DEGREES = 0.1, 20.0
-"""How near is there, in rooms."""
-APART = 0.2
-"""The least distance of a goal in rooms, in widths: a way of no length has no SPL."""
+"""In rooms, a goal is reached within this fraction of the room's width and this angle."""
+FARTHER = 0.2
+"""Minimum distance of a goal in rooms, in widths of the room: for a path of length 0 there is no SPL."""
 FINE = 0.04
-"""Squares in which the shortest way through a room is searched, in units of the height of its walls."""
+"""Side of the squares in which the shortest path through a room is searched, in units of the height of its walls."""
 
 
 class Arrival(ABC):
-    """What is particular to a kind of world; reads the truth, for scores only. Of its first agent."""
+    """How a journey of the first agent is scored in one kind of world, by true poses."""
 
     budget: int
-    """Steps that a journey may have."""
+    """Maximum number of steps of a journey."""
     rests: int = 0
-    """Steps of doing nothing after which an agent stands."""
+    """Steps without an action after which an agent is at rest."""
 
     @abstractmethod
     def there(self, goal: Float[Tensor, "D"]) -> bool:
@@ -53,7 +53,7 @@ class Arrival(ABC):
         """Length of the way through these poses."""
 
     def fair(self, goal: Float[Tensor, "D"]) -> bool:
-        """Whether this is a goal to walk to."""
+        """Whether this goal can be scored: the agent is not there yet."""
         return not self.there(goal)
 
 
@@ -109,7 +109,7 @@ class RoomArrival(Arrival):
 
     def fair(self, goal: Float[Tensor, "3"]) -> bool:
         """Some way off."""
-        return bool((self.world.pose[0] - goal)[:2].norm() >= APART * self.world.width[0])
+        return bool((self.world.pose[0] - goal)[:2].norm() >= FARTHER * self.world.width[0])
 
     def shortest(self, goal: Float[Tensor, "3"]) -> float:
         """Distance around everything that a body of this radius would touch; the straight line where that is free."""

@@ -1,4 +1,4 @@
-"""A control without learning: who is told how far each action moves, and believes that equal frames are one place."""
+"""A control without learning: dead reckoning by true moves, corrected wherever an equal frame was seen before."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -7,7 +7,7 @@ from torch import Tensor
 from gtmsm.tensors import Actions, Frames
 
 REACH = 2
-"""Steps from where the plan leads within which an earlier place with an equal frame is believed."""
+"""Distance from the planned position, in steps, within which an earlier place with an equal frame replaces it."""
 
 
 def follow_by_equal_frames(

@@ -1,4 +1,4 @@
-"""Anything that forecasts frames: what it is given, and what it may tell beside frames."""
+"""The interface of anything that forecasts frames: its inputs, and what it may return beside frames."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def given_to(
 
 @runtime_checkable
 class Oracle(Protocol):
-    """A forecaster with the answer in hand: a bound, not a rival."""
+    """A forecaster that is given the frames to be predicted: an upper bound, not a rival."""
 
     def told(self, truth: FutureFrames) -> Forecaster:
         """Itself, knowing the frames that are to be predicted of one batch."""
@@ -58,7 +58,7 @@ class Guess:
     retrieved: Int[Tensor, "batch horizon"] | None
     """The memorised step each frame was made from, where one was searched for."""
     walk: States | None = None
-    """Where it believes to have been at every step, memorised ones first, from the start of the walk."""
+    """The inferred pose of every step, memorised ones first, relative to the start of the walk."""
     reckoned: States | None = None
     """The same by actions alone, where what it sees corrects it."""
 

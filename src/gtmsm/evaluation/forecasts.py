@@ -24,9 +24,9 @@ from gtmsm.files import replacing
 LOW, HIGH = 0.1, 0.9
 """The quantiles over clips between which the band of a curve lies."""
 FLIP_EVERY, FLIP_PER_DEGREE = SSIM_EVERY, 16
-"""FLIP looks at as many steps as SSIM does, as somebody would who sees 16 pixels to a degree: single pixels show."""
+"""Pixels per degree of the viewer that FLIP assumes: single pixels are visible. It scores the steps that SSIM does."""
 BEYOND = 1e-3
-"""By which frames may leave [0, 1]: rounding, but no other scale."""
+"""Tolerance by which frames may leave [0, 1]: rounding errors, but not another scale."""
 PROTOCOL = {
     "psnr": "frames in [0, 1], data range 1; pooled = PSNR of the mean squared error over all frames, frames = mean of "
     f"the PSNRs of frames, each at most {metrics.PSNR_CAP:.0f} dB; by_step is pooled over clips, band is over clips",
@@ -36,8 +36,8 @@ PROTOCOL = {
 
 
 @dataclass
-class _Tally:
-    """What is kept of every batch."""
+class _Batches:
+    """What the scores need of every batch."""
 
     errors: list[dict[str, Tensor]] = field(default_factory=list)
     masks: list[Masks] = field(default_factory=list)
@@ -66,7 +66,7 @@ def score_forecaster(
     if isinstance(forecaster, ModelForecaster):
         steps, seed = size.tau + size.horizon, fixed_set.seed + 6
         examiner.calibrate(forecaster.model, fixed_set.walker, steps, seed, fixed_set.elsewhere)
-    digest, tally = Digest(), _Tally()
+    digest, tally = Digest(), _Batches()
     for clip in fixed_set.clips():
         digest.add(clip)
         guess = _guess(forecaster, examiner.prepared(clip), size.tau, torch.device(device))
@@ -110,7 +110,7 @@ def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -
     return Guess(frames.float().clamp(0, 1).cpu(), *moved)
 
 
-def _score_batch(tally: _Tally, examiner: Examiner, clip: Clip, guess: Guess, skip: int, keep: bool) -> None:
+def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, skip: int, keep: bool) -> None:
     """Add one batch; the first steps of its prediction may be left out."""
     errors, every = errors_of(clip, guess, examiner), -(-skip // SSIM_EVERY)
     truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:]
@@ -126,7 +126,7 @@ def _score_batch(tally: _Tally, examiner: Examiner, clip: Clip, guess: Guess, sk
         tally.frames.append((frames, truth))
 
 
-def _scores(tally: _Tally, examiner: Examiner) -> dict[str, Any]:
+def _scores(tally: _Batches, examiner: Examiner) -> dict[str, Any]:
     """Of all batches."""
     errors, masks = joined(tally.errors), joined(tally.masks)
     seen, flips, mse = masks.pop("revisited"), errors.pop("flip", None), errors["mse"]
@@ -188,7 +188,7 @@ def _parameters(forecaster: Forecaster) -> int | None:
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
 
 
-def _write(path: Path, fixed_set: FixedSet, tally: _Tally) -> None:
+def _write(path: Path, fixed_set: FixedSet, tally: _Batches) -> None:
     """Frames as they were scored, clip by clip, and which of them are of places seen before."""
     forecast, truth = (torch.cat(part).numpy() for part in zip(*tally.frames, strict=True))
     seen: Bool[Tensor, "clips time"] = joined(tally.masks)["revisited"]

@@ -127,7 +127,7 @@ class Explorer:
                 self.close_loops()
 
     def _known_here(self) -> Belief:
-        """Where it is, never as uncertain as anywhere: who walks far through the unknown is not lost for that."""
+        """The pose, with a covariance kept below that of an unknown start: a long walk alone loses nobody."""
         landmarks = self.model.landmarks
         if landmarks is None or not landmarks.is_lost(variance := landmarks.as_variance(self.here)):
             return self.here

@@ -13,19 +13,19 @@ from gtmsm.model.planning import Plan, PlanConfig
 from gtmsm.tensors import Belief
 
 REACH = 2
-"""How far around its place an agent looks for another, in units of the distance that counts as there."""
+"""Radius within which other places are compared with the inferred one, in units of the tolerance of a goal."""
 CONVINCING = 0.6
-"""Share of the squared error of the view at its believed place below which another place is believed instead."""
+"""Fraction of the squared error of the view at the inferred place below which another place replaces it."""
 
 
 @config
 class TravelConfig:
-    """How to travel."""
+    """Settings of a journey."""
 
     every: int = 4
-    """Steps after which to plan again; also where a step did not lead where it should have."""
+    """Steps after which to plan again; it also plans again after a step that did not lead to the planned pose."""
     steps: int = 64
-    """The most that may be taken."""
+    """Maximum number of steps."""
     plan: PlanConfig = PlanConfig()
 
     def __post_init__(self) -> None:
@@ -36,12 +36,12 @@ class TravelConfig:
 
 @dataclass(frozen=True)
 class Journey:
-    """What came of it."""
+    """The result of a journey."""
 
     arrived: bool
-    """Whether the agent believes that it is there."""
+    """Whether the inferred pose is at the goal."""
     choices: tuple[int, ...]
-    """What it did; -1: nothing."""
+    """The action of each step; -1: none."""
     plans: tuple[Plan, ...]
     """The plan of each step: the one it was taken from."""
     reason: str

@@ -14,7 +14,7 @@ from gtmsm.model.pose_graph import close_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
 OPEN = 1_024
-"""Steps that are still corrected. Older ones stay where they are: a step costs the same however long the walk."""
+"""Number of last steps that are still corrected. Older poses are fixed, so the cost of a step is bounded."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OpenSteps:
     plan: Poses
     """The displacement that each step was to make."""
     sights: Sights
-    """By the numbers of entries."""
+    """What was recognised at each step, by the numbers of entries."""
 
     def __len__(self) -> int:
         """Number of steps."""

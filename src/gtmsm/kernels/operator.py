@@ -71,8 +71,9 @@ class Fast:
 
     forward: Callable[..., Sequence[Tensor]]
     """Takes the operator's arguments; returns its outputs, followed by the tensors that only `backward` needs."""
-    empty: Callable[..., Sequence[Tensor]]
-    """Takes the same arguments; returns tensors like those of `forward`, with any values: the fake implementation."""
+    empty: Callable[..., Sequence[Tensor]] | None = None
+    """Takes the same arguments; returns tensors like those of `forward`, with any values: the fake implementation.
+    None: the readable function makes tensors of the same shapes and strides, and may run for that alone."""
     backward: Callable[[Tensors, Arguments, Tensors, Needed], Gradients] | None = None
     """(gradients of the outputs, arguments, what `forward` returned, which arguments need a gradient) to a gradient or
     None for every argument. None: arguments that require gradients go to the readable function."""
@@ -94,8 +95,7 @@ class Operator(Generic[P, R]):
         """Those that have a fast implementation."""
         self._loaded: dict[str, Fast | None] = {}
         signature = inspect.signature(readable)
-        self._made = signature.return_annotation
-        self._outputs = _count_outputs(self._made)
+        self._outputs = len(get_args(signature.return_annotation)) or 1
         self._default = {name: p.default for name, p in signature.parameters.items()}
         self._op, self._back = self._register(signature)
         update_wrapper(self, readable)
@@ -103,7 +103,8 @@ class Operator(Generic[P, R]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """The fastest implementation for where the tensors are."""
-        given = self._positional(args, kwargs)
+        defaults = list(self._default.items())[len(args) :]
+        given: list[Any] = [*args, *(kwargs.get(name, default) for name, default in defaults)]
         fast = self.fast(next(x for x in given if isinstance(x, Tensor)).device.type)
         learning = torch.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in given)
         # vmap and jacrev look through plain PyTorch only.
@@ -111,7 +112,7 @@ class Operator(Generic[P, R]):
         if fast is None or transformed or (learning and fast.backward is None) or not fast.supports(*given):
             return self.readable(*args, **kwargs)
         made = self._op(*given)[: self._outputs]
-        return cast(R, made[0] if self._outputs == 1 else self._as_declared(made))
+        return cast(R, made[0] if self._outputs == 1 else tuple(made))
 
     def fast(self, device: str) -> Fast | None:
         """The fast implementation for a device, if there is one."""
@@ -126,15 +127,6 @@ class Operator(Generic[P, R]):
         self._loaded[device] = getattr(import_module(self._modules[device]), self.name) if there else None
         return self._loaded[device]
 
-    def _positional(self, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-        """All arguments in order, defaults included."""
-        rest = list(self._default.items())[len(args) :]
-        return [*args, *(kwargs.get(name, default) for name, default in rest)]
-
-    def _as_declared(self, made: Sequence[Tensor]) -> Any:
-        """Several outputs, as the readable function returns them."""
-        return self._made(*made) if hasattr(self._made, "_fields") else tuple(made)
-
     def _register(self, signature: inspect.Signature) -> tuple[Any, Any]:
         """Define `gtmsm::name` and `gtmsm::name_backward`, each with all that PyTorch may ask of it."""
         schema = ", ".join(
@@ -143,16 +135,15 @@ class Operator(Generic[P, R]):
         )
         name, back = self.name, f"{self.name}_backward"
         LIBRARY.define(f"{name}({schema}) -> Tensor[]")
+        for device in ("cpu", "cuda"):
+            LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
         if self._mutates:
             LIBRARY.impl(name, self._fake_outputs, "Meta")
-            for device in ("cpu", "cuda"):
-                LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
             return getattr(torch.ops.gtmsm, name).default, None
         LIBRARY.define(f"{back}(Tensor[] gradients, Tensor[] made, bool[] needed, {schema}) -> Tensor[]")
         LIBRARY.impl(name, self._readable_outputs, "CompositeExplicitAutograd")
         LIBRARY.impl(back, self._readable_gradients, "CompositeExplicitAutograd")
         for device in ("cpu", "cuda"):
-            LIBRARY.impl(name, partial(self._fast_outputs, device), device.upper())
             LIBRARY.impl(back, partial(self._fast_gradients, device), device.upper())
         torch.library.register_fake(f"gtmsm::{name}", self._fake_outputs, lib=LIBRARY)
         torch.library.register_fake(f"gtmsm::{back}", _fake_gradients, lib=LIBRARY)
@@ -200,7 +191,7 @@ class Operator(Generic[P, R]):
     def _fake_outputs(self, *args: Any) -> list[Tensor]:
         """Tensors of the right shapes."""
         fast = self.fast(next(x for x in args if isinstance(x, Tensor)).device.type)
-        return self._readable_outputs(*args) if fast is None else list(fast.empty(*args))
+        return self._readable_outputs(*args) if fast is None or fast.empty is None else list(fast.empty(*args))
 
     def _remember(self, ctx: Any, inputs: tuple[Any, ...], output: list[Tensor]) -> None:
         """Keep arguments and outputs for the backward pass."""
@@ -261,11 +252,6 @@ def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callab
 def _chosen(each: Arguments, needed: Needed) -> list[Any]:
     """Arguments, or gradients, of which one is needed."""
     return [x for x, need in zip(each, needed, strict=True) if need]
-
-
-def _count_outputs(annotation: Any) -> int:
-    """How many tensors a return type stands for."""
-    return len(getattr(annotation, "_fields", get_args(annotation))) or 1
 
 
 def _torch_type(annotation: Any, alias: str | bool = False) -> str:

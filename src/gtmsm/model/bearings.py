@@ -10,7 +10,7 @@ from gtmsm.pose import Space
 from gtmsm.tensors import Actions, EntryPoses, Gaussian, PerEntry, Poses, gather
 
 LOOK = 8
-"""The first steps of a walk, which vote for its start: over more of them, more steps go otherwise than planned."""
+"""Number of first steps of a walk that vote for its start; over more steps the planned path is less reliable."""
 
 
 def locate_start(

@@ -12,9 +12,9 @@ from torch.overrides import TorchFunctionMode
 from gtmsm.errors import InputError
 
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
-"""Where weights, and whatever a constructor makes in passing, come from."""
+"""Functions of PyTorch that allocate weights and a constructor's temporary tensors."""
 FACTOR, ANYHOW = 4, 10**7
-"""How many times the elements of the file may be made, for temporary ones, and how many in any case."""
+"""Elements that may be allocated: this many times those of the file, and at least so many."""
 
 
 class Budget(TorchFunctionMode):

@@ -1,7 +1,7 @@
-"""Steps that fail: in most worlds agents bump, and what is seen before a step tells whether it will (not in the paper).
+"""Steps that fail: a classifier from the view before a step to whether the agent bumps (not in the paper).
 
-A step that fails counts as one without an action. While memorising, the frame before a step is looked at, and whether
-the one after it is the same; while imagining, what memory predicts to be seen there.
+A step that fails counts as one without an action. While memorising, the inputs are the frame before a step and whether
+the frame after it is the same; while imagining, the view that memory predicts before the step.
 """
 
 from typing import TYPE_CHECKING
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from gtmsm.model.memory import Memory
 
 NEAR = 1e-4
-"""Squared distance below which a memory is of the very place."""
+"""Squared distance below which an entry counts as seen at the same place."""
 SAME = 1e-3
-"""How much codes of one frame may differ, encoded beside others."""
+"""Largest difference of two codes of the same frame, encoded in different batches."""
 
 
 class Bumps(nn.Module):
@@ -42,7 +42,7 @@ class Bumps(nn.Module):
         return (logits.float() * actions).sum(-1)
 
     def noticed(self, codes: Codes, actions: Actions, before: Float[Tensor, "batch Z"] | None) -> Actions:
-        """The actions without those that failed; of the first nobody knows, unless the view `before` it is given."""
+        """The actions, with 0 for those that failed; the first counts as made unless the view `before` it is given."""
         codes = codes if before is None else torch.cat([before[:, None], codes], dim=1)
         views, after = codes[:, :-1], codes[:, 1:]
         if not views.shape[1]:
@@ -54,8 +54,8 @@ class Bumps(nn.Module):
     def foreseen(self, model: "WorldModel", memory: "Memory", here: State, plan: Actions) -> Actions:
         """The plan without the steps that would fail.
 
-        All steps at once, again and again until nothing changes: each round settles at least one step more, and what
-        no round changes is what step after step would find. Rounds are as many as bumps and one, not as steps.
+        All steps are computed at once, repeatedly until nothing changes. Each round settles at least one more step, so
+        the result is that of a loop over steps. The number of rounds is the number of bumps plus one.
         """
         made, before = plan, torch.empty_like(plan[:, :0])
         while not torch.equal(made, before):
@@ -67,6 +67,6 @@ class Bumps(nn.Module):
         return made
 
     def loss(self, logits: PerStep, failed: PerStep, counts: PerStep) -> Float[Tensor, ""]:
-        """Nats per step that counts."""
+        """Cross-entropy in nats, averaged over the steps in use."""
         each = F.binary_cross_entropy_with_logits(logits, failed.to(logits), reduction="none")
         return (each * counts).sum() / counts.sum().clamp_min(1)

@@ -17,7 +17,7 @@ class Fingerprint:
         self._finite: tuple[Hashable, bool] | None = None
 
     def forget(self) -> None:
-        """Look again next time: a captured graph changes weights and tells nobody."""
+        """Compute it again next time: a captured graph changes weights without PyTorch's counters noticing."""
         self._found = self._finite = None
 
     def of(self, module: nn.Module) -> str | None:

@@ -24,11 +24,11 @@ class Observed:
     made: Actions
     """Its actions, without those that the views say have failed."""
     start: State
-    """Where it began, as far as that was found out."""
+    """The pose before the first step, estimated where it was not given."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
-    """Where the agent believed to be at each step, by what it had seen so far; `walk` may know more (`closure`)."""
+    """The filtered pose of each step, from what was seen up to it; `walk` may be smoothed as well (`closure`)."""
 
 
 class Followed(NamedTuple):
@@ -38,13 +38,13 @@ class Followed(NamedTuple):
     made: Actions
     """Its actions, without those that the views say have failed."""
     start: State
-    """Where it began, as far as that was found out."""
+    """The pose before the first step, estimated where it was not given."""
     variance: Variance | None
     """Of its poses, with landmarks."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
-    """Where the agent believed to be at each step, by what it had seen so far."""
+    """The filtered pose of each step, from what was seen up to it."""
 
 
 def follow(

@@ -102,7 +102,7 @@ class Distinct(NamedTuple):
     complete: Bool[Tensor, "batch time"]
     """Whether the list holds all that a query retrieves."""
     needed: Int64[Tensor, ""]
-    """How many there are, whether the list holds them or not."""
+    """How many there are, including those beyond the capacity."""
 
 
 @torch.no_grad()

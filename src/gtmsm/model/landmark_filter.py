@@ -123,8 +123,8 @@ def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: 
         chances = [c if other else 1 - c for c, other in zip(surprise.chances, kinds, strict=False)]
         fresh = [surprise.stray[g] if other else surprise.planned[g] for g, other in enumerate(kinds)]
         agreed = []
-        for share, scale in ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER)):
-            log_density = last.log_odds + surprise.doubt + math.log(share)
+        for weight, scale in ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER)):
+            log_density = last.log_odds + surprise.doubt + math.log(weight)
             for g, size in enumerate(sizes):
                 total = scale * last.noise[..., g] + fresh[g]
                 log_density = log_density - 0.5 * (size * (LOG_TWO_PI + total.log()) + far2[g] / total)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.rays.attend import attend
 from gtmsm.model.fingerprint import state_of, tensors_of
-from gtmsm.model.told_views import ToldViews
+from gtmsm.model.told_views import Cache, ToldViews
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
 """A weight and a bias."""
@@ -79,19 +79,12 @@ class _Folded:
     out: Pair
 
 
-class OneView:
+class OneView(Cache):
     """Makes single views; several threads may ask at once."""
 
     def __init__(self) -> None:
-        self._views, self._lock, self._room = ToldViews(), Lock(), local()
+        self._views, self._lock, self._buffers = ToldViews(), Lock(), local()
         self._folded: dict[torch.dtype, _Folded] = {}
-
-    def __deepcopy__(self, memo: object) -> "OneView":
-        """Another model has read nothing yet."""
-        return OneView()
-
-    def __reduce__(self) -> tuple[type["OneView"], tuple[()]]:
-        return OneView, ()
 
     def ask(
         self,
@@ -106,7 +99,7 @@ class OneView:
         folded = self._known(prior, eps, dtype)
         blocks = prior.get_submodule("across").children()
         weights = [block.get_parameter("attention.key_value.weight") for block in blocks]
-        told = self._views.tell(weights, digest, line, eps, dtype, self._room.__dict__)
+        told = self._views.tell(weights, digest, line, eps, dtype, self._buffers.__dict__)
         x, query = folded.start.clone(), folded.first
         for number, (layer, key_value) in enumerate(zip(folded.layers, told, strict=True)):
             normed = layer.ask(x, query, key_value, head, eps)

@@ -24,7 +24,7 @@ HEAD = 64
 """Size of an attention head."""
 DIGEST_LAYERS = 1
 EPSILON = 1e-5
-"""Of norms."""
+"""Added to variances by layer norms."""
 AT_ONCE = 256
 """Views made together where no gradients are wanted: some 400 MB of tokens."""
 
@@ -106,7 +106,7 @@ class RayAttention(Prior):
         return cast(Tensor, out(normed))
 
     def _lasting(self, digest: Float[Tensor, "rows tokens width"], lines: Float[Tensor, "n K columns width"]) -> bool:
-        """Whether views are read on a CPU, for nothing but their numbers: then the next may be of the same ones."""
+        """Whether keys and values of views should be kept for the next read: on a CPU, without gradients."""
         as_weights = digest.dtype == self.asked.dtype
         return not torch.is_grad_enabled() and digest.device.type == "cpu" and as_weights and have_values(digest, lines)
 

@@ -88,11 +88,11 @@ class Retrieved:
 
     neighbours: Neighbours
     bank: Gaussian
-    """Codes of the entries of all memories, `rows Z`; perhaps only of those that anybody retrieved."""
+    """Codes of the entries of all memories, `rows Z`, or only of those that were retrieved."""
     row: EntryIndex
     """Which of them were."""
     find_relative: Callable[[], Float[Tensor, "batch time K P"]]
-    """Works out `relative`, which not every prior asks for."""
+    """Computes `relative`, which not every prior uses."""
     delta: float
     digest: Float[Tensor, "rows tokens width"] | None = None
     """What the prior made of each code of the bank when it was written."""
@@ -141,14 +141,14 @@ class Prior(nn.Module, ABC):
     """Turns what was retrieved into a forecast."""
 
     digest_sizes: tuple[int, int] | None = None
-    """Tokens of an entry's digest and their width; None where the prior works out none."""
+    """Number of tokens of an entry's digest, and their width; None where the prior has no digest."""
 
     @abstractmethod
     def forward(self, retrieved: Retrieved) -> Forecast:
         """p(z_t | s_t, m) at every query."""
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"] | None:
-        """What is worth working out once, when an entry is written, instead of at every read."""
+        """What can be computed once, when an entry is written, instead of at every read."""
         return None
 
 

@@ -28,8 +28,8 @@ class _Residual(nn.Module):
         self, x: Float[Tensor, "n channel height width"], active: Float[Tensor, "n channel height width"]
     ) -> tuple[Float[Tensor, "n channel height width"], Float[Tensor, "n channel height width"]]:
         """From x and SiLU(x), the block's result and SiLU of that."""
-        inner = activated(_convolved(active, self.first), self.first.bias, "silu")
-        return shortcut(x, _convolved(inner, self.second), self.second.bias, "silu")
+        inner = activated(_convolved(active, self.first), self.first.get_parameter("bias"), "silu")
+        return shortcut(x, _convolved(inner, self.second), self.second.get_parameter("bias"), "silu")
 
 
 class SpatialEncoder(nn.Sequential):
@@ -46,7 +46,7 @@ class SpatialEncoder(nn.Sequential):
         """Means of all patches, channel by channel, and then log-variances; in float32 also under autocast."""
         start, *layers, last, _ = self
         assert isinstance(start, nn.Conv2d)
-        y, active = shortcut(_windows_convolved(x, start), None, start.bias, "silu")
+        y, active = shortcut(_windows_convolved(x, start), None, start.get_parameter("bias"), "silu")
         patches = _features(layers, y, active).permute(0, 2, 3, 1)  # channels lie last, so that a patch is a row
         with torch.autocast(x.device.type, enabled=False):
             codes = F.linear(patches.to(x.dtype), _as_matrix(last), last.get_parameter("bias"))

@@ -7,6 +7,7 @@ and values are W (d + l - mean) / sigma: the part of d is worked out once, that 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from threading import Lock
+from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +20,17 @@ MOST = 64
 """Views that are kept: 50 MB of `walk-strong`."""
 
 
-class ToldViews:
+class Cache:
+    """A cache whose copies and pickles are empty: another model has read nothing yet."""
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return type(self)()
+
+    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+        return type(self), ()
+
+
+class ToldViews(Cache):
     """What layers are told of the views read lately; a view is known by its digest, and forgotten with the weights."""
 
     def __init__(self) -> None:
@@ -28,13 +39,6 @@ class ToldViews:
         self._weight = torch.zeros(0)
         self._views: OrderedDict[bytes, tuple[Tensor, Tensor]] = OrderedDict()
 
-    def __deepcopy__(self, memo: object) -> "ToldViews":
-        """Another model has read nothing yet."""
-        return ToldViews()
-
-    def __reduce__(self) -> tuple[type["ToldViews"], tuple[()]]:
-        return ToldViews, ()
-
     def tell(
         self,
         weights: Sequence[Float[Tensor, "both width"]],
@@ -42,18 +46,18 @@ class ToldViews:
         line: Float[Tensor, "K columns width"],
         eps: float,
         dtype: torch.dtype,
-        room: dict[str, Tensor],
+        buffers: dict[str, Tensor],
     ) -> Float[Tensor, "layers asked both"]:
-        """Keys and values of every layer, of all tokens of these views, in `dtype`, and in `room` for the next call."""
+        """Keys and values of every layer, of all tokens of these views, in `dtype`, written to `buffers`."""
         (k, tokens, width), columns = digest.shape, line.shape[1]
         shifted = digest.view(k, -1, columns, width) + line[:, None]
         # 1 / sigma, seven times as fast as by `var`.
         scale = torch.native_layer_norm(shifted, (width,), None, None, eps)[2]
         weight, views = self._known(weights, digest, dtype)
         shape = len(weights), k, tokens // columns, columns, weight.shape[0] // len(weights)
-        if "told" not in room or room["told"].shape != shape or room["told"].dtype != dtype:
-            room["told"] = digest.new_empty(shape, dtype=dtype)
-        told = room["told"]
+        if "told" not in buffers or buffers["told"].shape != shape or buffers["told"].dtype != dtype:
+            buffers["told"] = digest.new_empty(shape, dtype=dtype)
+        told = buffers["told"]
         lines = F.linear(line.to(dtype), weight)
         shifts = lines.view(k, 1, columns, len(weights), -1).movedim(3, 1)
         for number, (view, shift) in enumerate(zip(views, shifts, strict=True)):

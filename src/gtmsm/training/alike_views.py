@@ -10,45 +10,45 @@ from gtmsm.data.clip import Source
 from gtmsm.pose import wrapped
 from gtmsm.tensors import Actions, Frames
 
-APART = 10
-"""Steps between two views at least: those in between are alike since little has happened."""
+FEWEST_STEPS = 10
+"""Minimum number of steps between two views of a pair: nearer ones are alike because little has happened."""
 SETTLED = 16
-"""Steps after which it no longer matters how fast an agent was at the beginning of a clip."""
+"""Steps at the start of a clip that are left out, since the velocity before them is unknown."""
 KEPT = 384
-"""Pairs of each clip that are kept: as many of the most alike, and as many at random."""
+"""Number of most alike pairs that are kept of each clip, and number of random pairs."""
 SAME_HEADING = 0.02
-"""Radians."""
+"""Radians by which the headings of two views of one heading may differ."""
 ELSEWHERE = 0.05
-"""How unlike two views of one heading are, at least, that were seen from different places; 2 is the mean of any two."""
+"""Squared difference from which on two views of one heading count as seen from different places (mean of all: 2)."""
 COARSE = 16
-"""Pixels to which frames are reduced before they are compared."""
+"""Side in pixels to which frames are reduced before they are compared."""
 
 
 class Pairs(NamedTuple):
-    """Pairs of steps, as many of each clip."""
+    """Pairs of steps, the same number of each clip; `counts` masks those that are used."""
 
     first: Int[Tensor, "clips pairs"]
     later: Int[Tensor, "clips pairs"]
     unlike: Float[Tensor, "clips pairs"]
-    """Squared difference of their views, 2 on average."""
+    """Squared difference of the two views, in units in which the mean over all pairs is 2."""
     counts: Bool[Tensor, "clips pairs"]
 
     def only(self, counts: Bool[Tensor, "clips pairs"]) -> "Pairs":
-        """Those for which this holds, too."""
+        """The pairs of which `counts` is true here as well."""
         return self._replace(counts=self.counts & counts)
 
-    def most_alike(self, share: float) -> "Pairs":
-        """So many of each clip, on average."""
+    def most_alike(self, per_clip: float) -> "Pairs":
+        """The most alike pairs, on average `per_clip` of each clip."""
         unlike = self.unlike[self.counts]
-        count = max(1, min(len(unlike), round(share * len(self.first))))
+        count = max(1, min(len(unlike), round(per_clip * len(self.first))))
         return self.only(self.unlike <= unlike.kthvalue(count).values) if len(unlike) else self
 
     def at(self, clips: Int[Tensor, "some"] | slice) -> "Pairs":
-        """Those of some clips."""
+        """The pairs of some clips."""
         return Pairs(*(part[clips] for part in self))
 
     def between(self, running: Float[Tensor, "clips time *n"]) -> Float[Tensor, "pairs *n"]:
-        """What a running sum has gathered from the first to the later view of each pair that counts."""
+        """How much a running sum grew from the first to the later view of each pair in use."""
         clip = torch.arange(len(running), device=running.device)[:, None]
         return (running[clip, self.later] - running[clip, self.first])[self.counts]
 
@@ -63,7 +63,7 @@ class Walks(NamedTuple):
     any_two: Pairs
 
     def part(self, clips: slice) -> "Walks":
-        """Some of them."""
+        """Some of the clips."""
         return Walks(self.a[clips], self.shift[clips], self.alike.at(clips), self.any_two.at(clips))
 
 
@@ -75,10 +75,10 @@ def gather(
     turn: Float[Tensor, "A"] | None = None,
     at_once: int = 64,
 ) -> Walks:
-    """The most alike views of so many clips, and views at random.
+    """The most alike pairs of views in `clips` clips of `steps` steps, and random pairs.
 
-    Once turns are known: only views of one heading, and of the most alike only those between which the agent moved:
-    it then saw two unlike views of one heading.
+    If the turns of actions are given, both views of a pair have one heading. The most alike pairs are then restricted
+    to those between which the agent has moved: it saw two views of one heading that differ by more than `ELSEWHERE`.
     """
     parts = []
     for begin in range(0, clips, at_once):
@@ -92,7 +92,7 @@ def gather(
 
 
 def coarse(x: Frames) -> Frames:
-    """Frames with few pixels."""
+    """Frames averaged over squares of pixels, to about `COARSE` pixels a side."""
     pooled = nn.functional.avg_pool2d(x.flatten(0, 1), max(1, x.shape[-1] // COARSE))
     return pooled.unflatten(0, x.shape[:2])
 
@@ -108,15 +108,16 @@ def shifts(x: Frames) -> Float[Tensor, "batch time"]:
 def _pairs(
     views: Float[Tensor, "batch time F"], heading: Float[Tensor, "batch time"] | None, generator: torch.Generator
 ) -> tuple[Pairs, Pairs]:
-    """Of each clip the most alike, and some at random."""
+    """The most alike pairs of each clip, and random ones."""
     steps, device = views.shape[1], views.device
     unlike = torch.cdist(views, views).square() / views.var(1).sum(-1)[:, None, None]
-    apart = torch.arange(steps, device=device)[None] - torch.arange(steps, device=device)[:, None]
-    eligible = (apart >= APART) & (torch.arange(steps, device=device)[:, None] >= min(SETTLED, steps // 4))
+    steps_between = torch.arange(steps, device=device)[None] - torch.arange(steps, device=device)[:, None]
+    settled = torch.arange(steps, device=device)[:, None] >= min(SETTLED, steps // 4)
+    eligible = (steps_between >= FEWEST_STEPS) & settled
     eligible = returned = eligible.expand_as(unlike)
     if heading is not None:
         same = wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
-        moved = unlike.masked_fill(~(same & (apart > 0)), 0)
+        moved = unlike.masked_fill(~(same & (steps_between > 0)), 0)
         most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # of any two views from the first to the later
         eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
     kept = min(KEPT, steps * steps)

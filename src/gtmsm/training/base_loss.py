@@ -59,11 +59,11 @@ class BaseLoss(nn.Module, ABC, Generic[Model]):
 
     @property
     def clipped_together(self) -> Mapping[str, str]:
-        """Groups of the same word share a norm, by which their gradients are clipped."""
+        """A word for each group: the gradients of groups with the same word are clipped by their joint norm."""
         return dict.fromkeys(self.groups, "bound")
 
     def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find | None:
-        """Look for parameters that gradients do not find; None where there are none such."""
+        """Search for the parameters that gradients do not find; None where the model has none of these."""
         return None
 
     @abstractmethod

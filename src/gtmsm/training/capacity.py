@@ -7,30 +7,29 @@ from jaxtyping import Int
 from torch import Tensor
 
 MANY = 20
-"""Number of updates whose maximum is hardly exceeded by later ones."""
+"""Number of updates whose maximum bounds that of later updates, but for a few percent."""
 
 
 class Capacity:
-    """The capacity of `FrameMemory`, chosen from what recent updates needed.
+    """The capacity of `FrameMemory`: the number of distinct frames that recent updates retrieved, plus headroom.
 
-    A CUDA graph has fixed shapes, and how many distinct frames are retrieved depends on the data. The capacity is what
-    the updates so far needed and some headroom; steps that exceed it are left out of the loss, and their share is
-    logged. `review` says when the capacity no longer fits.
+    A CUDA graph has fixed shapes, but how many distinct frames are retrieved depends on the data. Steps that exceed the
+    capacity are left out of the loss; the fraction of such steps is logged. `review` says when to change the capacity.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.frames: int | None = None
-        """The capacity; None: whatever an update needs."""
+        """The capacity; None: unlimited."""
         self._most = torch.zeros((), dtype=torch.int64, device=device)
-        """Most that any update has needed since the last review."""
+        """Maximum over the updates since the last review."""
 
     def note(self, needed: Int[Tensor, ""] | None) -> None:
-        """What an update needed, on the device; None where nothing was counted."""
+        """Take the number of distinct frames of an update, on the device; None where it was not counted."""
         if needed is not None:
             torch.maximum(self._most, needed, out=self._most)
 
     def forget(self) -> None:
-        """Start anew: clips or poses have changed."""
+        """Start again without a limit: clips or poses have changed."""
         self.frames = None
         self._most.zero_()
 
@@ -40,7 +39,7 @@ class Capacity:
             self.frames = with_headroom(needed)
 
     def review(self, updates: int) -> bool:
-        """Whether `updates` updates since the last review needed more than the capacity, or far less: it is changed."""
+        """Change the capacity if the last `updates` updates exceeded it or used less than half; returns whether so."""
         if self.frames is None:
             return False
         needed = self._take()
@@ -50,7 +49,7 @@ class Capacity:
         return False
 
     def _take(self) -> int:
-        """The maximum so far, which is then forgotten; waits for the device."""
+        """The maximum so far, which is reset to 0; waits for the device."""
         needed = int(self._most)
         self._most.zero_()
         return needed

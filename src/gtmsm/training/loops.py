@@ -15,11 +15,11 @@ from gtmsm.tensors import Actions, Gaussian, PerStep
 SAME = 1e-4
 """Squared difference of two codes, in their own variances and per number of the code, below which views are equal."""
 SPAN = 32
-"""Steps of a loop at most: of longer ones most moves cancel, and more views are equal by chance."""
+"""Most steps of a loop: in longer ones most moves cancel, and more views are equal by chance."""
 ENOUGH = 100
-"""Loops without which nothing is said."""
+"""Fewest loops from which M is estimated."""
 CLOSED = 0.25
-"""Steps by which a loop may be off."""
+"""Steps by which the ends of a closed loop may differ."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Loops:
     """Up to a linear map: loops tell which moves cancel, not how long they are."""
     count: int
     closed: float
-    """Share of the loops that M closes, to a quarter of a step."""
+    """Fraction of the loops that M closes, to a quarter of a step."""
     runner_up: float
     """The same where the axis that closes loops worst is replaced by the next best."""
 
@@ -55,7 +55,7 @@ def look_same(one: Gaussian, other: Gaussian) -> Bool[Tensor, "*batch"]:
 
 
 def moved(code: Gaussian) -> PerStep:
-    """1 where a step changed the view, 0 where it did not; of a clip's first step nobody knows: 1."""
+    """1 where a step changed the view, 0 where it did not; 1 for the first step of a clip, for which it is unknown."""
     still = look_same(code[:, 1:], code[:, :-1])
     return torch.cat([torch.ones_like(still[:, :1]), ~still], dim=1).to(code.mean)
 

@@ -51,7 +51,7 @@ class ObjectiveConfig:
             not self.recognition_only or self.displacement > 0,
             "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
         )
-        require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
+        require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a fraction above 0, up to 1")
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
@@ -105,7 +105,7 @@ class Loss(BaseLoss[WorldModel]):
 
     @property
     def clipped_together(self) -> dict[str, str]:
-        """Losses of different scales are clipped apart."""
+        """Gradients of losses of different scales are clipped separately."""
         steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
         return {"rest": "bound", "landmarks": "pairs", "motion": steps, "walls": steps}
 
@@ -128,7 +128,7 @@ class Loss(BaseLoss[WorldModel]):
         """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
 
         `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
-        their share is logged. None: as many as are retrieved. `tried`: see `Clip`. `true_pose` is not looked at.
+        the fraction of such steps is logged. None: all that are retrieved. `tried`: see `Clip`. `true_pose` is unused.
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:
@@ -169,8 +169,8 @@ class Loss(BaseLoss[WorldModel]):
         self, foreseen: Foreseen, x: Frames, a: Actions, tried: Actions, asked: Int[Tensor, "batch asked"] | None,
         tau: int,
     ) -> Float[Tensor, ""]:  # fmt: skip
-        """How badly it is told which steps fail: by the views before and after them, by those before alone, and by what
-        memory predicts of these."""
+        """Cross-entropies of telling which steps fail: from the views before and after a step, from the view before it
+        alone, and from what memory predicts of that view."""
         bumps, forecast = self.model.bumps, foreseen.forecast
         assert bumps is not None
         same = nn.functional.pad((x[:, 1:] == x[:, :-1]).flatten(2).all(-1), (0, 1))
@@ -209,7 +209,7 @@ class Loss(BaseLoss[WorldModel]):
         return terms
 
     def _reckoned(self, walk: Walk, a: Actions) -> Poses:
-        """The steps of a walk as far as frames alone tell: as planned, but for those that changed nothing."""
+        """The steps of a walk by frames and actions alone: as planned, and 0 where the view did not change."""
         assert walk.codes is not None
         motion = self.model.motion
         if motion.state_size > motion.pose_size:  # what a step does depends on velocities, too
@@ -218,7 +218,7 @@ class Loss(BaseLoss[WorldModel]):
             return applied(motion.M, a) * moved(walk.codes)[..., None]
 
     def _recognition(self, walk: Walk, made: Poses) -> Float[Tensor, ""]:
-        """How badly places are recognised, by the path that these steps make."""
+        """The loss of recognising places, with poses that follow from these steps."""
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
         landmarks, index, trust = self.model.require_landmarks("recognise places"), walk.lookup.index, None
         if not self.objective.displacement:

@@ -16,9 +16,9 @@ class Schedule(NamedTuple):
     first: float
     last: float
     fall: int
-    """Updates until it is at its last."""
+    """Updates until the last rate is reached."""
     rise: int
-    """Updates until it has risen; 0: it begins at its first."""
+    """Updates over which it rises from 0; 0: it begins at the first rate."""
 
     def rate(self, count: Int64[Tensor, ""]) -> Float[Tensor, ""]:
         """The rate of the update after `count` others."""

@@ -1,7 +1,7 @@
 """Find the motion before refining it: a cross-entropy search over any vector of a motion's parameters.
 
-Gradients of the bound see a wrong motion only locally. A search does not mind: it asks of many candidates at
-once how well nearest reads at *their* poses explain the next codes, and keeps asking around the best ones.
+The bound has local optima in the motion, and its gradient does not lead out of them. The search scores many candidates
+at once, by how well the codes nearest at *their* poses explain the next codes, and draws again around the best ones.
 """
 
 import math
@@ -37,7 +37,7 @@ class ProspectConfig:
     restarts: int = 3
     """Independent searches; the best find wins."""
     elite: float = 1 / 32
-    """Share of the candidates kept per round (at least 16 of them)."""
+    """Fraction of the candidates kept per round (at least 16 of them)."""
     length: float = 1.4
     """Length that every vector is scaled to, since the scale of a pose is free; 0 leaves it alone."""
     clips: int = 48
@@ -67,7 +67,7 @@ class ProspectConfig:
         """Refuse a search that cannot run."""
         require(self.candidates >= 32, f"candidates is {self.candidates}; a search needs at least 32")
         require(self.rounds >= 1 and self.restarts >= 1, "a search needs at least 1 round and 1 restart")
-        require(0 < self.elite <= 1, f"elite is {self.elite}; give the share to keep, above 0 and up to 1")
+        require(0 < self.elite <= 1, f"elite is {self.elite}; give the fraction to keep, above 0 and up to 1")
         require(self.length >= 0, f"length is {self.length}; give a positive one, or 0 to leave it alone")
         require(self.clips >= 1 and self.horizon >= 1, "a search needs at least 1 clip and 1 step to predict")
         require(self.delta > 0, f"delta is {self.delta}; it must be above 0")
@@ -83,11 +83,11 @@ class Find:
     vector: Float[Tensor, "size"]
     score: float
     verdict: str = ""
-    """How sure it is, in words."""
+    """How reliable it is, in words."""
 
 
 Score: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]]
-"""Of many vectors, the higher the better."""
+"""Scores of many vectors; higher is better."""
 
 
 def cross_entropy_search(
@@ -245,7 +245,7 @@ def prospect(
 def _by_loops(
     model: WorldModel, source: Source, settings: ProspectConfig, generator: torch.Generator
 ) -> Loops | WalkingLoops:
-    """What views that come back say of the motion; where they say enough, it is put into the model."""
+    """Estimate the motion from views that come back, and put it into the model where the estimate is reliable."""
     motion = model.motion
     if isinstance(motion, Turning):
 

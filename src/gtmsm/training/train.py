@@ -127,7 +127,7 @@ class _Loop:
                     find = self.loss.search(source, settings.prospect, self.updater.generator)
                     self.prospected = True
                     if find is not None:
-                        self.updater.share()
+                        self.updater.broadcast()
                         display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
                         log.write(update, {"prospect": find.score})
                 self.updater.enter(stage)

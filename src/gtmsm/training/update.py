@@ -125,7 +125,7 @@ class Updater:
         else:  # a graph cannot wait for other processes
             self._update()
 
-    def share(self) -> None:
+    def broadcast(self) -> None:
         """Give every process the weights of the first, after a change that no gradient made."""
         if self.fabric.world_size > 1:
             for parameter in self._loss.parameters():

@@ -4,10 +4,10 @@ Nothing but frames and actions is known. Of every clip the pairs of views that a
 were seen from nearly the same pose. Then, one after the other:
 
 1. **Turns.** Between two such views an agent has turned by nothing, or by full turns. Turn rates are searched for.
-2. **Moves and momentum.** With headings known, positions are linear in the moves of the actions, for any share of the
-   velocity that a step keeps. The moves that bring alike views together, and not all views, are an eigenvector; the
-   share is the one for which it does so best.
-   Which way is ahead these pairs do not tell, but frames do: they shift when the agent turns or steps aside.
+2. **Moves and momentum.** With headings known, positions are linear in the moves of the actions, for any given fraction
+   of the velocity that is kept after a step. The moves that bring alike views together, but not all views, are an
+   eigenvector. Of several fractions the one is taken for which alike views come closest together.
+   The pairs do not tell which way is ahead, but frames do: they shift when the agent turns or steps aside.
 3. **The rest** of the motion (friction, a top speed, ...) by gradient: the distance between alike views follows a
    distribution with a heavy tail, whose width depends on how unlike they are; both are learned.
 """
@@ -29,26 +29,26 @@ from gtmsm.training.alike_views import SAME_HEADING, Walks, gather
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
 """From a score of many vectors, and their size, to the best vector."""
 FOR_TURNS, FOR_MOVES = 24, 16
-"""Pairs per clip, on average, by which turns and moves are told: fewer are more alike."""
+"""Pairs per clip, on average, from which turns and moves are estimated: fewer are more alike."""
 ENOUGH = 4_096
-"""Pairs by which turns are searched for."""
+"""Pairs from which turns are searched for."""
 SEARCHES = 6
-"""Searches for turns, each from the start: some end in turns that explain only most of the pairs."""
+"""Independent searches for turns: some end in a local optimum, which explains only most of the pairs."""
 EQUALLY = 0.02
-"""Turns that explain less than the best by this much may be meant, too."""
+"""Turns whose score is lower than the best by up to this much count as equally good."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Shares of its velocity that an agent might keep in a step."""
+"""Fractions of the velocity that may be kept after a step: the values that are tried."""
 STEP = 0.1
 """The size of a step, root mean square: the unit of length is free."""
 
 
 @dataclass(frozen=True)
 class WalkingLoops:
-    """What alike views said of a motion."""
+    """A motion estimated from alike views, and how well it explains them."""
 
     count: int
     turned: float
-    """Share of what alike views would be turned by chance that is explained: 1 where all of them have one heading."""
+    """How far alike views have one heading: 1 if all of them do, 0 if they do by chance."""
     closed: float
     """Median distance of alike views of other clips than were learned from; of any two of one heading it is 1."""
     linear: float
@@ -141,19 +141,19 @@ def _refined(turn: Float[Tensor, "A"], alike: Float[Tensor, "pairs A"]) -> Float
 
 
 def _astray(turn: Float[Tensor, "A"], counts: Float[Tensor, "pairs A"]) -> Float[Tensor, ""]:
-    """How far from full turns these counts of actions turn, by a measure that is not moved by a few."""
+    """A robust mean of how far these counts of actions turn from full turns."""
     return (wrapped(counts @ turn) / SAME_HEADING).square().log1p().mean()
 
 
 def path_of(
     a: Actions, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float
 ) -> Float[Tensor, "batch time 2"]:
-    """Positions by moves along the heading, of which a share is kept in the world's frame."""
+    """Positions by moves along the heading, with a fraction of the velocity kept in the world's frame."""
     return _unit_paths(a, turn, keep) @ move.flatten()
 
 
 def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tensor, "batch time 2 moves"]:
-    """Positions by each number of `move` being 1: positions are linear in them."""
+    """Positions if one number of `move` is 1 and all others are 0, for each number: positions are linear in them."""
     heading = (a @ turn).cumsum(1) - a @ turn  # a step is made along the heading before its turn
     c, s = heading.cos(), heading.sin()
     ahead, aside = torch.stack([c, s], -1)[..., None], torch.stack([-s, c], -1)[..., None]
@@ -165,7 +165,7 @@ def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tens
 
 
 def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int = 512) -> tuple[Tensor, float]:
-    """The moves of the actions that bring alike views together where any two are far apart, and how far these stay.
+    """The moves of actions that bring alike views together relative to random pairs, and the distance that remains.
 
     The least sum of distances, not of squares, by reweighting: some views are alike by chance.
     """
@@ -202,9 +202,9 @@ def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], ke
 
 @torch.no_grad()
 def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
-    """Median distance of alike views, in that of any two of one heading, root mean square."""
-    apart = walks.any_two.between(path).square().sum(-1).mean().sqrt()
-    return float(walks.alike.between(path).norm(dim=-1).median() / apart)
+    """Median distance of alike views, relative to the root mean square distance of any two views of one heading."""
+    usual = walks.any_two.between(path).square().sum(-1).mean().sqrt()
+    return float(walks.alike.between(path).norm(dim=-1).median() / usual)
 
 
 def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:

@@ -49,8 +49,8 @@ class ImageWalkConfig:
             f"crop is {self.crop}, larger than the image of size {self.size}; make one of them fit",
         )
         require(self.stride >= 1, f"stride is {self.stride}; neighbouring cells are at least 1 pixel apart")
-        room = self.size - self.crop
-        fix = f"make stride {room} or less, or crop smaller" if room else "make crop smaller"
+        longest = self.size - self.crop
+        fix = f"make stride {longest} or less, or crop smaller" if longest else "make crop smaller"
         require(
             self.cells >= 2,
             f"size {self.size}, crop {self.crop} and stride {self.stride} leave a single cell; "

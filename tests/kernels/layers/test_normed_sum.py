@@ -15,7 +15,7 @@ SHAPES = [(1, 2), (3, 5), (7, 64), (2, 3, 33), (1, 1, 1, 8), (300, 24), (3, 1000
 LARGE_SHAPES = [(336, 64, 256), (54_272, 256), (10_001, 100), (5_000, 1024), (20_000, 12)]
 ON_A_GPU = torch.cuda.is_available()
 NAMES = ("x", "r", "bias", "weight", "shift")
-LEFT_OUT = [(), ("bias",), ("weight",), ("shift",), ("weight", "shift"), ("r", "bias"), NAMES[1:]]
+LEFT_OUT = [(), ("bias",), ("weight", "shift"), ("r", "bias"), NAMES[1:]]
 
 
 def seam(*shape, dtype=torch.float32, device="cpu", without=(), size=2.0):
@@ -213,6 +213,7 @@ OTHERWISE = {
     "half parameters": lambda x, r, *rest: (x, r, *(part.bfloat16() for part in rest)),
     "no rows": lambda x, r, *rest: (x[:0], r[:0], *rest),
     "bias but no r": lambda x, r, *rest: (x, None, *rest),
+    "weight but no shift": lambda *parts: (*parts[:-1], None),
 }
 
 

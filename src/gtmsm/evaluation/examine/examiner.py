@@ -25,30 +25,30 @@ Walked: TypeAlias = Float[Tensor, "batch time S"]
 Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
-"""By name."""
+"""Steps of special interest, by name."""
 CALIBRATED = 32
-"""Walks by which it is found out how a model's poses lie in the world."""
+"""Number of walks to which the map from a model's poses to the world's is fitted."""
 
 
 class Examiner(ABC):
-    """Scores walks of one kind of world; it looks at the walk that was recorded last.
+    """Scores walks of one kind of world; it refers to the walk that was recorded last.
 
-    Poses are compared as they lie from the start of their walk: of a model that is `metric` as they are, in the
-    world's units; of any other after the map that fits best.
+    Poses are compared relative to the start of their walk. Those of a `metric` model are in the world's units; those
+    of any other model are compared after the best fitting map.
     """
 
     unit: ClassVar[str]
-    """Of errors in position."""
+    """Unit of errors in position."""
     right: ClassVar[str]
-    """What counts as knowing where one is."""
+    """The tolerance within which a pose counts as right, in words."""
     exact: bool
-    """Whether places are exactly the same or not: only then can a retrieval be right."""
+    """Whether two places are either equal or different, so that a retrieval is right or wrong."""
     privileges: str
     """What a model was given beyond frames and actions."""
     poses: str
     """How inferred poses are compared with true ones."""
     world: Any
-    """Without its slips."""
+    """The world, without the wrapper that makes steps slip."""
 
     def __init__(self, world: World, tau: int, metric: bool = False) -> None:
         """For walks in `world` of which tau steps are memorised; `metric`: the model's poses are in its units."""

@@ -88,14 +88,14 @@ class RecordedExaminer(Examiner):
 
     @property
     def where(self) -> Int[Tensor, "n"]:
-        """Refused."""
+        """Refuse: recordings can only be played again."""
         raise InputError(CANNOT)
 
     def _move_in(self, generator: torch.Generator) -> None:
         raise InputError(CANNOT)
 
     def chart(self) -> Chart:
-        """Refused."""
+        """Refuse: recordings can only be played again."""
         raise InputError(CANNOT)
 
     def prepared(self, clip: Clip) -> Clip:
@@ -181,7 +181,7 @@ class RecordedExaminer(Examiner):
         return errors
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
-        """Near."""
+        """Within the tolerance for the same place."""
         return errors["position_error"] <= self._near * self.world.unit
 
     def _fitted(self, clip: Clip, walk: Walked) -> tuple[metrics.AffineFit, metrics.AffineFit, float]:

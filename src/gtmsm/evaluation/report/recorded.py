@@ -14,9 +14,8 @@ from gtmsm.evaluation.gallery import RecordedGallery
 from gtmsm.evaluation.report import page, sections
 from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, new_figure, svg
 from gtmsm.evaluation.report.page import Card
-from gtmsm.evaluation.report.plots import time_axes
 from gtmsm.evaluation.report.rooms import gap_card
-from gtmsm.evaluation.report.rooms_plots import errors, unwrapped
+from gtmsm.evaluation.report.rooms_plots import errors, pose_curves
 
 CLIPS_IN_VIDEO, SIDE, FPS = 4, 128, 10
 
@@ -116,26 +115,11 @@ def paths(gallery: RecordedGallery) -> Figure:
     return figure
 
 
-@mpl.rc_context(STYLE)
 def over_time(gallery: RecordedGallery) -> Figure:
     """Each coordinate of the first clip, as it was and as inferred."""
-    true, inferred = gallery.true_pose[0].copy(), gallery.inferred_pose[0].copy()
-    rows = [(0, "x", 1.0), (1, "y", 1.0)]
-    if true.shape[1] == 3:
-        rows.append((2, "heading (degrees)", 180 / math.pi))
-        true[:, 2], inferred[:, 2] = unwrapped(true[:, 2], inferred[:, 2])
-    if np.ptp(true[:, :2], axis=0).max() < 1e-6:
-        rows = rows[2:] or rows
-    figure = new_figure(0.6 + 1.7 * len(rows))
-    axes = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0])
-    steps = np.arange(1, len(true) + 1)
-    for panel, (part, name, scale) in zip(axes, rows, strict=True):
-        panel.plot(steps, scale * true[:, part], color=RED, lw=1.8, label="true")
-        panel.plot(steps, scale * inferred[:, part], color=BLUE, lw=1.8, ls=(0, (3, 1.5)), label="inferred")
-        panel.set_ylabel(name)
-    time_axes(axes, gallery.tau, len(steps))
-    axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.8)
-    return figure
+    true = gallery.true_pose[0]
+    still = bool(np.ptp(true[:, :2], axis=0).max() < 1e-6)
+    return pose_curves(true, gallery.inferred_pose[0], gallery.tau, still)
 
 
 def _motion(gallery: RecordedGallery) -> str:

@@ -18,6 +18,7 @@ from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 from gtmsm.worlds.floor_map import FloorMap
 
 Headings: TypeAlias = Float[np.ndarray, "time"]
+Walk: TypeAlias = Float[np.ndarray, "time D"]
 SHOWN_TURNING, SHOWN_WALKING = 38, 297
 """The steps of the paper's fig:labyrinth, a and b."""
 DARK = "#16191d"
@@ -72,21 +73,30 @@ def walking(gallery: RoomsGallery, clip: int) -> Figure:
     return figure
 
 
-@mpl.rc_context(STYLE)
 def over_time(gallery: RoomsGallery, clip: int) -> Figure:
     """Heading and position, as they were and as inferred."""
-    true, inferred = gallery.true_pose[clip].copy(), gallery.inferred_pose[clip].copy()
-    true[:, 2], inferred[:, 2] = unwrapped(true[:, 2], inferred[:, 2])
-    rows = [(2, "heading (degrees)")] if stands_still(gallery) else [(0, "x"), (1, "y"), (2, "heading (degrees)")]
+    poses = gallery.true_pose[clip], gallery.inferred_pose[clip]
+    return pose_curves(*poses, gallery.tau, stands_still(gallery))
+
+
+@mpl.rc_context(STYLE)
+def pose_curves(true: Walk, inferred: Walk, tau: int, still: bool) -> Figure:
+    """Each coordinate over time, as it was and as inferred; `still`: without positions, where there is a heading."""
+    true, inferred = true.copy(), inferred.copy()
+    rows = [(0, "x", 1.0), (1, "y", 1.0)]
+    if true.shape[1] == 3:
+        rows.append((2, "heading (degrees)", 180 / math.pi))
+        true[:, 2], inferred[:, 2] = unwrapped(true[:, 2], inferred[:, 2])
+    if still:
+        rows = rows[2:] or rows
     figure = new_figure(0.6 + 1.7 * len(rows))
     axes = list(figure.subplots(len(rows), 1, sharex=True, squeeze=False)[:, 0])
     steps = np.arange(1, len(true) + 1)
-    for panel, (part, name) in zip(axes, rows, strict=True):
-        unit = 180 / math.pi if part == 2 else 1
-        panel.plot(steps, unit * true[:, part], color=RED, lw=1.8, label="true")
-        panel.plot(steps, unit * inferred[:, part], color=BLUE, lw=1.8, ls=(0, (3, 1.5)), label="inferred")
+    for panel, (part, name, scale) in zip(axes, rows, strict=True):
+        panel.plot(steps, scale * true[:, part], color=RED, lw=1.8, label="true")
+        panel.plot(steps, scale * inferred[:, part], color=BLUE, lw=1.8, ls=(0, (3, 1.5)), label="inferred")
         panel.set_ylabel(name)
-    time_axes(axes, gallery.tau, len(steps))
+    time_axes(axes, tau, len(steps))
     axes[0].legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0.2, handlelength=1.8)
     return figure
 

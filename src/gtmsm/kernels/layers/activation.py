@@ -19,7 +19,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "silu": F.si
 
 
 @operator(cuda="gtmsm.kernels.layers.activation_triton")
-def activated(x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"] | None, kind: str) -> Float[Tensor, "*shape"]:
+def activated(x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"], kind: str) -> Float[Tensor, "*shape"]:
     """act(x + bias), worked out in float32 at least and rounded once, to the precision of x.
 
     Channels are the second axis of pictures (four axes), and the last of anything else. The fast implementation wants
@@ -30,7 +30,7 @@ def activated(x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"] | None,
 
 @operator(cuda="gtmsm.kernels.layers.activation_triton")
 def shortcut(
-    x: Float[Tensor, "*shape"], r: Float[Tensor, "*shape"] | None, bias: Float[Tensor, "channel"] | None, kind: str
+    x: Float[Tensor, "*shape"], r: Float[Tensor, "*shape"] | None, bias: Float[Tensor, "channel"], kind: str
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """y = x + r + bias and act(y), both in the precision of x: the end of a residual block and the start of the next.
 
@@ -41,15 +41,13 @@ def shortcut(
 
 
 def _total(
-    x: Float[Tensor, "*shape"], r: Float[Tensor, "*shape"] | None, bias: Float[Tensor, "channel"] | None
+    x: Float[Tensor, "*shape"], r: Float[Tensor, "*shape"] | None, bias: Float[Tensor, "channel"]
 ) -> Float[Tensor, "*shape"]:
     """The sum, not yet rounded."""
     total = _widened(x)
     if r is not None:
         total = total + r.to(total.dtype)
-    if bias is not None:
-        total = total + bias.to(total.dtype).view(-1, *[1] * (2 if x.dim() == 4 else 0))
-    return total
+    return total + bias.to(total.dtype).view(-1, *[1] * (2 if x.dim() == 4 else 0))
 
 
 def _widened(x: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:

@@ -61,8 +61,8 @@ def _act(t, KIND: tl.constexpr):  # pragma: no cover - runs on the GPU
     elif KIND == "silu":
         made = t * _logistic(t)
     else:
-        share, bell = _normal(t)
-        made = t * share
+        below, bell = _normal(t)
+        made = t * below
     return made
 
 
@@ -71,17 +71,17 @@ def _slope(t, KIND: tl.constexpr):  # pragma: no cover - runs on the GPU
     if KIND == "elu":
         slope = tl.where(t > 0.0, 1.0, tl.exp(tl.where(t > 0.0, 0.0, t)))
     elif KIND == "silu":
-        share = _logistic(t)
-        slope = share * (1.0 + t * (1.0 - share))
+        gate = _logistic(t)
+        slope = gate * (1.0 + t * (1.0 - gate))
     else:
-        share, bell = _normal(t)
-        slope = share + t * bell * 0.3989422804014327
+        below, bell = _normal(t)
+        slope = below + t * bell * 0.3989422804014327
     return slope
 
 
 @triton.jit(do_not_specialize=["rows"])
 def _activation_forward(
-    x, r, bias, y, a, rows, KEEP: tl.constexpr, SHORTCUT: tl.constexpr, BIAS: tl.constexpr, KIND: tl.constexpr,
+    x, r, bias, y, a, rows, KEEP: tl.constexpr, SHORTCUT: tl.constexpr, KIND: tl.constexpr,
     CHANNELS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     first = tl.program_id(0) * ROWS
@@ -92,8 +92,7 @@ def _activation_forward(
     total = tl.load(x + begin + at, there, 0.0).to(tl.float32)
     if SHORTCUT:
         total += tl.load(r + begin + at, there, 0.0).to(tl.float32)
-    if BIAS:
-        total += tl.load(bias + column, column < CHANNELS, 0.0)[None, :]
+    total += tl.load(bias + column, column < CHANNELS, 0.0)[None, :]
     if KEEP:
         rounded = total.to(y.dtype.element_ty)
         tl.store(y + begin + at, rounded, there)
@@ -158,19 +157,18 @@ def _sizes(x: Tensor) -> tuple[int, int]:
     return x.numel() // channels, channels
 
 
-def _launch(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str, y: Tensor, a: Tensor, keep: bool) -> None:
+def _launch(x: Tensor, r: Tensor | None, bias: Tensor, kind: str, y: Tensor, a: Tensor, keep: bool) -> None:
     """Fill a with the activated sum, and y with the sum if it is to be kept."""
     rows, channels = _sizes(x)
     high, wide = tile_for(channels)
     _activation_forward[(triton.cdiv(rows, high), triton.cdiv(channels, wide))](
-        x, x if r is None else r, x if bias is None else bias.contiguous(), y, a, rows,
-        KEEP=keep, SHORTCUT=r is not None, BIAS=bias is not None, KIND=kind,
+        x, x if r is None else r, bias.contiguous(), y, a, rows, KEEP=keep, SHORTCUT=r is not None, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,
     )  # fmt: skip
 
 
 def _gradients(
-    kept: Tensor, how: str, bias: Tensor | None, gy: Tensor | None, ga: Tensor, kind: str, learns: bool
+    kept: Tensor, how: str, bias: Tensor, gy: Tensor | None, ga: Tensor, kind: str, learns: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Of the sum and of the bias, from those of the sum and of its activation."""
     as_kept = _like(kept)
@@ -181,7 +179,7 @@ def _gradients(
     parts = triton.cdiv(rows, share)
     shares = kept.new_empty(parts, channels if learns else 0, dtype=torch.float32)
     _activation_backward[(parts, triton.cdiv(channels, wide))](
-        kept, kept if bias is None else bias.contiguous(), kept if gy is None else gy, ga, g, shares, rows, share,
+        kept, bias.contiguous(), kept if gy is None else gy, ga, g, shares, rows, share,
         KEPT=how, GY=gy is not None, LEARNS=learns, KIND=kind,
         CHANNELS=channels, ROWS=high, COLUMNS=wide, num_warps=WARPS,
     )  # fmt: skip
@@ -192,7 +190,7 @@ def _empty(x: Tensor, *rest: object) -> list[Tensor]:
     return [torch.empty_like(x, memory_format=_like(x))]
 
 
-def _forward(x: Tensor, bias: Tensor | None, kind: str) -> list[Tensor]:
+def _forward(x: Tensor, bias: Tensor, kind: str) -> list[Tensor]:
     (a,) = _empty(x)
     _launch(x, None, bias, kind, a, a, keep=False)
     return [a]
@@ -200,24 +198,18 @@ def _forward(x: Tensor, bias: Tensor | None, kind: str) -> list[Tensor]:
 
 def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     x, bias, kind = args
-    kept, how = x, "as it is" if bias is None else "before the bias"
-    if kind == "elu":
-        kept, how = made[0], "made by an elu"
+    kept, how = (made[0], "made by an elu") if kind == "elu" else (x, "before the bias")
     return *_gradients(kept, how, bias, None, gradients[0], kind, needed[1]), None
 
 
-def _shortcut_empty(x: Tensor, *rest: object) -> list[Tensor]:
-    return [*_empty(x), *_empty(x)]
-
-
-def _shortcut_forward(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> list[Tensor]:
-    y, a = _shortcut_empty(x)
+def _shortcut_forward(x: Tensor, r: Tensor | None, bias: Tensor, kind: str) -> list[Tensor]:
+    (y,), (a,) = _empty(x), _empty(x)
     _launch(x, r, bias, kind, y, a, keep=True)
     return [y, a]
 
 
 def _shortcut_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
-    g, dbias = _gradients(made[0], "as it is", None, gradients[0], gradients[1], args[3], needed[2])
+    g, dbias = _gradients(made[0], "as it is", args[2], gradients[0], gradients[1], args[3], needed[2])
     return g, g if needed[1] else None, dbias, None
 
 
@@ -225,17 +217,15 @@ def _channels_beside(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=_like(x))
 
 
-def _supports(x: Tensor, bias: Tensor | None, kind: str) -> bool:
+def _supports(x: Tensor, bias: Tensor, kind: str) -> bool:
     usual = x.dtype in (torch.float32, torch.bfloat16) and x.dim() >= 2 and 0 < x.numel() < MOST
-    if not usual or not _channels_beside(x):
-        return False
-    return bias is None or (bias.dtype == torch.float32 and len(bias) == _sizes(x)[1])
+    return usual and _channels_beside(x) and bias.dtype == torch.float32 and len(bias) == _sizes(x)[1]
 
 
-def _shortcut_supports(x: Tensor, r: Tensor | None, bias: Tensor | None, kind: str) -> bool:
+def _shortcut_supports(x: Tensor, r: Tensor | None, bias: Tensor, kind: str) -> bool:
     alike = r is None or (x.dtype == r.dtype and x.shape == r.shape and _channels_beside(r))
     return alike and _supports(x, bias, kind)
 
 
 activated = Fast(_forward, _empty, _backward, _supports)
-shortcut = Fast(_shortcut_forward, _shortcut_empty, _shortcut_backward, _shortcut_supports)
+shortcut = Fast(_shortcut_forward, lambda x, *rest: _empty(x) + _empty(x), _shortcut_backward, _shortcut_supports)

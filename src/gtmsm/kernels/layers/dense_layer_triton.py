@@ -170,13 +170,9 @@ def _dense_layer_into_parameters(
         tl.atomic_add(sums + outputs * inputs + output, tl.sum(loose, 0), is_output, sem="relaxed")
 
 
-def _empty(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> list[Tensor]:
-    return [x.new_empty(len(x), len(weight), dtype=made)]
-
-
 def _forward(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dtype) -> list[Tensor]:
     (outputs, inputs), n, precision = weight.shape, len(x), _precision(x, made)
-    (y,) = _empty(x, weight, bias, elu, made)
+    y = x.new_empty(n, outputs, dtype=made)
     tile = tile_for(n, outputs, inputs, precision)
     _dense_layer_rows[(triton.cdiv(n, tile.ROWS) * triton.cdiv(outputs, tile.COLUMNS),)](
         x, weight, bias, y, y, n, inputs, outputs, *x.stride(), *reversed(weight.stride()), *bias.stride(),
@@ -222,4 +218,4 @@ def _supports(x: Tensor, weight: Tensor, bias: Tensor, elu: bool, made: torch.dt
     return products <= MOST_EXACT or _precision(x, made) != "ieee"
 
 
-dense_layer = Fast(_forward, _empty, _backward, _supports)
+dense_layer = Fast(_forward, None, _backward, _supports)

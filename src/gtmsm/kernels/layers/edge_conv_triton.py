@@ -61,7 +61,7 @@ def _neighbours(
 @triton.jit(do_not_specialize=["n"])
 def _few_to_many(
     x, weight, bias, y, n, x_frame, w_many, w_few, w_row, w_column,
-    FLIPPED: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
     TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr, TILES: tl.constexpr,
@@ -79,7 +79,7 @@ def _few_to_many(
         frame = tl.minimum(tile // per_frame, n - 1)  # the last program may make its last tile twice
         pixel = tile % per_frame * PIXELS + tl.arange(0, PIXELS)
         there = pixel < SIZE
-        a = _neighbours(x, frame, pixel, there, x_frame, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS)
+        a = _neighbours(x, frame, pixel, there, x_frame, not ELU, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS)
         if PRECISION == "bfloat16":
             total = tl.dot(tl.trans(a.to(tl.bfloat16)), w)
         else:
@@ -95,7 +95,7 @@ def _few_to_many(
 @triton.jit(do_not_specialize=["n", "share"])
 def _edge_conv_into_parameters(
     x, many, dy, shares, n, share, x_frame,
-    FLIPPED: tl.constexpr, ELU: tl.constexpr, PRECISION: tl.constexpr,
+    ELU: tl.constexpr, PRECISION: tl.constexpr,
     FEW: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr,
     X_PLANE: tl.constexpr, X_ROW: tl.constexpr, X_COLUMN: tl.constexpr,
     W_MANY: tl.constexpr, W_FEW: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr,
@@ -121,7 +121,7 @@ def _edge_conv_into_parameters(
             b = tl.load(dy + at, there[:, None] & is_column[None, :], 0.0).to(tl.float32)
             b *= tl.where(made > 0.0, 1.0, made + 1.0)  # ELU' is 1 above 0, and ELU + 1 below
         a = _neighbours(
-            x, frame, pixel, there, x_frame, FLIPPED, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
+            x, frame, pixel, there, x_frame, not ELU, FEW, HEIGHT, WIDTH, X_PLANE, X_ROW, X_COLUMN, TAPS
         ).to(tl.float32)
         if ELU:
             # one tap is always left over: it is 1 everywhere, for the gradient of the bias
@@ -233,45 +233,43 @@ def _dense(weight: Tensor) -> Tensor:
     return weight if is_dense else weight.contiguous()
 
 
-def _spread(
-    x: Tensor, weight: Tensor, strides: tuple[int, ...], bias: Tensor | None, y: Tensor, flipped: bool,
-    precision: Precision,
-) -> None:  # fmt: skip
-    """Fill y, the large side, from x, the small one; `strides` of weights are in the order many, few, row, column."""
+def _spread(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, precision: Precision) -> None:
+    """Fill y, the large side, from x, the small one, by weights [many, few, 3, 3].
+
+    Forward there is a bias, and an ELU; without them this is a backward pass, and the weights are flipped.
+    """
     (n, many, height, width), few = y.shape, x.shape[1]
     tile = _tile(few, many, precision)
     tiles = n * triton.cdiv(height * width, tile["PIXELS"])
     _few_to_many[(triton.cdiv(tiles, TILES_EACH), triton.cdiv(many, tile["COLUMNS"]))](
-        x, weight, x if bias is None else bias, y, n, x.stride(0), *strides,
-        FLIPPED=flipped, ELU=bias is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        x, weight, x if bias is None else bias, y, n, x.stride(0), *weight.stride(),
+        ELU=bias is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
         X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3), TILES=TILES_EACH, **tile,
     )  # fmt: skip
 
 
 def _gradients(
-    x: Tensor, many_side: Tensor, dy: Tensor | None, weight: Tensor, strides: tuple[int, ...], flipped: bool,
-    precision: Precision,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Of weight and bias, from the small side x and the large one; dy: the incoming gradient where there was an ELU."""
+    x: Tensor, many_side: Tensor, dy: Tensor | None, weight: Tensor, precision: Precision
+) -> tuple[Tensor, Tensor]:
+    """Of weight [many, few, 3, 3] and bias, from the small side x and the large one.
+
+    `dy` is the incoming gradient where there was an ELU. Otherwise it is x, and its taps are flipped.
+    """
     (n, many, height, width), few = many_side.shape, x.shape[1]
     tile = _tile(few, many, precision)
     tiles, across = n * triton.cdiv(height * width, tile["PIXELS"]), triton.cdiv(many, tile["COLUMNS"])
     share = share_for(tiles, across)
     parts = triton.cdiv(tiles, share)
-    w_many, w_few, w_row, w_column = strides
+    w_many, w_few, w_row, w_column = weight.stride()
     shares = weight.new_empty(parts, weight.numel() + (few if dy is None else many))
     _edge_conv_into_parameters[(parts, across)](
         x, many_side, many_side if dy is None else dy, shares, n, share, x.stride(0),
-        FLIPPED=flipped, ELU=dy is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
+        ELU=dy is not None, PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
         X_PLANE=x.stride(1), X_ROW=x.stride(2), X_COLUMN=x.stride(3),
         W_MANY=w_many, W_FEW=w_few, W_ROW=w_row, W_COLUMN=w_column, **tile,
     )  # fmt: skip
     found = shares.sum(0)
     return found[: weight.numel()].as_strided(weight.shape, weight.stride()), found[weight.numel() :]
-
-
-def _channels_last(x: Tensor) -> Tensor:
-    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _in_empty(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> list[Tensor]:
@@ -281,14 +279,14 @@ def _in_empty(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> lis
 
 def _in_forward(x: Tensor, weight: Tensor, bias: Tensor, made: torch.dtype) -> list[Tensor]:
     (y,), weight = _in_empty(x, weight, bias, made), _dense(weight)
-    _spread(x, weight, weight.stride(), bias.contiguous(), y, False, products_of(made, convolution=True))
+    _spread(x, weight, bias.contiguous(), y, products_of(made, convolution=True))
     return [y]
 
 
 def _in_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
     (x, weight, _, kind), (y,), (dy,) = args, made, gradients
-    weight, precision = _dense(weight), products_of(kind, convolution=True)
-    return None, *_gradients(x, y, _channels_last(dy), weight, weight.stride(), False, precision), None
+    dy, precision = dy.contiguous(memory_format=torch.channels_last), products_of(kind, convolution=True)
+    return None, *_gradients(x, y, dy, _dense(weight), precision), None
 
 
 def _out_empty(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
@@ -296,13 +294,13 @@ def _out_empty(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
 
 
 def _out_forward(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
-    (y,), x, weight = _out_empty(x, weight, bias), _channels_last(x), _dense(weight)
-    (n, many, height, width), few = x.shape, len(weight)
+    (y,), x = _out_empty(x, weight, bias), x.contiguous(memory_format=torch.channels_last)
+    (n, many, height, width), few, weight = x.shape, len(weight), _dense(weight).transpose(0, 1)
     precision = products_of(x.dtype, convolution=True)
     wide, at_once = triton.next_power_of_2(width), 32 if precision == "ieee" else 128
     high = max(1, at_once // wide)
     _many_to_few[(triton.cdiv(n * height, high * TILES_EACH),)](
-        x, weight, bias.contiguous(), y, n * height, *_large_side_first(weight),
+        x, weight, bias.contiguous(), y, n * height, *weight.stride(),
         PRECISION=precision, FEW=few, MANY=many, HEIGHT=height, WIDTH=width,
         DEPTH=max(16, triton.next_power_of_2(many)), WIDE=wide, LINES=high, TILES=TILES_EACH,
         num_warps=max(1, high * wide // 32), num_stages=1,
@@ -311,22 +309,17 @@ def _out_forward(x: Tensor, weight: Tensor, bias: Tensor) -> list[Tensor]:
 
 
 def _out_backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
-    """The incoming gradient is the small side, and its taps are flipped."""
-    (x, weight, _), (dy,) = args, gradients
-    x, weight, precision = _channels_last(x), _dense(weight), products_of(x.dtype, convolution=True)
-    strides, dx, dweight, dbias = _large_side_first(weight), None, None, None
+    """The incoming gradient is the small side."""
+    (x, weight, _), (dy,), dx, dweight, dbias = args, gradients, None, None, None
+    x, weight = x.contiguous(memory_format=torch.channels_last), _dense(weight).transpose(0, 1)
+    precision = products_of(x.dtype, convolution=True)
     if needed[0]:
         dx = torch.empty_like(x, memory_format=torch.channels_last)
-        _spread(dy, weight, strides, None, dx, True, precision)
+        _spread(dy, weight, None, dx, precision)
     if needed[1] or needed[2]:
-        dweight, dbias = _gradients(dy, x, None, weight, strides, True, precision)
+        dweight, dbias = _gradients(dy, x, None, weight, precision)
+        dweight = dweight.transpose(0, 1)
     return dx, dweight, dbias
-
-
-def _large_side_first(weight: Tensor) -> tuple[int, ...]:
-    """Strides of the last convolution's weights in the order many, few, row, column."""
-    few, many, row, column = weight.stride()
-    return many, few, row, column
 
 
 def _in_float32(weight: Tensor, bias: Tensor) -> bool:

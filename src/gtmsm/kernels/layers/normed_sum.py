@@ -24,7 +24,7 @@ def normed_sum(
     """y = x + r + bias and its layer norm, both in the precision of x, whatever autocast says.
 
     Sums are of float32 at least, and y is rounded before it is normalised. Continue with y even without r and bias:
-    one pass then adds up the gradients of both results.
+    one pass then adds up the gradients of both results. Weight and shift are both given, or neither is.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     with torch.autocast(x.device.type, enabled=False):

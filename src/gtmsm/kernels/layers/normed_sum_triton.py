@@ -30,7 +30,7 @@ PROGRAMS = 16 * 132
 @triton.jit(do_not_specialize=["rows"])
 def _normed_sum_forward(
     x, r, bias, weight, shift, y, n, mean, steep, rows, eps,
-    SUM: tl.constexpr, BIAS: tl.constexpr, WEIGHT: tl.constexpr, SHIFT: tl.constexpr,
+    SUM: tl.constexpr, BIAS: tl.constexpr, AFFINE: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row, column = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, COLUMNS)
@@ -49,9 +49,8 @@ def _normed_sum_forward(
     away = tl.where(is_column[None, :], total - middle[:, None], 0.0)
     slope = 1.0 / tl.sqrt(tl.sum(away * away, 1) / WIDTH + eps)
     made = away * slope[:, None]
-    if WEIGHT:
+    if AFFINE:
         made *= tl.load(weight + column, is_column, 0.0)[None, :]
-    if SHIFT:
         made += tl.load(shift + column, is_column, 0.0)[None, :]
     tl.store(n + at, made.to(n.dtype.element_ty), there)
     tl.store(mean + row, middle, is_row)
@@ -61,7 +60,7 @@ def _normed_sum_forward(
 @triton.jit(do_not_specialize=["rows"])
 def _normed_sum_backward(
     y, mean, steep, weight, gy, gn, g, shares, rows,
-    WEIGHT: tl.constexpr, LEARNERS: tl.constexpr,
+    AFFINE: tl.constexpr, LEARNERS: tl.constexpr,
     INTO_BIAS: tl.constexpr, INTO_WEIGHT: tl.constexpr, INTO_SHIFT: tl.constexpr,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
@@ -70,7 +69,7 @@ def _normed_sum_backward(
     into_bias = tl.zeros([ROWS, COLUMNS], tl.float32)
     into_weight = tl.zeros([ROWS, COLUMNS], tl.float32)
     into_shift = tl.zeros([ROWS, COLUMNS], tl.float32)
-    if WEIGHT:
+    if AFFINE:
         scale = tl.load(weight + column, is_column, 0.0)[None, :]
     for first in tl.range(tl.program_id(0) * ROWS, rows, tl.num_programs(0) * ROWS, num_stages=STAGES):
         row = first + tl.arange(0, ROWS)
@@ -85,7 +84,7 @@ def _normed_sum_backward(
             into_weight += into * away
         if INTO_SHIFT >= 0:
             into_shift += into
-        if WEIGHT:
+        if AFFINE:
             into *= scale
         # A row that is moved or stretched as a whole is the same when normalised: these two parts are lost.
         moved, stretched = tl.sum(into, 1) / WIDTH, tl.sum(into * away, 1) / WIDTH
@@ -125,7 +124,7 @@ def _forward(
     _normed_sum_forward[(triton.cdiv(rows, high),)](
         x, x if r is None else r, *(x if part is None else part.contiguous() for part in (bias, weight, shift)),
         y, n, mean, steep, rows, eps,
-        SUM=r is not None, BIAS=bias is not None, WEIGHT=weight is not None, SHIFT=shift is not None,
+        SUM=r is not None, BIAS=bias is not None, AFFINE=weight is not None,
         WIDTH=width, ROWS=high, COLUMNS=wide, num_warps=WARPS,
     )  # fmt: skip
     return [y, n, mean, steep]
@@ -140,7 +139,7 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
     shares = y.new_empty(parts, sum(learning), width, dtype=torch.float32)
     _normed_sum_backward[(parts,)](
         y, mean, steep, y if weight is None else weight.contiguous(), gy, gn, g, shares, rows,
-        WEIGHT=weight is not None, LEARNERS=sum(learning),
+        AFFINE=weight is not None, LEARNERS=sum(learning),
         INTO_BIAS=slots[0], INTO_WEIGHT=slots[1], INTO_SHIFT=slots[2],
         WIDTH=width, ROWS=high, COLUMNS=wide, STAGES=STAGES_BACK, num_warps=WARPS_BACK,
     )  # fmt: skip
@@ -155,7 +154,8 @@ def _supports(
     usual = x.dtype in (torch.float32, torch.bfloat16) and 0 < x.numel() < MOST and x.shape[-1] <= WIDEST
     alike = r is None or (r.dtype == x.dtype and r.shape == x.shape and r.is_contiguous())
     precise = all(part.dtype == torch.float32 and part.shape == x.shape[-1:] for part in parameters)
-    return usual and x.is_contiguous() and alike and precise and (r is not None or bias is None)
+    together = (r is not None or bias is None) and (weight is None) == (shift is None)
+    return usual and x.is_contiguous() and alike and precise and together
 
 
 normed_sum = Fast(_forward, _empty, _backward, _supports)

@@ -43,21 +43,18 @@ class Pace(NamedTuple):
     """Blocks of keys and values under way at once."""
 
 
-FORWARD = Pace(keys=64, warps=4, stages=3)
-"""For 64 queries of a head of 64 in bfloat16: 108 registers a thread and 56 KB, so that four programs share a
-multiprocessor of an H200 and hide each other's waiting. 128 keys at a time would leave room for three."""
-BACKWARD = Pace(keys=64, warps=4, stages=3)
-"""Two programs share a multiprocessor. With fewer registers three would fit, and with two stages they were faster so;
-with three stages two are faster still (141 us for the 640 keys of walk-strong, instead of 168)."""
+USUAL = Pace(keys=64, warps=4, stages=3)
+"""For 64 queries of a head of 64 in bfloat16. Forward four programs then share a multiprocessor of an H200 (128 keys at
+a time: three), backward two (with two stages three, which takes 168 us for the 640 keys of walk-strong, not 141)."""
 MOST_FOR_FOUR_WARPS = 64
 """Queries of a program, or numbers of a head; with more of either its registers would spill."""
 KEYS_IN_FLOAT32 = 32
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
 
-def pace_for(usual: Pace, asking: int, asked: int, head: int, precision: Precision) -> Pace:
-    """The pace for these sizes, where `usual` is that for 64 queries of heads of 64 in bfloat16."""
-    keys, warps, stages = usual
+def pace_for(asking: int, asked: int, head: int, precision: Precision) -> Pace:
+    """The pace for these sizes."""
+    keys, warps, stages = USUAL
     if max(_block(asking), head) > MOST_FOR_FOUR_WARPS:
         warps, stages = 8, min(stages, 2)
     if precision != "bfloat16":
@@ -84,10 +81,7 @@ def _store(
     x, tokens, row, rows, X_ROW: tl.constexpr, HEAD: tl.constexpr, WHOLE: tl.constexpr
 ):  # pragma: no cover - runs on the GPU
     at = x + row[:, None] * X_ROW + tl.arange(0, HEAD)[None, :]
-    if WHOLE:
-        tl.store(at, tokens.to(x.dtype.element_ty))
-    else:
-        tl.store(at, tokens.to(x.dtype.element_ty), (row < rows)[:, None])
+    tl.store(at, tokens.to(x.dtype.element_ty), None if WHOLE else (row < rows)[:, None])
 
 
 @triton.jit
@@ -190,9 +184,9 @@ def _rows(**tensors: Tensor) -> dict[str, int]:
     return {f"{name}_ROW": x.stride(1) for name, x in tensors.items()}
 
 
-def _settings(usual: Pace, asking: int, asked: int, head: int, heads: int, precision: Precision) -> dict[str, Any]:
+def _settings(asking: int, asked: int, head: int, heads: int, precision: Precision) -> dict[str, Any]:
     """What a kernel is compiled for."""
-    queries, (keys, warps, stages) = _block(asking), pace_for(usual, asking, asked, head, precision)
+    queries, (keys, warps, stages) = _block(asking), pace_for(asking, asked, head, precision)
     return {
         "SCALE": head**-0.5 * math.log2(math.e), "PRECISION": precision, "HEADS": heads, "HEAD": head,
         "QUERIES": queries, "KEYS": keys, "WHOLE_QUERIES": asking == queries, "WHOLE_KEYS": asked % keys == 0,
@@ -213,7 +207,7 @@ def _forward(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | Non
     _attend_forward[(n * (width // head),)](
         query, key, value, out, log_sum, asking, asked, *(x.stride(0) for x in (query, key, value)),
         **_rows(Q=query, K=key, V=value),
-        **_settings(FORWARD, asking, asked, head, width // head, products_of(query.dtype)),
+        **_settings(asking, asked, head, width // head, products_of(query.dtype)),
     )  # fmt: skip
     return [out, log_sum]
 
@@ -230,7 +224,7 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
         query, key, value, out, log_sum, d_out, d_query, d_key, d_value, asking, asked,
         *(x.stride(0) for x in (query, key, value, d_out, d_query, d_key, d_value)),
         **_rows(Q=query, K=key, V=value, DO=d_out, DQ=d_query, DK=d_key, DV=d_value),
-        **_settings(BACKWARD, asking, asked, head, width // head, products_of(query.dtype)),
+        **_settings(asking, asked, head, width // head, products_of(query.dtype)),
     )  # fmt: skip
     return d_query, d_both, None, None
 

@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
-from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, one_map
+from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, before, chained, load_xy, store_xy
 
 SEQUENCES_AT_ONCE = 4
 """Per program of the forward pass: eight lanes for each."""
@@ -21,9 +21,9 @@ NOTES = 12
 """Numbers that the backward pass stores for every step."""
 
 
-@triton.jit(do_not_specialize=["apart"])  # specialised to 1, it would give every unit of a sequence a lane of its own
+@triton.jit(do_not_specialize=["pre_unit"])  # specialised to 1, every unit of a sequence would get a lane of its own
 def _glide_scan_forward(
-    start, u, cos, sin, pre, keep, W, V, d, v, batch, T, apart,
+    start, u, cos, sin, pre, keep, W, V, d, v, batch, T, pre_unit,
     H: tl.constexpr, HIDDEN: tl.constexpr, SEQUENCES: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     row = tl.program_id(0) * SEQUENCES + tl.arange(0, SEQUENCES)
@@ -38,21 +38,18 @@ def _glide_scan_forward(
     o_2 = tl.load(V + 2 * H + h, real, 0.0)[:, None]
     o_3 = tl.load(V + 3 * H + h, real, 0.0)[:, None]
     k_x, k_y = tl.load(keep), tl.load(keep + 1)
-    x = tl.load(start + 2 * row, used, 0.0)
-    y = tl.load(start + 2 * row + 1, used, 0.0)
+    x, y = load_xy(start, row, used)
     at = row.to(tl.int64) * T
-    told_at = pre + at[None, :] * H + h[:, None] * apart
+    told_at = pre + at[None, :] * H + h[:, None] * pre_unit
     told = tl.load(told_at, used[None, :] & real[:, None], 0.0)
     next_told = tl.load(told_at + H, (steps > 1)[None, :] & real[:, None], 0.0)
-    u_x = tl.load(u + 2 * at, used, 0.0)
-    u_y = tl.load(u + 2 * at + 1, used, 0.0)
+    u_x, u_y = load_xy(u, at, used)
     c = tl.load(cos + at, used, 0.0)
     s = tl.load(sin + at, used, 0.0)
     for t in range(T):
         ahead = steps > t + 1
         far_told = tl.load(told_at + (t + 2) * H, (steps > t + 2)[None, :] & real[:, None], 0.0)
-        next_ux = tl.load(u + 2 * (at + t) + 2, ahead, 0.0)
-        next_uy = tl.load(u + 2 * (at + t) + 3, ahead, 0.0)
+        next_ux, next_uy = load_xy(u, at + t + 1, ahead)
         next_c = tl.load(cos + at + t + 1, ahead, 0.0)
         next_s = tl.load(sin + at + t + 1, ahead, 0.0)
         hidden = tl.maximum(w_x * x[None, :] + (w_y * y[None, :] + told), 0.0)
@@ -62,21 +59,10 @@ def _glide_scan_forward(
         left_y = drift_y + tl.sum(o_3 * hidden, 0)
         x = c * left_x + s * left_y
         y = c * left_y - s * left_x
-        tl.store(d + 2 * (at + t), drift_x + tl.sum(o_0 * hidden, 0), used)
-        tl.store(d + 2 * (at + t) + 1, drift_y + tl.sum(o_1 * hidden, 0), used)
-        tl.store(v + 2 * (at + t), x, used)
-        tl.store(v + 2 * (at + t) + 1, y, used)
+        store_xy(d, at + t, drift_x + tl.sum(o_0 * hidden, 0), drift_y + tl.sum(o_1 * hidden, 0), used)
+        store_xy(v, at + t, x, y, used)
         told, next_told = next_told, far_told
         u_x, u_y, c, s = next_ux, next_uy, next_c, next_s
-
-
-@triton.jit
-def _before(start, v, t, used):  # pragma: no cover - runs on the GPU
-    """Velocities before steps t."""
-    later = used & (t > 0)
-    x = tl.load(v + 2 * t - 2, later, 0.0) + tl.load(start + 2 * t, used & (t == 0), 0.0)
-    y = tl.load(v + 2 * t - 1, later, 0.0) + tl.load(start + 2 * t + 1, used & (t == 0), 0.0)
-    return x, y
 
 
 @triton.jit
@@ -113,14 +99,13 @@ def _glide_scan_backward(
     for first_row in range(0, T, ROWS):
         r = first_row + tl.arange(0, ROWS)
         there = (r < T)[:, None] & real[None, :]
-        x, y = _before(start, v, r, r < T)
+        x, y = before(start, v, r, r < T)
         pre_r = tl.load(pre + r[:, None] * H + h[None, :], there, 0.0) + w_x * x[:, None] + w_y * y[:, None]
         hidden = tl.maximum(pre_r, 0.0)
         on_x = tl.where(pre_r > 0, w_x, 0.0)
         on_y = tl.where(pre_r > 0, w_y, 0.0)
-        d_x = tl.load(into_d + 2 * r, r < T, 0.0)[:, None]
-        d_y = tl.load(into_d + 2 * r + 1, r < T, 0.0)[:, None]
-        from_d = o_0 * d_x + o_1 * d_y
+        d_x, d_y = load_xy(into_d, r, r < T)
+        from_d = o_0 * d_x[:, None] + o_1 * d_y[:, None]
         tl.store(notes + r, tl.sum(o_2 * hidden, 1), r < T)
         tl.store(notes + T + r, tl.sum(o_3 * hidden, 1), r < T)
         tl.store(notes + 2 * T + r, tl.sum(on_x * o_2, 1), r < T)
@@ -136,13 +121,11 @@ def _glide_scan_backward(
     for done in range(0, T, STEPS):
         t = T - 1 - done - tl.arange(0, STEPS)  # the last step first
         used = t >= 0
-        x, y = _before(start, v, t, used)
+        x, y = before(start, v, t, used)
         c = tl.load(cos + t, used, 1.0)
         s = tl.load(sin + t, used, 0.0)
-        d_x = tl.load(into_d + 2 * t, used, 0.0)
-        d_y = tl.load(into_d + 2 * t + 1, used, 0.0)
-        in_x = tl.load(into_v + 2 * t, used, 0.0)
-        in_y = tl.load(into_v + 2 * t + 1, used, 0.0)
+        d_x, d_y = load_xy(into_d, t, used)
+        in_x, in_y = load_xy(into_v, t, used)
         # the gradient of the velocity left passes to the one before by this matrix, after a turn of the frame
         m_xx = k_x + tl.load(notes + 2 * T + t, used, 0.0)
         m_xy = tl.load(notes + 3 * T + t, used, 0.0)
@@ -152,32 +135,18 @@ def _glide_scan_backward(
         a_yx, a_yy = m_yx * c + m_yy * s, m_yy * c - m_yx * s
         b_x = a_xx * in_x + a_xy * in_y + k_x * d_x + tl.load(notes + 6 * T + t, used, 0.0)
         b_y = a_yx * in_x + a_yy * in_y + k_y * d_y + tl.load(notes + 7 * T + t, used, 0.0)
-        xx, xy, yx, yy, e_x, e_y = tl.associative_scan((a_xx, a_xy, a_yx, a_yy, b_x, b_y), 0, one_map)
-        before_x = xx * dv_x + xy * dv_y + e_x
-        before_y = yx * dv_x + yy * dv_y + e_y
-        # a step needs the gradient of the velocity after it, which the neighbouring thread has: exchange through memory
-        last = used & (t == T - 1 - done)
-        tl.store(notes + 8 * T + t, dv_x + in_x, last)
-        tl.store(notes + 9 * T + t, dv_y + in_y, last)
-        inner = (t > 0) & (t > T - done - STEPS)
-        tl.store(notes + 8 * T + t - 1, before_x + tl.load(into_v + 2 * t - 2, inner, 0.0), inner)
-        tl.store(notes + 9 * T + t - 1, before_y + tl.load(into_v + 2 * t - 1, inner, 0.0), inner)
-        tl.debug_barrier()
-        first = t == tl.maximum(T - done - STEPS, 0)
-        dv_x = tl.sum(tl.where(first, before_x, 0.0), 0)
-        dv_y = tl.sum(tl.where(first, before_y, 0.0), 0)
-        to_x = tl.load(notes + 8 * T + t, used, 0.0)
-        to_y = tl.load(notes + 9 * T + t, used, 0.0)
-        left_x = k_x * x + tl.load(u + 2 * t, used, 0.0) + tl.load(notes + t, used, 0.0)
-        left_y = k_y * y + tl.load(u + 2 * t + 1, used, 0.0) + tl.load(notes + T + t, used, 0.0)
+        to_x, to_y, dv_x, dv_y = chained(
+            a_xx, a_xy, a_yx, a_yy, b_x, b_y, in_x, in_y, into_v, notes + 8 * T, dv_x, dv_y, t, used, done, T, STEPS
+        )
+        u_x, u_y = load_xy(u, t, used)
+        left_x = k_x * x + u_x + tl.load(notes + t, used, 0.0)
+        left_y = k_y * y + u_y + tl.load(notes + T + t, used, 0.0)
         tl.store(g_cos + t, to_x * left_x + to_y * left_y, used)
         tl.store(g_sin + t, to_x * left_y - to_y * left_x, used)
         l_x = c * to_x - s * to_y
         l_y = s * to_x + c * to_y
-        tl.store(notes + 10 * T + t, l_x, used)
-        tl.store(notes + 11 * T + t, l_y, used)
-        tl.store(g_u + 2 * t, d_x + l_x, used)
-        tl.store(g_u + 2 * t + 1, d_y + l_y, used)
+        store_xy(notes + 10 * T, t, l_x, l_y, used)
+        store_xy(g_u, t, d_x + l_x, d_y + l_y, used)
         sum_kx += tl.sum((d_x + l_x) * x, 0)
         sum_ky += tl.sum((d_y + l_y) * y, 0)
     tl.store(g_start, dv_x)
@@ -195,23 +164,21 @@ def _glide_scan_backward(
     for first_row in range(0, T, ROWS):
         r = first_row + tl.arange(0, ROWS)
         there = (r < T)[:, None] & real[None, :]
-        x, y = _before(start, v, r, r < T)
+        x, y = before(start, v, r, r < T)
         pre_r = tl.load(pre + r[:, None] * H + h[None, :], there, 0.0) + w_x * x[:, None] + w_y * y[:, None]
         hidden = tl.maximum(pre_r, 0.0)
-        d_x = tl.load(into_d + 2 * r, r < T, 0.0)[:, None]
-        d_y = tl.load(into_d + 2 * r + 1, r < T, 0.0)[:, None]
-        l_x = tl.load(notes + 10 * T + r, r < T, 0.0)[:, None]
-        l_y = tl.load(notes + 11 * T + r, r < T, 0.0)[:, None]
-        into = tl.where(pre_r > 0, o_0 * d_x + o_1 * d_y + o_2 * l_x + o_3 * l_y, 0.0)
+        d_x, d_y = load_xy(into_d, r, r < T)
+        l_x, l_y = load_xy(notes + 10 * T, r, r < T)
+        into = o_0 * d_x[:, None] + o_1 * d_y[:, None] + o_2 * l_x[:, None] + o_3 * l_y[:, None]
+        into = tl.where(pre_r > 0, into, 0.0)
         tl.store(g_pre + r[:, None] * H + h[None, :], into, there)
         sum_wx += into * x[:, None]
         sum_wy += into * y[:, None]
-        sum_0 += d_x * hidden
-        sum_1 += d_y * hidden
-        sum_2 += l_x * hidden
-        sum_3 += l_y * hidden
-    tl.store(shares + 2 * h, tl.sum(sum_wx, 0), real)
-    tl.store(shares + 2 * h + 1, tl.sum(sum_wy, 0), real)
+        sum_0 += d_x[:, None] * hidden
+        sum_1 += d_y[:, None] * hidden
+        sum_2 += l_x[:, None] * hidden
+        sum_3 += l_y[:, None] * hidden
+    store_xy(shares, h, tl.sum(sum_wx, 0), tl.sum(sum_wy, 0), real)
     tl.store(shares + 2 * H + h, tl.sum(sum_0, 0), real)
     tl.store(shares + 3 * H + h, tl.sum(sum_1, 0), real)
     tl.store(shares + 4 * H + h, tl.sum(sum_2, 0), real)

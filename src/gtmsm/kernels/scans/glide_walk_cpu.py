@@ -10,10 +10,6 @@ SHARED = 1 << 15
 """Numbers up to which PyTorch leaves a pass over them to one thread; to wait for others would take longer here."""
 
 
-def _empty(start: Tensor, a: Tensor, *weights: Tensor) -> list[Tensor]:
-    return [a.new_empty(*a.shape[:2], size) for size in (3, 2)]
-
-
 @torch.autocast("cpu", enabled=False)  # poses are never rounded
 @torch.no_grad()
 def _forward(
@@ -56,4 +52,4 @@ def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
     return a.dtype in (torch.float32, torch.float64) and all(x.dtype == a.dtype for x in (start, *weights))
 
 
-glide_walk = Fast(_forward, _empty, supports=_supports)
+glide_walk = Fast(_forward, supports=_supports)

@@ -55,11 +55,6 @@ def landmark_scan(
     return made[..., :-1], made[..., -1:]
 
 
-def _column(like: Tensor, *numbers: float) -> Float[Tensor, "numbers 1"]:
-    """Filled on the device: a graph under capture can take no tensor from the CPU."""
-    return torch.stack([like.new_full((1,), number) for number in numbers])
-
-
 def _fuse(
     s: Float[Tensor, "batch S"],
     variance: Float[Tensor, "batch 1"],
@@ -73,7 +68,9 @@ def _fuse(
 ) -> tuple[Float[Tensor, "batch S"], Float[Tensor, "batch 1"]]:
     """Bayes' rule at one step, with both kinds of steps on an axis of their own."""
     size, far2 = s.shape[-1], away.square().sum(-1)
-    fresh, log_chance = _column(s, planned, stray), _column(s, math.log(1 - chance), math.log(chance))
+    # Filled on the device: a graph under capture can take no tensor from the CPU.
+    columns = (planned, stray), (math.log(1 - chance), math.log(chance))
+    fresh, log_chance = (torch.stack([s.new_full((1,), number) for number in pair]) for pair in columns)
     free = (variance - known).clamp_min(0)[:, None] + fresh
     total = free + noise[:, None]
     log_weight = log_odds[:, None] + log_chance - 0.5 * (size * (LOG_TWO_PI + total.log()) + far2[:, None] / total)

@@ -24,7 +24,7 @@ def _walk(
     time, K, batch = noise.shape
     size, first, flat = s.shape[2], len(table) - time, table.reshape(-1)
     added, mean = np.array(fresh, s.dtype)[:, None, None], s.dtype.type(usual)
-    half, half_size, share = (s.dtype.type(number) for number in (0.5, 0.5 * size, 1 / size))
+    half, half_size, per_axis = (s.dtype.type(number) for number in (0.5, 0.5 * size, 1 / size))
     near, w = np.empty((size + 1, K, batch), s.dtype), np.empty((2 * K + 1, batch), s.dtype)
     away, known, right = near[:size], near[size], w[:-1].reshape(2, K, batch)
     for t in range(time):
@@ -56,7 +56,7 @@ def _walk(
         between = np.add.reduce(gain, axis=(0, 1))
         between -= np.add.reduce(moved * moved, axis=0)
         np.maximum(between, 0, out=between)
-        between *= share
+        between *= per_axis
         pull *= n
         pull += right * known
         between += np.add.reduce(pull, axis=(0, 1))
@@ -66,13 +66,6 @@ def _walk(
         before = row[size]
         before *= w[-1]
         before += between
-
-
-def _cells(index: Tensor, size: int) -> Tensor:
-    """Where the rows of these entries lie in the flat table: (time, size + 1, K, batch)."""
-    row, batch = index.permute(1, 2, 0), len(index)
-    part = torch.arange(size + 1)[:, None, None]
-    return ((row[:, None] * (size + 1) + part) * batch + torch.arange(batch)).contiguous()
 
 
 def _forward(
@@ -93,10 +86,13 @@ def _forward(
     log_chance = d.new_tensor([math.log(x) - 0.5 * size * LOG_TWO_PI for x in (1 - chance, chance)])
     prior = log_odds.permute(1, 2, 0).contiguous()[:, None] + log_chance[:, None, None]
     seen = offset.permute(1, 3, 2, 0).contiguous(), noise[..., 0].permute(1, 2, 0).contiguous()
+    # where the rows of entries lie in the flat table: (time, size + 1, K, batch)
+    row, part = index.permute(1, 2, 0)[:, None], torch.arange(size + 1)[:, None, None]
+    cells = ((row * (size + 1) + part) * batch + torch.arange(batch)).contiguous()
     gate = [x for x in (W, b, v, c) if x is not None]
     walls = Walls(d, *gate) if gate else None
     usual = (1 - chance) * planned + chance * stray
-    inputs = (d, _cells(index, size), prior, *seen, s, variance[:, 0].contiguous(), table)
+    inputs = (d, cells, prior, *seen, s, variance[:, 0].contiguous(), table)
     _walk(walls, (planned, stray), usual, *(x.numpy() for x in inputs))
     made = s[1:].transpose(0, 1), table[first:, size:].permute(2, 0, 1)
     return [part.clone(memory_format=torch.contiguous_format) for part in made]

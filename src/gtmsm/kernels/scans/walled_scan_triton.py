@@ -30,6 +30,19 @@ LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
+def load_xy(x, i, there):  # pragma: no cover - runs on the GPU
+    """Both coordinates of vectors i."""
+    return tl.load(x + 2 * i, there, 0.0), tl.load(x + 2 * i + 1, there, 0.0)
+
+
+@triton.jit
+def store_xy(to, i, x, y, there):  # pragma: no cover - runs on the GPU
+    """Write both coordinates of vectors i."""
+    tl.store(to + 2 * i, x, there)
+    tl.store(to + 2 * i + 1, y, there)
+
+
+@triton.jit
 def _gate(level):  # pragma: no cover - runs on the GPU
     """1 / (1 + 2^level); denormal numbers are flushed to 0, which saves a fifth of every step."""
     if INTERPRETED:
@@ -56,46 +69,38 @@ def _walled_scan_forward(
     bias = tl.load(b + h, h < H, 0.0)[:, None]
     out = tl.load(v + h, h < H, 0.0)[:, None] * -LOG2_E
     offset = tl.load(c) * -LOG2_E
-    x = tl.load(start + 2 * row, used, 0.0)
-    y = tl.load(start + 2 * row + 1, used, 0.0)
+    x, y = load_xy(start, row, used)
     move = displacement + 2 * row.to(tl.int64) * T
     shake = noise + 2 * row.to(tl.int64) * T
     there = poses + 2 * row.to(tl.int64) * T
     # of this step and the next; the step after that is loaded meanwhile
-    d_x = tl.load(move, used, 0.0)
-    d_y = tl.load(move + 1, used, 0.0)
-    next_x = tl.load(move + 2, steps > 1, 0.0)
-    next_y = tl.load(move + 3, steps > 1, 0.0)
+    d_x, d_y = load_xy(move, 0, used)
+    next_x, next_y = load_xy(move, 1, steps > 1)
     if HAS_NOISE:
-        e_x = tl.load(shake, used, 0.0)
-        e_y = tl.load(shake + 1, used, 0.0)
-        next_ex = tl.load(shake + 2, steps > 1, 0.0)
-        next_ey = tl.load(shake + 3, steps > 1, 0.0)
+        e_x, e_y = load_xy(shake, 0, used)
+        next_ex, next_ey = load_xy(shake, 1, steps > 1)
     pushed = w_x * d_x[None, :] + (w_y * d_y[None, :] + bias)
     for t in tl.range(0, T, loop_unroll_factor=4):
         ahead = steps > t + 2
-        far_x = tl.load(move + 2 * t + 4, ahead, 0.0)
-        far_y = tl.load(move + 2 * t + 5, ahead, 0.0)
+        far_x, far_y = load_xy(move, t + 2, ahead)
         u = tl.maximum(w_x * x[None, :] + (w_y * y[None, :] + pushed), 0.0)
         pushed = w_x * next_x[None, :] + (w_y * next_y[None, :] + bias)
         g = _gate(tl.sum(u * out, 0) + offset)
         if HAS_NOISE:
-            far_ex = tl.load(shake + 2 * t + 4, ahead, 0.0)
-            far_ey = tl.load(shake + 2 * t + 5, ahead, 0.0)
+            far_ex, far_ey = load_xy(shake, t + 2, ahead)
             x += e_x
             y += e_y
             e_x, e_y = next_ex, next_ey
             next_ex, next_ey = far_ex, far_ey
         x += d_x * g
         y += d_y * g
-        tl.store(there + 2 * t, x, used)
-        tl.store(there + 2 * t + 1, y, used)
+        store_xy(there, t, x, y, used)
         d_x, d_y = next_x, next_y
         next_x, next_y = far_x, far_y
 
 
 @triton.jit
-def one_map(
+def _one_map(
     xx, xy, yx, yy, x, y, then_xx, then_xy, then_yx, then_yy, then_x, then_y
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     """Two affine maps of a gradient, one after the other, as one."""
@@ -110,14 +115,36 @@ def one_map(
 
 
 @triton.jit
-def _tried(start, displacement, poses, t, used):  # pragma: no cover - runs on the GPU
-    """The displacements of steps t, and the poses they would lead to without walls."""
-    d_x = tl.load(displacement + 2 * t, used, 0.0)
-    d_y = tl.load(displacement + 2 * t + 1, used, 0.0)
-    later = used & (t > 0)
-    x = tl.load(poses + 2 * t - 2, later, 0.0) + tl.load(start + 2 * t, used & (t == 0), 0.0)
-    y = tl.load(poses + 2 * t - 1, later, 0.0) + tl.load(start + 2 * t + 1, used & (t == 0), 0.0)
-    return d_x, d_y, x + d_x, y + d_y
+def before(start, after, t, used):  # pragma: no cover - runs on the GPU
+    """Vectors before steps t, from those after each step."""
+    x, y = load_xy(after, t - 1, used & (t > 0))
+    first_x, first_y = load_xy(start, t, used & (t == 0))
+    return x + first_x, y + first_y
+
+
+@triton.jit
+def chained(
+    xx, xy, yx, yy, b_x, b_y, in_x, in_y, incoming, totals, later_x, later_y, t, used, done, T, STEPS: tl.constexpr
+):  # fmt: skip  # pragma: no cover - runs on the GPU
+    """Gradients of the vectors after steps t, the last step first, and of the vector before the earliest of them.
+
+    A gradient e passes a step as the map A e + b, with `in` added on its way out. `later` is the gradient of the vector
+    after these steps from all later ones. `totals` is memory for all gradients.
+    """
+    xx, xy, yx, yy, e_x, e_y = tl.associative_scan((xx, xy, yx, yy, b_x, b_y), 0, _one_map)
+    before_x = xx * later_x + xy * later_y + e_x
+    before_y = yx * later_x + yy * later_y + e_y
+    # a step needs the gradient of the vector after it, which the neighbouring thread has: exchange through memory
+    store_xy(totals, t, later_x + in_x, later_y + in_y, used & (t == T - 1 - done))
+    inner = (t > 0) & (t > T - done - STEPS)
+    own_x, own_y = load_xy(incoming, t - 1, inner)
+    store_xy(totals, t - 1, before_x + own_x, before_y + own_y, inner)
+    tl.debug_barrier()
+    first = t == tl.maximum(T - done - STEPS, 0)
+    later_x = tl.sum(tl.where(first, before_x, 0.0), 0)
+    later_y = tl.sum(tl.where(first, before_y, 0.0), 0)
+    g_x, g_y = load_xy(totals, t, used)
+    return g_x, g_y, later_x, later_y
 
 
 @triton.jit
@@ -141,7 +168,9 @@ def _walled_scan_backward(
     for done in range(0, T, STEPS):
         t = T - 1 - done - tl.arange(0, STEPS)  # the last step first
         used = t >= 0
-        d_x, d_y, q_x, q_y = _tried(start, displacement, poses, t, used)
+        d_x, d_y = load_xy(displacement, t, used)
+        x, y = before(start, poses, t, used)
+        q_x, q_y = x + d_x, y + d_y
         logit = tl.zeros([STEPS], tl.float32) + level
         tilt_x = tl.zeros([STEPS], tl.float32)
         tilt_y = tl.zeros([STEPS], tl.float32)
@@ -157,33 +186,14 @@ def _walled_scan_backward(
         tilt_x *= steep
         tilt_y *= steep
         # e_{t-1} = A_t (e_t + incoming_t): the gradient of a pose from all later ones
-        in_x = tl.load(incoming + 2 * t, used, 0.0)
-        in_y = tl.load(incoming + 2 * t + 1, used, 0.0)
+        in_x, in_y = load_xy(incoming, t, used)
         along = d_x * in_x + d_y * in_y
-        xx, xy, yx, yy, e_x, e_y = tl.associative_scan(
-            (
-                1 + tilt_x * d_x, tilt_x * d_y, tilt_y * d_x, 1 + tilt_y * d_y,
-                in_x + tilt_x * along, in_y + tilt_y * along,
-            ), 0, one_map,
+        g_x, g_y, ds_x, ds_y = chained(
+            1 + tilt_x * d_x, tilt_x * d_y, tilt_y * d_x, 1 + tilt_y * d_y, in_x + tilt_x * along,
+            in_y + tilt_y * along, in_x, in_y, incoming, g_noise, ds_x, ds_y, t, used, done, T, STEPS,
         )  # fmt: skip
-        before_x = xx * ds_x + xy * ds_y + e_x
-        before_y = yx * ds_x + yy * ds_y + e_y
-        # a step needs the gradient of the pose after it, which the neighbouring thread has: exchange through memory
-        last = t == T - 1 - done
-        tl.store(g_noise + 2 * t, ds_x + in_x, used & last)
-        tl.store(g_noise + 2 * t + 1, ds_y + in_y, used & last)
-        inner = (t > 0) & (t > T - done - STEPS)
-        tl.store(g_noise + 2 * t - 2, before_x + tl.load(incoming + 2 * t - 2, inner, 0.0), inner)
-        tl.store(g_noise + 2 * t - 1, before_y + tl.load(incoming + 2 * t - 1, inner, 0.0), inner)
-        tl.debug_barrier()
-        first = t == tl.maximum(T - done - STEPS, 0)
-        ds_x = tl.sum(tl.where(first, before_x, 0.0), 0)
-        ds_y = tl.sum(tl.where(first, before_y, 0.0), 0)
-        g_x = tl.load(g_noise + 2 * t, used, 0.0)
-        g_y = tl.load(g_noise + 2 * t + 1, used, 0.0)
         along = g_x * d_x + g_y * d_y
-        tl.store(g_displacement + 2 * t, g_x * g + tilt_x * along, used)
-        tl.store(g_displacement + 2 * t + 1, g_y * g + tilt_y * along, used)
+        store_xy(g_displacement, t, g_x * g + tilt_x * along, g_y * g + tilt_y * along, used)
         into_logit = along * steep
         tl.store(logits + t, into_logit, used)
         into_c += tl.sum(into_logit, 0)
@@ -202,7 +212,9 @@ def _walled_scan_backward(
     sum_v = tl.zeros([ROWS, HIDDEN], tl.float32)
     for first_row in range(0, T, ROWS):
         r = first_row + tl.arange(0, ROWS)
-        _, _, q_x, q_y = _tried(start, displacement, poses, r, r < T)
+        d_x, d_y = load_xy(displacement, r, r < T)
+        x, y = before(start, poses, r, r < T)
+        q_x, q_y = x + d_x, y + d_y
         into_logit = tl.load(logits + r, r < T, 0.0)
         pre = w_x * q_x[:, None] + w_y * q_y[:, None] + bias
         sum_v += into_logit[:, None] * tl.maximum(pre, 0.0)
@@ -210,8 +222,7 @@ def _walled_scan_backward(
         sum_x += tl.where(pre > 0, (into_logit * q_x)[:, None], 0.0)
         sum_y += tl.where(pre > 0, (into_logit * q_y)[:, None], 0.0)
     out = tl.load(v + h, h < H, 0.0)
-    tl.store(shares + 2 * h, tl.sum(sum_x, 0) * out, h < H)
-    tl.store(shares + 2 * h + 1, tl.sum(sum_y, 0) * out, h < H)
+    store_xy(shares, h, tl.sum(sum_x, 0) * out, tl.sum(sum_y, 0) * out, h < H)
     tl.store(shares + 2 * H + h, tl.sum(sum_b, 0) * out, h < H)
     tl.store(shares + 3 * H + h, tl.sum(sum_v, 0), h < H)
 

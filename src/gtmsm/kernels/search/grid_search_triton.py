@@ -149,14 +149,10 @@ def _search(
     tl.store(distance2 + to, near, slot < K)
 
 
-def _empty(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
-    """Indices and squared distances."""
-    return [query.new_empty(len(query), k, dtype=dtype) for dtype in (torch.int64, torch.float64)]
-
-
 def _forward(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> list[Tensor]:
     """One launch."""
-    made, recent, (m, axes) = _empty(query, places, table, held, k), places[held:], query.shape
+    recent, (m, axes) = places[held:], query.shape
+    made = [query.new_empty(m, k, dtype=dtype) for dtype in (torch.int64, torch.float64)]
     _search[(m,)](
         query, table, recent, *made, len(table), held, len(recent), *query.stride(), *recent.stride(),
         P=axes, K=k, SLOTS=max(4, triton.next_power_of_2(k)), LEVELS=LEVELS, WORDS=7 + LEVELS,
@@ -173,4 +169,4 @@ def _supports(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -
     return known and 0 < query.shape[1] <= MOST_AXES and k <= MOST_NEIGHBOURS and len(query) > 0
 
 
-grid_search = Fast(_forward, _empty, no_gradients, _supports)
+grid_search = Fast(_forward, None, no_gradients, _supports)

@@ -33,26 +33,20 @@ def most_visible(
     n = place.shape[1]
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")
-    return torch.cat([_most_visible(place, some, k, field_of_view) for some in portions(place, query)], dim=1)
-
-
-def _most_visible(
-    place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"], k: int, field_of_view: float
-) -> Int64[Tensor, "batch time {k}"]:
-    """`most_visible` for a few queries: how well every view sees every point, and k rounds over that."""
-    score = how_well_seen(place, query, field_of_view)
-    best = torch.zeros_like(score[:, :, 0])
-    taken = torch.zeros(score.shape[:3], dtype=torch.bool, device=score.device)
     chosen = []
-    for _ in range(k):
-        # Never the same view twice, even if nothing is left to gain.
-        gain = (score - best[:, :, None]).clamp_min(0).sum(-1).masked_fill(taken, -1.0)
-        pick = gain.argmax(-1, keepdim=True)
-        chosen.append(pick)
-        seen = score.gather(2, pick[..., None].expand(-1, -1, 1, score.shape[-1]))
-        best = torch.maximum(best, seen[:, :, 0])
-        taken = taken.scatter(2, pick, True)
-    return torch.cat(chosen, dim=-1)
+    for some in portions(place, query):
+        score, picks = how_well_seen(place, some, field_of_view), []
+        best = torch.zeros_like(score[:, :, 0])
+        taken = torch.zeros(score.shape[:3], dtype=torch.bool, device=score.device)
+        for _ in range(k):
+            # Never the same view twice, even if nothing is left to gain.
+            gain = (score - best[:, :, None]).clamp_min(0).sum(-1).masked_fill(taken, -1.0)
+            picks.append(gain.argmax(-1, keepdim=True))
+            seen = score.gather(2, picks[-1][..., None].expand(-1, -1, 1, score.shape[-1]))
+            best = torch.maximum(best, seen[:, :, 0])
+            taken = taken.scatter(2, picks[-1], True)
+        chosen.append(torch.cat(picks, dim=-1))
+    return torch.cat(chosen, dim=1)
 
 
 def portions(place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"]) -> tuple[Tensor, ...]:

@@ -86,11 +86,6 @@ def _choose(
         there = there & (view != pick)
 
 
-def _empty(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list[Tensor]:
-    """Indices."""
-    return [place.new_empty(*query.shape[:2], k, dtype=torch.int64)]
-
-
 def _forward(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list[Tensor]:
     """One launch for each portion of the queries."""
     (batch, n, _), wide, parts = place.shape, half_width(field_of_view), []
@@ -98,7 +93,7 @@ def _forward(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list
     views, count = max(FEWEST_VIEWS, triton.next_power_of_2(n)), len(ahead)
     for some in portions(place, query):
         time = some.shape[1]
-        parts += _empty(place, some, k, field_of_view)
+        parts.append(place.new_empty(batch, time, k, dtype=torch.int64))
         scores = place.new_empty(batch, time, count, views + 1)
         _choose[(batch * time,)](
             place, some, ahead, left, scores, parts[-1], wide, time, n, *place.stride(), *some.stride(),
@@ -114,4 +109,4 @@ def _supports(place: Tensor, query: Tensor, k: int, field_of_view: float) -> boo
     return single and 0 < k <= place.shape[1] <= MOST_VIEWS and query.numel() > 0
 
 
-most_visible = Fast(_forward, _empty, no_gradients, _supports)
+most_visible = Fast(_forward, None, no_gradients, _supports)

@@ -40,13 +40,9 @@ def _walk(
         position = tl.sum(tl.where(t == begin + BLOCK - 1, there, 0), 0)
 
 
-def _empty(start: Tensor, actions: Tensor, moves: Tensor, high: int) -> list[Tensor]:
-    return [moves.new_empty(*actions.shape, moves.shape[1])]
-
-
 def _forward(start: Tensor, actions: Tensor, moves: Tensor, high: int) -> list[Tensor]:
     """In one launch."""
-    (positions,) = _empty(start, actions, moves, high)
+    positions = moves.new_empty(*actions.shape, moves.shape[1])
     if positions.numel():
         n, time, size = positions.shape
         BLOCK = max(128, min(STEPS_AT_ONCE, triton.next_power_of_2(time)))
@@ -57,4 +53,4 @@ def _forward(start: Tensor, actions: Tensor, moves: Tensor, high: int) -> list[T
     return [positions]
 
 
-clamped_walk = Fast(_forward, _empty)
+clamped_walk = Fast(_forward)

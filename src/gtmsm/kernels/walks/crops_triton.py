@@ -32,14 +32,9 @@ def _cut(
     tl.store(frames + at, tl.div_rn(colour, tl.full([FRAMES, PIXELS], 255.0, tl.float32)), there)
 
 
-def _empty(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
-    """Frames."""
-    return [torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)]
-
-
 def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
     """In one launch."""
-    (frames,) = _empty(images, image, corner, side, stride, margin)
+    frames = torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)
     if not frames.numel():
         return [frames]
     count, pixels = corner.shape[0] * corner.shape[1], images.shape[1] * side * side
@@ -52,4 +47,4 @@ def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: i
     return [frames]
 
 
-crops = Fast(_forward, _empty)
+crops = Fast(_forward)

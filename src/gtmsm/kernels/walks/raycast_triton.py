@@ -223,12 +223,12 @@ def _render(
             green += ray_green * light
             blue += ray_blue * light
 
-    share = 1.0 / (antialias * antialias)
+    weight = 1.0 / (antialias * antialias)
     at = frames + frame.to(tl.int64) * (3 * PIXELS * PIXELS) + r[:, None] * PIXELS + c[None, :]
     inside = (r < PIXELS)[:, None] & (c < PIXELS)[None, :]
-    tl.store(at, (red * share + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
-    tl.store(at + PIXELS * PIXELS, (green * share + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
-    tl.store(at + 2 * PIXELS * PIXELS, (blue * share + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
+    tl.store(at, (red * weight + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
+    tl.store(at + PIXELS * PIXELS, (green * weight + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
+    tl.store(at + 2 * PIXELS * PIXELS, (blue * weight + 0.5).to(tl.int32).to(tl.uint8), mask=inside)
 
 
 def _empty(walls, *rest) -> list[Tensor]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 LEAF = 32
 """Places in a leaf of a tree; more of them only if they are equal."""
 MOVED = 2**16
-"""Keys that are moved together when some are left out."""
+"""Keys that are copied at a time when some are removed."""
 
 
 class Tree:

@@ -61,7 +61,7 @@ class Scout:
 
     motion: "Motion"
     names: Sequence[str]
-    """Of its parameters to search for."""
+    """Names of its parameters to search for."""
     angles: bool = False
     """Whether they are angles per action: a score then has many peaks in each of them alone, so each is scanned over a
     full turn instead of drawn around the best so far."""

@@ -182,7 +182,7 @@ class Terrain:
         price[end] = 1
         steps = MCP_Geometric(price).find_costs([end])[0] * self.pitch / self.pace.stride
         reached = np.isfinite(steps)
-        # Whoever stands on barred ground must find back: the nearer to visited places, the better.
+        # An agent on barred ground must find back: the nearer to visited places, the better.
         steps = np.where(reached, steps, steps[reached].max() + 1 + self.far / self.pace.stride)
         return torch.as_tensor(steps.ravel()).to(self.origin)
 

@@ -88,8 +88,8 @@ def _room_around(
     start, along = shells.walls[:, None, :, :2], (shells.walls[..., 2:] - shells.walls[..., :2])[:, None]
     length2 = np.square(along).sum(-1)
     offset = points[:, :, None] - start
-    share = ((offset * along).sum(-1) / np.maximum(length2, 1e-12)).clip(0, 1)
-    distance2 = np.square(offset - share[..., None] * along).sum(-1)
+    fraction = ((offset * along).sum(-1) / np.maximum(length2, 1e-12)).clip(0, 1)
+    distance2 = np.square(offset - fraction[..., None] * along).sum(-1)
     nearest = np.sqrt(np.where(length2 > 0, distance2, np.inf).min(-1))
     # A ray to the east crosses the walls an odd number of times from inside.
     rises = (offset[..., 1] >= 0) != (offset[..., 1] - along[..., 1] >= 0)

@@ -30,7 +30,7 @@ page was typed. Several seeds: the least and the most of them, or mean ± half t
 - R² is that of true positions after one affine map.
 - `docs/measured/` holds what was measured by commands other than `gtmsm reproduce`. Score files of those runs were not
   kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
-  versions 0.1 and 0.2, from [performance](performance.md) or [planning](planning.md), and a test finds each of them there.
+  versions 0.1 and 0.2, from [performance](performance.md) or [planning](planning.md); a test finds each of them there.
 - What failed is in the [notebook](notebook.md)."""
 BEGIN, END = "<!-- made by make results -->\n", "\n<!-- to here -->\n"
 """Around the table of the README."""

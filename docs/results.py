@@ -1,4 +1,4 @@
-"""Writes the pages that are made of JSON: docs/results.md, and the tables of docs/table*. `make results`."""
+"""Writes what is made of JSON: docs/results.md, the tables of docs/table*, and that of the README. `make results`."""
 
 import re
 import sys
@@ -14,6 +14,7 @@ from gtmsm.reproduce.rows import ROWS, WORLDS
 from gtmsm.reproduce.table import Field, Line, key, late_steps, lines_of, markdown_table, marks_of, mean_over, sets_of
 
 DOCS = Path(__file__).resolve().parent
+README = DOCS.parent / "README.md"
 KEPT = {"table-h200": "At the size of the paper", "table": "At toy size"}
 """Folders of results of `gtmsm reproduce`, and what to call them."""
 BESIDE = ("VAE ceiling", "mean frame")
@@ -29,8 +30,10 @@ page was typed. Several seeds: the least and the most of them, or mean ± half t
 - R² is that of true positions after one affine map.
 - `docs/measured/` holds what was measured by commands other than `gtmsm reproduce`. Score files of those runs were not
   kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
-  versions 0.1 and 0.2, or from [performance](performance.md), and a test finds each of them there.
+  versions 0.1 and 0.2, from [performance](performance.md) or [planning](planning.md); a test finds each of them there.
 - What failed is in the [notebook](notebook.md)."""
+BEGIN, END = "<!-- made by make results -->\n", "\n<!-- to here -->\n"
+"""Around the table of the README."""
 IN_HEAD = ("dB", "ms")
 """Units that stand in the head of a table."""
 RIVALS = """## Rivals
@@ -43,7 +46,8 @@ def main() -> None:
         folder = DOCS / name
         write_pages(folder, read_results(folder), made_by(folder))
     write_atomically(DOCS / "results.md", page(DOCS))
-    print(f"wrote {DOCS / 'results.md'} and {len(KEPT)} tables")
+    write_atomically(README, readme(DOCS, README.read_text()))
+    print(f"wrote {DOCS / 'results.md'}, {len(KEPT)} tables and that of {README.name}")
 
 
 def made_by(folder: Path) -> str:
@@ -83,15 +87,36 @@ def in_short(measured: Sequence[Mapping[str, Any]]) -> str:
     return "## In short\n" + markdown_table(["", "result", "beside it"], rows)
 
 
-def quoted(facts: Mapping[str, Any], figures: Sequence[tuple[str, str]]) -> str:
+def quoted(facts: Mapping[str, Any], figures: Sequence[Sequence[str]]) -> str:
     """Figures in words, by their rows and columns: what each is of, and how much."""
-    columns = {name: (at, *kind) for at, (name, *kind) in enumerate(facts["columns"])}
-    values = {row["name"]: row["values"] for row in facts["rows"]}
     said: dict[str, list[str]] = {}
-    for row, column in figures:
-        at, *kind = columns[column]
-        said.setdefault(row, []).append(f"{column} {cell(values[row][at], *kind)}")
+    for row, column, *_ in figures:
+        said.setdefault(row, []).append(f"{column} {figure(facts, row, column)}")
     return "; ".join(f"{row}: {', '.join(told)}" for row, told in said.items())
+
+
+def figure(facts: Mapping[str, Any], row: str, column: str) -> str:
+    """One of them, with its unit."""
+    columns = {name: (at, *kind) for at, (name, *kind) in enumerate(facts["columns"])}
+    values = {one["name"]: one["values"] for one in facts["rows"]}
+    at, *kind = columns[column]
+    return cell(values[row][at], *kind)
+
+
+def readme(docs: Path, text: str) -> str:
+    """The README with its table made anew: a line for each figure that is first asked for and was trained for."""
+    rows = []
+    for facts in read_measured(docs / "measured"):
+        for line in facts.get("short", ()):
+            if "trained" in line:
+                shown = (
+                    ", ".join(f"{word} {figure(facts, row, column)}".strip() for row, column, word in line[part])
+                    for part in ("shows", "beside")
+                )
+                rows.append([line["what"], f"`{line['trained']}`", *shown, line["told"], str(line["seeds"])])
+    table = markdown_table(["", "command", "result", "beside it", "training is told", "seeds"], rows)
+    before, rest = text.split(BEGIN)
+    return before + BEGIN + table + END + rest.split(END)[1]
 
 
 def cell(value: Any, unit: str, digits: int | None, in_table: bool = False) -> str:

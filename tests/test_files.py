@@ -255,6 +255,18 @@ def test_json_that_is_none_of_ours_is_refused(tmp_path: Path, content: bytes, co
     assert complaint in refusal_of_file(tmp_path / "scores.json", content, reader)
 
 
+def test_json_has_a_line_for_a_name_and_one_for_a_list_of_numbers(tmp_path: Path):
+    said = {"a": [1, 2.5, None], "b": {"c": [[1, 2], []], "d": {}}, "e": [{"f": "é\n"}, 3]}
+    files.write_json(path := tmp_path / "a.json", said)
+    assert files.read_json(path, "") == said
+    assert path.read_text().splitlines() == [
+        "{", ' "a": [1, 2.5, null],', ' "b": {', '  "c": [[1, 2], []],', '  "d": {}', " },", ' "e": [', "  {",
+        '   "f": "\\u00e9\\n"', "  },", "  3", " ]", "}",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        files.write_json(path, {"a": [float("nan")]})
+
+
 def test_numbers_that_are_none_are_read_as_nothing(tmp_path: Path):
     path = harmed(tmp_path / "scores.json", b'{"a": NaN, "b": -Infinity, "c": 1e400, "d": 1.5}')
     assert read_json(path, "make it anew") == {"a": None, "b": None, "c": None, "d": 1.5}

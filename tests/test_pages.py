@@ -90,6 +90,12 @@ def test_the_results_are_what_the_json_files_say():
     assert script("results").page(ROOT / "docs") == (ROOT / "docs" / "results.md").read_text(), "run make results"
 
 
+def test_the_table_of_the_readme_is_what_the_json_files_say():
+    written = (ROOT / "README.md").read_text()
+    assert script("results").readme(ROOT / "docs", written) == written, "run make results"
+    assert written.count("\n| ") == 9
+
+
 def test_every_measured_figure_is_on_the_page_that_it_was_copied_from():
     results = script("results")
     for facts in results.read_measured(ROOT / "docs" / "measured"):

@@ -161,6 +161,22 @@ def write_atomically(path: Path, content: bytes | str) -> None:
         raise InputError(f"could not write {path}: {problem.strerror or problem}{kept}") from problem
 
 
+def write_json(path: Path, said: Mapping[str, Any]) -> None:
+    """Replace `path` by what is said by name: a line for each name, and lists of numbers or words on one line."""
+    write_atomically(path, _as_json(said) + "\n")
+
+
+def _as_json(value: Any, margin: str = "\n") -> str:
+    """JSON, indented as deep as there are names in it."""
+    inside = margin + " "
+    if isinstance(value, Mapping) and value:
+        parts = [f"{json.dumps(str(name))}: {_as_json(part, inside)}" for name, part in value.items()]
+        return "{" + inside + ("," + inside).join(parts) + margin + "}"
+    if isinstance(value, list | tuple) and any(isinstance(part, Mapping) for part in value):
+        return "[" + inside + ("," + inside).join(_as_json(part, inside) for part in value) + margin + "]"
+    return json.dumps(value, allow_nan=False)
+
+
 def write_tensors(path: Path, tensors: Mapping[str, "Tensor"], about: Mapping[str, Any]) -> None:
     """A safetensors file, atomically, with a description of ours inside."""
     import torch  # late: whoever records or looks at recordings need not wait for it

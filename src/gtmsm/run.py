@@ -1,6 +1,5 @@
 """A run folder: config, weights, checkpoint, metrics, scores, report."""
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -29,7 +28,7 @@ from gtmsm.experiments import (
     proposed,
     set_up,
 )
-from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically
+from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically, write_json
 from gtmsm.interruption import is_first_process
 from gtmsm.model.gtmsm import WEIGHTS, WorldModel
 from gtmsm.presets import PRESETS
@@ -140,7 +139,7 @@ class Run:
             "trained_on": f"{trained.train} {noun} of {trained.name}, {setting.hashed} {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / SCORES, json.dumps(result.scores, indent=1, allow_nan=False))
+        write_json(folder / SCORES, result.scores)
         about = {
             "run": self.folder.name,
             "trained on": f"{trained.train} {noun} of {trained.name}",

@@ -1,7 +1,6 @@
 """Measures the ceilings of the device first, then one task after the other."""
 
 import gc
-import json
 import platform
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -16,7 +15,7 @@ from gtmsm.bench.sizes import Sizes
 from gtmsm.bench.tasks import BY_DEFAULT, ENTRIES, OTHERS, UPDATE_GOALS, Goal, Task
 from gtmsm.config import require
 from gtmsm.errors import InputError, did_you_mean
-from gtmsm.files import write_atomically
+from gtmsm.files import write_json
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class Report:
     def write(self, path: Path) -> None:
         """As JSON, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(self.as_plain(), indent=1))
+        write_json(path, self.as_plain())
 
 
 def bench(

@@ -1,6 +1,5 @@
 """Results on disk: one file of JSON for each row and seed."""
 
-import json
 import platform
 import subprocess
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ import torch
 
 from gtmsm.config import require
 from gtmsm.errors import InputError
-from gtmsm.files import read_json, write_atomically
+from gtmsm.files import read_json, write_json
 
 FORMAT = 1
 DIGITS = 5
@@ -37,7 +36,7 @@ def result_path(out: Path, row: str, seed: int) -> Path:
 def write_result(out: Path, row: str, seed: int, facts: dict[str, Any]) -> None:
     """Write a result whole or not at all."""
     plain = {"format": FORMAT, "row": row, "seed": seed, **provenance(), **facts}
-    write_atomically(result_path(out, row, seed), json.dumps(_brief(plain), indent=1, allow_nan=False) + "\n")
+    write_json(result_path(out, row, seed), _brief(plain))
 
 
 def read_results(folder: Path) -> list[Result]:

@@ -1,6 +1,5 @@
 """One row, one seed: trained, scored on every set of its world, and written as a result."""
 
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from gtmsm.evaluation.metrics import converged
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.evaluation.sets import SETS, Split, named_set
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
-from gtmsm.files import read_json, write_atomically
+from gtmsm.files import read_json, write_json
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.reproduce.results import write_result
 from gtmsm.reproduce.rows import WORLDS, Row
@@ -115,7 +114,7 @@ class Trial:
         name = self.row.sets(self.images)[0]
         found = self._score(self._train(factor).forecaster, name, "validation")["psnr_pooled"]
         noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found}
-        write_atomically(sweep_path(self.out, self.row.name, factor), json.dumps(noted, indent=1))
+        write_json(sweep_path(self.out, self.row.name, factor), noted)
 
     def _train(self, factor: float) -> Trained:
         """Trained in a folder of its own; what is there is gone on with, or used as it is."""
@@ -164,7 +163,7 @@ def _took(folder: Path, outcome: Outcome) -> float:
     """Seconds of training in all goes; refuses to go on with one that was interrupted."""
     path = folder / SECONDS
     before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
-    write_atomically(path, json.dumps({"seconds": before + outcome.seconds}))
+    write_json(path, {"seconds": before + outcome.seconds})
     require(
         outcome.finished, f"training was interrupted after {outcome.updates} updates; the same command goes on there"
     )

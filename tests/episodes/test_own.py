@@ -28,7 +28,8 @@ TOY: dict[str, Any] = {
     "updates": 6, "batch": 4, "warm_up": 2, "grow": (), "tau": 12, "horizon": 4, "warm_up_tau": 6, "watch_every": 4,
     "model__vae__width": 16, "model__vae__code_size": 4, "model__recall__width": 16, "model__vae__coder": "dense",
     "prospect__candidates": 32, "prospect__rounds": 2, "prospect__restarts": 1, "prospect__clips": 4,
-    "prospect__tau": 8, "prospect__horizon": 4, "prospect__angles": 64, "displacement_after": 0,
+    "prospect__tau": 8, "prospect__horizon": 4, "prospect__angles": 64, "prospect__loop_updates": 10,
+    "prospect__loop_clips": 20, "displacement_after": 0,
     "evaluation__tau": 12, "evaluation__horizon": 10, "evaluation__clips": 3,
 }  # fmt: skip
 

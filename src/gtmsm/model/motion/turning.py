@@ -132,7 +132,11 @@ class Drifting(_WithMomentum):
         return keep * self.log_limit.exp() if self.settings.literal else keep
 
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
-        """v_t = tanh(kept v_{t-1} + M a_t) with v = d / c_s, step by step."""
+        """v_t = tanh(kept v_{t-1} + M a_t) with v = d / c_s.
+
+        A loop over time: the tanh makes the recurrence nonlinear, so that no prefix scan computes it, and no preset
+        drifts, so that a kernel would save nobody anything.
+        """
         limit, keep, push = self.log_limit.exp(), self._kept, applied(self.M, a)
         v, velocities = momentum / limit, []
         for u in push.unbind(1):
@@ -225,7 +229,12 @@ class Rolling(Gliding):
         return turn + push, left + push
 
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
-        """Turns step by step, then the glide scan."""
+        """Turns step by step, then the glide scan.
+
+        A loop over time: the angular velocity passes a layer of ReLUs at every step, so that no prefix scan computes
+        it, and the turn of a step must be known before the glide scan can rotate the velocity by it. `glide_steps` has
+        one friction for displacement and velocity, where turns have two.
+        """
         push, pre, spin = (a * self.turn).sum(-1), self._spin_input(a), momentum[:, 2]
         turns, spins = [push[:, :0]], [push[:, :0]]
         for t in range(a.shape[1]):

@@ -153,7 +153,7 @@ def test_loops_closed_while_walking_are_those_of_one_call(kind):
 def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):
     monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 32)
     explorer, (frames, actions) = Explorer(model_of(**EAGER), closure=8), a_walk(96)
-    frames[48:] = frames[:48]
+    frames[48:] = 0.99 * frames[:48]  # equal views would be of one place, which is corrected for ever
     paths = []
     for frame, action in zip(frames, actions, strict=True):
         explorer.step(frame, action)

@@ -114,16 +114,13 @@ class PlaceGraph:
         seen = Sights(*(part.detach().cpu() for part in sights))
         is_there = seen.log_odds > -math.inf
         graph = self._with_past(seen.index[is_there], place_of)
-        known, places, fixed = dict(graph.past.tolist()), list(graph.pose), graph.fixed
-        of, last = self.of.tolist(), int(self.of[-1]) if len(self) else 0
+        known, begun, places = graph._known(seen.index[is_there]), self.first + len(self), list(graph.pose)
+        last = int(self.of[-1]) if len(self) else 0
         rows: list[tuple[int, int, int, int]] = []  # the pair, the step, and which of its sights; -1: the step itself
         for t, (numbers, there, alike) in enumerate(
             zip(seen.index.tolist(), is_there.tolist(), same.equal(seen).tolist(), strict=True)
         ):
-            met = [
-                -1 if not is_seen else of[n - self.first] if n >= self.first else known[n]
-                for n, is_seen in zip(numbers, there, strict=True)
-            ]
+            met = [known[n] if is_met else -1 for n, is_met in zip(numbers, there, strict=True)]
             candidates = sorted({place for place, is_alike in zip(met, alike, strict=True) if is_alike})
             here = _nearest(space, same, pose[t], candidates, places)
             if here is None:
@@ -132,12 +129,17 @@ class PlaceGraph:
             if last != here:
                 rows.append((last, here, t, -1))
             rows += [(p, here, t, k) for k, p in enumerate(met) if p not in (-1, here)]
-            of.append(here)
-            last = here
-        fixed = torch.cat([fixed, fixed.new_zeros(len(places) - len(fixed))])
+            known[begun + t] = last = here
+        fixed = torch.cat([graph.fixed, self.fixed.new_zeros(len(places) - len(graph.fixed))])
+        of = torch.tensor([known[begun + t] for t in range(len(pose))], dtype=torch.int64)
         added = _edges(rows, plan, seen, self.edges)
         edges = Edges(*(torch.cat(parts) for parts in zip(graph.edges, added, strict=True)))
-        return replace(graph, of=torch.tensor(of), pose=torch.stack(places), fixed=fixed, edges=_pooled(edges))
+        return replace(graph, of=torch.cat([self.of, of]), pose=torch.stack(places), fixed=fixed, edges=_pooled(edges))
+
+    def _known(self, number: Int[Tensor, "n"]) -> dict[int, int]:
+        """The places of these entries, as far as they are of the past or of the walk so far."""
+        steps = number[(number >= self.first) & (number < self.first + len(self))].unique()
+        return dict(self.past.tolist()) | dict(zip(steps.tolist(), self.of[steps - self.first].tolist(), strict=True))
 
     def _with_past(self, number: Int[Tensor, "n"], place_of: Callable[[Tensor], Tensor]) -> "PlaceGraph":
         """With fixed places for the entries from before the walk among these."""

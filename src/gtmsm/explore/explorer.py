@@ -23,7 +23,7 @@ from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
-from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal
+from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal, typical
 from gtmsm.tensors import Actions, Belief, Gaussian, Poses, States
 
 Frame: TypeAlias = np.ndarray | Tensor
@@ -206,10 +206,15 @@ class Explorer:
         settings: PlanConfig | None = None,
         before: Plan | None = None,
         generator: torch.Generator | None = None,
+        choices: Float[Tensor, "m A"] | None = None,
     ) -> Plan:
-        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided."""
+        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided.
+
+        `choices`: actions to choose from. None: all, where it acted by numbers; otherwise some of what it did.
+        """
         goal, memory, walked = self._goal(goal), self._memorised(), self.walked
-        return self.model.plan(memory, self.here, goal, walked, settings, before=before, generator=generator)
+        choices = typical(walked.actions) if choices is None else choices.to(self._like)
+        return self.model.plan(memory, self.here, goal, walked, settings, choices, before, generator)
 
     @torch.no_grad()
     def find(self, goal: Frame) -> Goal:

@@ -41,9 +41,14 @@ class Sameness(NamedTuple):
         return (sights.noise[..., 0] <= EXACTLY * self.noise) & (sights.log_odds > -math.inf)
 
     def is_back(self, sights: Sights, first: int) -> Bool[Tensor, "batch"]:
-        """Whether most views of walks are equal to an earlier one, not counting the last; `first` numbers the steps."""
+        """Whether most views of walks that differ from the last are equal to an earlier one; `first` numbers the steps.
+
+        The last view is among the sights of each step.
+        """
         last = first - 1 + torch.arange(sights.index.shape[1], device=sights.index.device)[:, None]
-        return (self.equal(sights) & (sights.index != last)).any(-1).float().mean(1) > 0.5
+        equal = self.equal(sights)
+        moved = ~(equal & (sights.index == last)).any(-1)
+        return 2 * (moved & equal.any(-1)).sum(1) > moved.sum(1)
 
 
 class Edges(NamedTuple):

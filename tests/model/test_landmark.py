@@ -9,13 +9,13 @@ from torch.distributions import Categorical, Independent, MixtureSameFamily, Nor
 
 from gtmsm.errors import InputError
 from gtmsm.model import landmark
+from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.following import known
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
-from gtmsm.model.pose_graph import filter_with_closure
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
 from gtmsm.pose import Plane

@@ -1,6 +1,7 @@
 """Plans lead where they say, around what is in the way, or say that they do not."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -66,6 +67,21 @@ def test_standing_at_the_goal_there_is_nothing_to_do(model):
     memory, here, frames, walked = memory_of(model, SQUARE)
     plan = model.plan(memory, here, here.mean[0], walked, SMALL)
     assert plan.found and plan.choices == () and plan.poses.shape == (0, 2)
+
+
+def test_an_explorer_of_vectors_plans_with_what_it_did_or_with_what_it_is_given():
+    model = WorldModel(WorldModelConfig(motion=MotionConfig(kind="free")), (3, 8, 8), 2)
+    model.motion.M.data = torch.eye(2)
+    explorer = Explorer(model.eval().requires_grad_(False))
+    frames = torch.rand(9, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    explorer.step(frames[0])
+    for frame, action in zip(frames[1:], 4 * [[0.5, 0.5], [0.5, -0.5]], strict=True):
+        explorer.step(frame, action)
+    onwards = explorer.plan(torch.tensor([6.0, 0.0]), replace(SMALL, margin=4.0))
+    assert onwards.found and {tuple(a) for a in onwards.actions.tolist()} == {(0.5, 0.5), (0.5, -0.5)}
+    given = torch.tensor([[-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
+    back = explorer.plan(frames[0], replace(SMALL, margin=1.0), choices=given)
+    assert back.found and back.choices == (0,) * 4
 
 
 def test_what_was_never_seen_is_a_place_that_is_not_known(model):

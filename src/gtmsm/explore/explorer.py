@@ -22,8 +22,9 @@ from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
-from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal
-from gtmsm.tensors import Actions, Belief, Gaussian, States
+from gtmsm.model.place_graph import PlaceGraph
+from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal, typical
+from gtmsm.tensors import Actions, Belief, Gaussian, Poses, States
 
 Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
@@ -71,6 +72,8 @@ class Explorer:
         self._open: OpenSteps | None = None
         self._fresh: list[Observed] = []  # steps that are no part of `_open` yet
         self._since_closure = 0
+        self._places: PlaceGraph | None = None  # of the whole walk, where it comes back to equal views
+        self._moved = 0  # number of entries when settled ones were last moved
 
     def __len__(self) -> int:
         """Number of views memorised."""
@@ -141,7 +144,13 @@ class Explorer:
         if steps is None:
             return
         assert isinstance(self.memory, LongMemory) and isinstance(self._settled, LongMemory)
-        closed, tail = steps.closed(self.model, self.memory), self.memory.since(steps.first)
+        tail, self._places = self.memory.since(steps.first), steps.mapped(self.model, self.memory, self._places)
+        if self._places is not None and self._places.is_map:
+            pose = self._places.poses.to(steps.state)[None]
+            self._move_settled(self._places.first, pose[:, : -len(steps)])
+            closed = steps.at(pose[:, -len(steps) :])
+        else:
+            closed = steps.closed(self.model, self.memory)
         self._went(closed.state, again=len(closed))
         self.here = Belief(closed.state[:, -1], self.here.covariance)
         moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns
@@ -151,6 +160,25 @@ class Explorer:
         rest = Memory.of_columns({name: x[:, old:] for name, x in moved.items()}, tail.weights)
         self.memory = self._settled.index_codes().snapshot().write(rest)
         self._open, self._since_closure = closed.without(old), 0
+
+    def _move_settled(self, first: int, pose: Poses) -> None:
+        """Let the settled entries from number `first` on lie at these poses, where that is somewhere else by far.
+
+        This takes time by the length of the walk. So it is done only after a sixteenth more of it.
+        """
+        assert self.model.landmarks is not None
+        size, moved = pose.shape[-1], slice(self._walked - len(self) + first, None)
+        where = self._path[:, moved][:, : pose.shape[1]]
+        far2 = self.model.motion.space.squared_lengths(pose - where[..., :size])[0]
+        far = bool((far2 > (0.1 * self.model.landmarks.settings.tolerance) ** 2).any())
+        if not far or 16 * len(self) < 17 * self._moved:
+            return
+        with torch.inference_mode(False), torch.no_grad():
+            where[..., :size] = pose
+        columns = self._settled.columns
+        columns["place"] = torch.cat([columns["place"][:, :first], self.model.motion.place(where)], 1)
+        self._settled = LongMemory.of(Memory.of_columns(columns, self._settled.weights))
+        self._moved = len(self)
 
     def _gathered(self) -> OpenSteps | None:
         """The steps that can still be corrected."""
@@ -178,10 +206,15 @@ class Explorer:
         settings: PlanConfig | None = None,
         before: Plan | None = None,
         generator: torch.Generator | None = None,
+        choices: Float[Tensor, "m A"] | None = None,
     ) -> Plan:
-        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided."""
+        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided.
+
+        `choices`: actions to choose from. None: all, where it acted by numbers; otherwise some of what it did.
+        """
         goal, memory, walked = self._goal(goal), self._memorised(), self.walked
-        return self.model.plan(memory, self.here, goal, walked, settings, before=before, generator=generator)
+        choices = typical(walked.actions) if choices is None else choices.to(self._like)
+        return self.model.plan(memory, self.here, goal, walked, settings, choices, before, generator)
 
     @torch.no_grad()
     def find(self, goal: Frame) -> Goal:
@@ -214,6 +247,7 @@ class Explorer:
             self._settled.snapshot(), self._gathered(), self._since_closure,
         )  # fmt: skip
         other.lost, other._unplaced = self.lost, self._unplaced
+        other._places, other._moved = self._places, self._moved
         other._went(self.path)
         other._done = list(self._done)
         return other
@@ -223,7 +257,8 @@ class Explorer:
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
         memory, steps = self.memory if len(self) else None, self._gathered()
         lost = (unplaced[0], unplaced[1]) if unplaced else None
-        saved = Saved(memory, self.here, self.path, self._actions(), self.closure, self._since_closure, steps, lost)
+        closing = self.closure, self._since_closure, self._moved
+        saved = Saved(memory, self.here, self.path, self._actions(), *closing, steps, self._places, lost)
         saved.write(path, self.model)
 
     @classmethod
@@ -241,6 +276,7 @@ class Explorer:
             settled = {name: column[:, : saved.open.first] for name, column in saved.memory.columns.items()}
             explorer._settled = LongMemory.of(Memory.of_columns(settled, saved.memory.weights))
             explorer._open, explorer._since_closure = saved.open, saved.since_closure
+            explorer._places, explorer._moved = saved.places, saved.moved
         return explorer
 
     def _frame(self, frame: Frame) -> Float[Tensor, "channel height width"]:

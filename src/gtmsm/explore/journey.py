@@ -50,9 +50,16 @@ class Journey:
 
 @torch.no_grad()
 def travel(
-    explorer: Explorer, goal: Frame, act: Callable[[int], Frame], settings: TravelConfig | None = None, seed: int = 0
+    explorer: Explorer,
+    goal: Frame,
+    act: Callable[[int], Frame],
+    settings: TravelConfig | None = None,
+    seed: int = 0,
+    choices: Float[Tensor, "m A"] | None = None,
 ) -> Journey:
     """Let an agent walk to `goal`, a picture or a pose; `act` does an action, -1 for none, and returns what is seen.
+
+    Actions are numbers, or numbers of `choices` where these are given.
 
     It stops where it believes to be there, where it does not know the goal, or after as many steps as it may take.
     """
@@ -60,7 +67,7 @@ def travel(
     generator = torch.Generator(explorer.here.mean.device).manual_seed(seed)
     done: list[int] = []
     plans: list[Plan] = []
-    plan = explorer.plan(goal, settings.plan, None, generator)
+    plan = explorer.plan(goal, settings.plan, None, generator, choices)
     blind = explorer.model.landmarks is None and not explorer.model.motion.walls
     sights = _Sights(explorer, plan.near) if blind else None
     while plan.choices:
@@ -77,7 +84,7 @@ def travel(
         if sights is not None:
             sights.correct(explorer, seen)
         left = replace(plan, choices=plan.choices[len(done) - begun :])
-        plan = explorer.plan(goal, settings.plan, left, generator)
+        plan = explorer.plan(goal, settings.plan, left, generator, choices)
     return Journey(plan.found, tuple(done), tuple(plans), plan.reason)
 
 

@@ -5,16 +5,19 @@ from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from gtmsm.model.following import Observed
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
+from gtmsm.model.place_graph import PlaceGraph
 from gtmsm.model.pose_graph import close_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
 OPEN = 1_024
-"""Number of last steps that are still corrected. Older poses are fixed, so the cost of a step is bounded."""
+"""Steps that are still corrected one by one: a step costs the same however long the walk."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +64,33 @@ class OpenSteps:
             model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
             model.landmarks.surprise,
         )  # fmt: skip
-        return replace(self, state=torch.cat([pose, self.state[..., size:]], -1))
+        return self.at(pose)
+
+    def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
+        """The graph of places with those of these steps that are new to it, closed where it is a map.
+
+        None where the walk does not come back to equal views: nothing is gained by places then.
+        """
+        assert model.landmarks is not None
+        space, same, size = model.motion.space, model.landmarks.same, model.motion.pose_size
+        if graph is None:
+            if not same.is_back(self.sights, self.first):
+                return None
+            graph = PlaceGraph.begin(self.first, self.start[0, :size], len(space.groups))
+        new = slice(graph.first + len(graph) - self.first, None)
+        pose, plan, sights = self.state[0, new, :size], self.plan[0, new], Sights(*(x[0, new] for x in self.sights))
+
+        def place_of(number: Int[Tensor, "n"]) -> Float[Tensor, "n D"]:
+            return model.motion.pose_at(memory.place_at(number[None].to(self.state.device)))[0]
+
+        graph = graph.then(space, same, pose, plan, sights, place_of)
+        if graph.is_map:
+            return graph.closed(space, same, model.landmarks.surprise, model.landmarks.bonus)
+        return graph if len(graph) < OPEN else None
+
+    def at(self, pose: Poses) -> "OpenSteps":
+        """The same steps, which led to these poses."""
+        return replace(self, state=torch.cat([pose, self.state[..., pose.shape[-1] :]], -1))
 
     def without(self, n: int) -> "OpenSteps":
         """The steps after the first n."""

@@ -15,6 +15,7 @@ from gtmsm.model.checks import require_finite, require_here, require_like, requi
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
+from gtmsm.model.place_graph import Edges, PlaceGraph
 from gtmsm.tensors import Actions, Belief, Frames, States
 
 MOST = 2**40
@@ -33,7 +34,10 @@ class Saved:
     """What it did at each step of the path."""
     closure: int
     since_closure: int
+    moved: int
+    """Number of entries when settled ones were last moved."""
     open: OpenSteps | None
+    places: PlaceGraph | None
     unplaced: tuple[Frames, Actions] | None
     """What was seen since it is lost."""
 
@@ -46,12 +50,18 @@ class Saved:
             "here.covariance": self.here.covariance,
         }
         about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
+        about["moved"] = self.moved
         if self.memory is not None:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
         if self.open is not None:
             about["first"] = self.open.first
             tensors |= {"open.start": self.open.start, "open.state": self.open.state, "open.plan": self.open.plan}
             tensors |= {f"sights.{name}": part for name, part in self.open.sights._asdict().items()}
+        if self.places is not None:
+            about["places"] = self.places.first
+            named = {"of": self.places.of, "pose": self.places.pose, "past": self.places.past}
+            named |= {"fixed": self.places.fixed.to(torch.uint8), **self.places.edges._asdict()}
+            tensors |= {f"places.{name}": part for name, part in named.items()}
         if self.unplaced is not None:
             tensors |= {"unplaced.frames": self.unplaced[0], "unplaced.actions": self.unplaced[1]}
         there = {name: tensor for name, tensor in tensors.items() if tensor is not None}
@@ -71,6 +81,7 @@ class Saved:
         held = 0 if memory is None else len(memory)
         if "first" in about:
             opened = file.open_steps(held)
+        places = file.places(held) if "places" in about else None
         unplaced = None
         if "unplaced.frames" in tensors:
             frames = file.like("unplaced.frames", 1, "time", *model.frame_shape)
@@ -81,11 +92,15 @@ class Saved:
         done = file.like("actions", 1, walked.shape[1], model.action_size)
         steps = 0 if opened is None else len(opened)
         require(steps <= walked.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
-        floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name != "sights.log_odds"}
+        floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name not in ODDS}
         require_finite(model, "load", floats)
-        return cls(memory, here, walked, done, file.number("closure"), file.number("since"), opened, unplaced)
+        moved = file.number("moved") if "moved" in about else 0  # files of before there were places
+        closing = file.number("closure"), file.number("since"), moved
+        return cls(memory, here, walked, done, *closing, opened, places, unplaced)
 
 
+ODDS = ("sights.log_odds", "places.log_odds")
+"""Numbers that may be infinite."""
 WHOLE = "is it a whole file of Explorer.save?"
 
 
@@ -141,3 +156,26 @@ class _File:
         sights = Sights(index, log_odds, self.like("sights.offset", *sizes, size), noise)
         start = self.like("open.start", 1, self.model.motion.state_size)
         return OpenSteps(first, start, state, self.like("open.plan", 1, steps, size), sights)
+
+    def places(self, held: int) -> PlaceGraph:
+        """The places of the walk so far."""
+        first, size, groups = self.number("places"), self.model.motion.pose_size, len(self.model.motion.space.groups)
+        of, pose, past, fixed, pair, steps = (
+            self.tensor(f"places.{name}").cpu() for name in ("of", "pose", "past", "fixed", "pair", "steps")
+        )
+        offset, noise, odds = (self.tensor(f"places.{name}").cpu() for name in ("offset", "noise", "log_odds"))
+        shapes = {
+            "of": (of, torch.int64, (held - first,)), "pose": (pose, torch.float64, (len(pose), size)),
+            "past": (past, torch.int64, (len(past), 2)), "fixed": (fixed, torch.uint8, (len(pose),)),
+            "pair": (pair, torch.int64, (len(pair), 2)), "offset": (offset, torch.float64, (len(pair), size)),
+            "noise": (noise, torch.float64, (len(pair), groups)), "log_odds": (odds, torch.float64, (len(pair),)),
+            "steps": (steps, torch.int64, (len(pair),)),
+        }  # fmt: skip
+        for name, (part, dtype, sizes) in shapes.items():
+            fits = part.dtype == dtype and part.shape == sizes
+            require(fits, f"{self.path}: places.{name} is {shown(part)}; {WHOLE}")
+        numbers = torch.cat([of, pair.flatten(), past[:, 1]])
+        fits = len(numbers) > 0 and 0 <= int(numbers.min()) <= int(numbers.max()) < len(pose)
+        sure = bool((noise > 0).all()) and not odds.isnan().any() and bool((steps >= 0).all())
+        require(fits and sure, f"{self.path}: places do not fit together; {WHOLE}")
+        return PlaceGraph(first, of, pose, fixed.bool(), past, Edges(pair, offset, noise, odds, steps))

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from gtmsm.config import require
 from gtmsm.model.bearings import locate_start
+from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
-from gtmsm.model.pose_graph import filter_with_closure
+from gtmsm.model.place_graph import Sameness
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
 from gtmsm.tensors import (
     Actions,
@@ -159,8 +160,9 @@ class Landmarks(nn.Module):
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:
-            bonus = self.bonus
-            closed = filter_with_closure(motion, start, variance, actions, sights, known, surprise, every, bonus)
+            closed = filter_with_closure(
+                motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus
+            )
             return Trace(closed[0], start, sights, closed[1])
         track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
         return Trace(track, start, sights, track.state)
@@ -169,6 +171,12 @@ class Landmarks(nn.Module):
     def bonus(self) -> float:
         """Nats added to the log-odds of sights where loops are closed."""
         return self.settings.doubt / 3
+
+    @property
+    def same(self) -> Sameness:
+        """When two views are of one place."""
+        near = (self.settings.tolerance, math.radians(self.settings.tolerance_turn))
+        return Sameness(self.settings.grain**2, near[: len(self.groups)])
 
     def is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""

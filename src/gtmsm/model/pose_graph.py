@@ -10,49 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
+from gtmsm.model.landmark_filter import Sights, Surprise
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Actions, EntryPoses, PerEntry, Pose, Poses, State, States, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, Actions, EntryPoses, PerEntry, Pose, Poses, State, States, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
 stiffer ones then leave the error to the few steps that made it (docs/notebook.md)."""
-
-
-def filter_with_closure(
-    motion: Motion,
-    start: State,
-    variance: Variance,
-    actions: Actions,
-    sights: Sights,
-    past: Past,
-    surprise: Surprise,
-    every: int,
-    bonus: float,
-) -> tuple[Track, States]:
-    """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
-
-    Also the states as they were believed at each step, before anything seen later corrected them. `bonus` is added to
-    the log-odds of sights where loops are closed.
-    """
-    trusted = sights._replace(log_odds=sights.log_odds + bonus)
-    size, s, v = motion.pose_size, start, variance
-    states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
-    believed = []
-    for begin in range(0, actions.shape[1], every):
-        now = slice(begin, begin + every)
-        entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
-        seen = Sights(*(part[:, now] for part in sights))
-        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
-        believed.append(state)
-        plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
-        states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
-        so_far = Sights(*(part[:, : now.stop] for part in trusted))
-        pose = close_loops(motion.space, states[..., :size], start[:, :size], plans, so_far, past[0], surprise)
-        states = torch.cat([pose, states[..., size:]], dim=-1)
-        s, v = states[:, -1], variances[:, -1]
-    return Track(states, variances), torch.cat(believed, dim=1)
 
 
 def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
@@ -74,19 +39,19 @@ def close_loops(
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
         off_plan = space.difference(space.step(before, plan), pose)
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
-        trust, far2 = _trust(space, off_sight, sights), space.squared_lengths(off_plan)
+        likely, far2 = trust(space, off_sight, sights), space.squared_lengths(off_plan)
         relaxed = []
         for g, group in enumerate(space.groups):
             size, loose = group.stop - group.start, slack * surprise.mean(g)
-            stiff = _stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
-            pull = trust / sights.noise[..., g]
+            stiff = stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
+            pull = likely / sights.noise[..., g]
             moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull)
             relaxed.append(pose[..., group] + moved)
         pose = torch.cat(relaxed, dim=-1)
     return pose
 
 
-def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -> PerEntry:
+def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Tensor, "*n"]:
     """The probability that a sight is right, given its residual."""
     log_odds, far2 = sights.log_odds, space.squared_lengths(off)
     for g, group in enumerate(space.groups):
@@ -95,9 +60,7 @@ def _trust(space: Space, off: Float[Tensor, "batch time K D"], sights: Sights) -
     return torch.sigmoid(log_odds)
 
 
-def _stiffness(
-    off2: Float[Tensor, "batch time"], chance: float, loose: float, stray: float, size: int
-) -> Float[Tensor, "batch time"]:
+def stiffness(off2: Float[Tensor, "*n"], chance: float, loose: float, stray: float, size: int) -> Float[Tensor, "*n"]:
     """The expected precision of a planned step, given its residual: it may have gone otherwise."""
     otherwise = stray + loose
     log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
@@ -122,14 +85,25 @@ def _relax(
     later = torch.cat([now, now[:, None].expand(steps, k).flatten()]).expand(batch, -1)
     earlier = torch.cat([(now - 1).expand(batch, -1), index.flatten(1)], dim=1)
     weight = torch.cat([stiff, pull.flatten(1)], dim=1)
-    pulled = weight[..., None] * torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1)
+    return relax(steps, later, earlier, weight, torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1))
+
+
+def relax(
+    nodes: int,
+    later: Int[Tensor, "batch edges"],
+    earlier: Int[Tensor, "batch edges"],
+    weight: Float[Tensor, "batch edges"],
+    off: Float[Tensor, "batch edges S"],
+) -> Float[Tensor, "batch nodes S"]:
+    """The d that minimises weight (d_later - d_earlier + off)^2 over all edges; a negative `earlier` does not move."""
+    batch, pulled = len(weight), weight[..., None] * off
     inner, loose = earlier.clamp(min=0), weight * (earlier >= 0)
-    matrix = weight.new_zeros(batch, steps * steps)
-    matrix.scatter_add_(1, later * steps + later, weight)
-    matrix.scatter_add_(1, inner * steps + inner, loose)
-    matrix.scatter_add_(1, later * steps + inner, -loose)
-    matrix.scatter_add_(1, inner * steps + later, -loose)
-    right = torch.zeros_like(off_plan)
+    matrix = weight.new_zeros(batch, nodes * nodes)
+    matrix.scatter_add_(1, later * nodes + later, weight)
+    matrix.scatter_add_(1, inner * nodes + inner, loose)
+    matrix.scatter_add_(1, later * nodes + inner, -loose)
+    matrix.scatter_add_(1, inner * nodes + later, -loose)
+    right = weight.new_zeros(batch, nodes, off.shape[-1])
     right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
     right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
-    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, steps, steps)))
+    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, nodes, nodes)))

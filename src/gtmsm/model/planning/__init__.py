@@ -2,6 +2,6 @@
 
 from gtmsm.model.planning.goal import Goal, find_goal
 from gtmsm.model.planning.search import Plan, plan
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, typical
 
-__all__ = ["Goal", "Plan", "PlanConfig", "Terrain", "Walked", "find_goal", "plan"]
+__all__ = ["Goal", "Plan", "PlanConfig", "Terrain", "Walked", "find_goal", "plan", "typical"]

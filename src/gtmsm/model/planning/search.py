@@ -2,12 +2,12 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from gtmsm.config import require
@@ -68,8 +68,8 @@ class _Course:
     start: Float[Tensor, "1 S"]
     table: Float[Tensor, "m A"]
 
-    def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple[Tensor, Tensor, Tensor]:
-        """The least cost of each sequence, after how many steps, and whether that is at the goal.
+    def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple["_Found", list["_Part"]]:
+        """The least cost of each sequence, after how many steps, and whether that is at the goal; and the way there.
 
         Steps behind, plus those that are missing. A sequence is tried from where it begins to differ from what was
         tried before, up to where it leaves open ground, or cannot cost less than `bound` any more.
@@ -78,7 +78,8 @@ class _Course:
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
         arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
         left = (begin.time < limit).nonzero()[:, 0]
-        time, state, steps, opened = (part[left] for part in begin)
+        time, parts = begin.time[left], list[_Part]()
+        state, steps, opened = (part[left] for part in begin.after)
         while len(left):
             ahead = time[:, None] + torch.arange(min(PART, limit - int(time.min())), device=time.device)
             states = self.motion.unroll(state, self.actions(sequence[left[:, None], ahead.clamp(max=limit - 1)]))
@@ -88,14 +89,16 @@ class _Course:
             which, at = left[better], at[better]
             least[which], when[which] = lowest[better], time[better] + at + 1
             arrived[which] = seen.there[better].gather(1, at[:, None])[:, 0]
+            parts.append(_Part(left, time, _Path(states, seen.steps, seen.opened)))
             time, state, steps, opened = time + states.shape[1], states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
             on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
             left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
-        return least, when, arrived
+        return _Found(least, when, arrived), parts
 
     def actions(self, sequence: Int[Tensor, "n time"]) -> Float[Tensor, "n time A"]:
         """What numbers stand for; sequences lie side by side in memory, as those who unroll many of them want it."""
-        return self.table.T[:, sequence.T.contiguous()].permute(2, 1, 0)
+        count, time = sequence.shape
+        return self.table.T.index_select(1, sequence.T.reshape(-1)).view(-1, time, count).permute(2, 1, 0)
 
     def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
         """What the poses of paths cost, where `steps` are behind already and open ground was reached or not."""
@@ -125,11 +128,11 @@ class _Course:
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
         return _Judged(cost.masked_fill(lost, math.inf), there, walked, lost, been, fewest)
 
-    def trace(self, sequence: Int[Tensor, "n time"]) -> tuple[Float[Tensor, "n after S"], "_Judged"]:
-        """All states of sequences, the start among them, and what they cost."""
-        start = self.start.expand(len(sequence), -1)
-        path = torch.cat([start[:, None], self.motion.unroll(start, self.actions(sequence))], 1)
-        return path, self.judge(path, start.new_full((len(start),), -1.0), start.new_zeros(len(start)).bool())
+    def begin(self) -> tuple["_Path", "_Judged"]:
+        """The start as a path without steps, and what it costs."""
+        steps = self.start.new_full((1,), -1.0)
+        known = self.judge(self.start[:, None], steps, steps > 0)
+        return _Path(self.start[:, None], known.steps, known.opened), known
 
 
 class _Judged(NamedTuple):
@@ -147,13 +150,39 @@ class _Judged(NamedTuple):
     """Steps that are missing at the least."""
 
 
+class _Path(NamedTuple):
+    """Where sequences of actions lead, at each of their steps or after one of them."""
+
+    state: Float[Tensor, "*n S"]
+    steps: Float[Tensor, "*n"]
+    """Behind, by their price."""
+    opened: Bool[Tensor, "*n"]
+    """Whether open ground was reached."""
+
+
 class _Begin(NamedTuple):
     """Where sequences are to be tried from: after `time` steps, which are known."""
 
     time: Int[Tensor, "n"]
-    state: Float[Tensor, "n S"]
-    steps: Float[Tensor, "n"]
-    opened: Bool[Tensor, "n"]
+    after: _Path
+
+
+class _Part(NamedTuple):
+    """Some steps of those sequences that were still tried: which ones, what was behind, and where they led."""
+
+    which: Int[Tensor, "m"]
+    time: Int[Tensor, "m"]
+    path: _Path
+
+
+class _Found(NamedTuple):
+    """What came of sequences."""
+
+    cost: Float[Tensor, "n"]
+    end: Int[Tensor, "n"]
+    """After how many steps it costs least."""
+    arrived: Bool[Tensor, "n"]
+    """Whether that is at the goal."""
 
 
 @torch.no_grad()
@@ -221,48 +250,68 @@ def _evolve(
     fresh = ideas.clone()
     if first is not None:
         fresh[0, : len(first)] = first[:limit]
-    path, known = course.trace(ideas[:1, :0])
-    best = _Best(fresh[:1], known.cost[:, 0], torch.zeros_like(fresh[:1, 0]), known.there[:, 0])
-    begin = _Begin(best.end, path[:, 0], known.steps[:, 0], known.opened[:, 0])
-    begin = _Begin(*(part.expand(count, *part.shape[1:]) for part in begin))
+    path, known = course.begin()
+    end = torch.zeros_like(fresh[:1, 0])
+    best = _Best(fresh[:1], _Found(known.cost[:, 0], end, known.there[:, 0]), _Path(*(_longer(x, limit) for x in path)))
+    rank = time = torch.zeros(count, dtype=torch.long, device=device)
     for number in range(settings.rounds):
         if number:
-            rank = (len(best.cost) * torch.rand(count, generator=generator, device=device).square()).long()
+            rank = (len(best.sequence) * torch.rand(count, generator=generator, device=device).square()).long()
             shuffled = ideas[torch.randperm(count, generator=generator, device=device), :limit]
-            parent = best.sequence[rank]
-            fresh = _varied(parent, best.end[rank], shuffled, generator)
+            parent, end = best.sequence[rank], best.found.end[rank]
+            fresh = _varied(parent, end, shuffled, generator)
             alike = (fresh == parent).cumprod(1).sum(1)
-            time = torch.where(alike == limit, limit, torch.minimum(alike, best.end[rank]))
-            path, known = course.trace(best.sequence)
-            begin = _Begin(time, path[rank, time], known.steps[rank, time], known.opened[rank, time])
+            time = torch.where(alike == limit, limit, torch.minimum(alike, end))
         for few in (slice(PORTION), slice(PORTION, count)) if number == 0 else (slice(count),):
-            some = fresh[few, :limit]
-            found = course.run(some, _Begin(*(part[few] for part in begin)), bound)
-            best = best.or_better(_Best(some, *found), settings.elite)
-            if len(best.cost) == settings.elite:
-                bound = float(best.cost[-1])
-            most = float(best.cost[0]) if bool(best.arrived[0]) else bound  # every step costs one or more
+            some, after = fresh[few, :limit], _Path(*(part[rank[few], time[few]] for part in best.path))
+            tried = course.run(some, _Begin(time[few], after), bound)
+            best = best.or_better(some, rank[few], *tried, settings.elite)
+            cost = best.found.cost
+            if len(cost) == settings.elite:
+                bound = float(cost[-1])
+            most = float(cost[0]) if bool(best.found.arrived[0]) else bound  # every step costs one or more
             limit = min(limit, int(most) + 1) if math.isfinite(most) else limit
-            best = replace(best, sequence=best.sequence[:, :limit], end=best.end.clamp(max=limit))
-    return best.sequence[0, : int(best.end[0])], bool(best.arrived[0])
+            best = best.up_to(limit)
+    return best.sequence[0, : int(best.found.end[0])], bool(best.found.arrived[0])
 
 
 @dataclass(frozen=True)
 class _Best:
-    """Sequences, their costs, after how many steps these are reached, and whether that is at the goal."""
+    """Sequences, best first, what came of them, and their paths, which begin at the start and are known up to `end`."""
 
     sequence: Int[Tensor, "n time"]
-    cost: Float[Tensor, "n"]
-    end: Int[Tensor, "n"]
-    arrived: Bool[Tensor, "n"]
+    found: _Found
+    path: _Path
 
-    def or_better(self, other: "_Best", kept: int) -> "_Best":
-        """The best of both, best first."""
-        steps = other.sequence.shape[1]
-        pairs = zip(vars(replace(self, sequence=self.sequence[:, :steps])).values(), vars(other).values(), strict=True)
-        sequence, cost, end, arrived = (torch.cat(pair) for pair in pairs)
-        cost, best = cost.topk(min(kept, len(cost)), largest=False)
-        return _Best(sequence[best], cost, end[best].clamp(max=steps), arrived[best])
+    def or_better(
+        self, sequence: Int[Tensor, "m time"], parent: Int[Tensor, "m"], found: _Found, parts: list[_Part], kept: int
+    ) -> "_Best":
+        """The best of these and of others, which were varied from these parents and tried in these parts."""
+        own, pairs = len(self.sequence), zip((self.sequence, *self.found), (sequence, *found), strict=True)
+        both = [torch.cat(pair) for pair in pairs]
+        best = both[1].topk(min(kept, len(both[1])), largest=False).indices
+        row = (best >= own).nonzero()[:, 0]
+        child = best[row] - own
+        source = best.scatter(0, row, parent[child])
+        path = _Path(*(part[source] for part in self.path))  # up to where a child differs from its parent
+        rows = torch.full_like(parent, -1).scatter_(0, child, row)
+        for which, time, part in parts:
+            new = (rows[which] >= 0).nonzero()[:, 0]
+            then = time[new, None] + torch.arange(1, part.steps.shape[1] + 1, device=new.device)
+            for whole, some in zip(path, part, strict=True):
+                whole[rows[which[new], None], then.clamp(max=whole.shape[1] - 1)] = some[new]
+        sequence, *rest = (part[best] for part in both)
+        return _Best(sequence, _Found(*rest), path)
+
+    def up_to(self, limit: int) -> "_Best":
+        """Without steps beyond a limit."""
+        found = self.found._replace(end=self.found.end.clamp(max=limit))
+        return _Best(self.sequence[:, :limit], found, _Path(*(part[:, : limit + 1] for part in self.path)))
+
+
+def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:
+    """With as many steps, which are not known yet."""
+    return path.repeat(1, steps + 1, *[1] * (path.dim() - 2))
 
 
 def _held(count: int, steps: int, actions: int, generator: torch.Generator) -> Int[Tensor, "count steps"]:
@@ -294,7 +343,6 @@ def _varied(
         cut, put = ((-4 * part.log()).long() * (part < 0.8) for part in chance[1:3])
         later = time - put + cut
         source = torch.where(time < at, time, torch.where(time < at + put, steps + time, later))
-        source = torch.where(source >= 2 * steps, steps + time, source)
         source = torch.where((time >= at + put) & (later >= steps), steps + time, source)
         once = torch.cat([made, fresh], 1).gather(1, source)
         made = once if made is parent else torch.where(chance[3] < 0.5, once, made)

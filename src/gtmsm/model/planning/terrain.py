@@ -26,6 +26,8 @@ FINE = 4
 """Squares to the length of the shortest step; of agents with momentum, whose steps are short, to the margin."""
 MOST = 192
 """Squares to a side of the map; ground that is larger has larger squares."""
+CHOICES = 16
+"""The most actions to choose from, where they are any vectors."""
 DETOUR = 4.0
 """Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
 
@@ -76,6 +78,19 @@ class Walked:
         length2 = planned.square().sum(-1)
         short = ((made * planned).sum(-1) < 0.5 * length2) & (length2 > (0.5 * shortest) ** 2)
         return (self.before[:, :2] + planned)[short]
+
+
+def typical(actions: Float[Tensor, "n A"]) -> Float[Tensor, "m A"] | None:
+    """Some of these actions, as different from each other as possible; None where all are one-hot, or nothing."""
+    tried = actions[actions.any(-1)]
+    if not len(tried) or bool(((tried == 1).sum(-1) == 1).logical_and((tried != 0).sum(-1) == 1).all()):
+        return None
+    tried = tried.unique(dim=0)
+    chosen, far = [0], (tried - tried[0]).norm(dim=-1)
+    while len(chosen) < CHOICES and float(far.max()) > 0:
+        chosen.append(int(far.argmax()))
+        far = far.minimum((tried - tried[chosen[-1]]).norm(dim=-1))
+    return tried[chosen]
 
 
 class Gait(NamedTuple):

@@ -1,0 +1,74 @@
+"""A walk followed with loops closed on the way, in one call."""
+
+import torch
+
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
+from gtmsm.model.motion import Motion
+from gtmsm.model.place_graph import PlaceGraph, Sameness
+from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.tensors import Actions, Poses, State, States, Variance
+
+
+def filter_with_closure(
+    motion: Motion,
+    start: State,
+    variance: Variance,
+    actions: Actions,
+    sights: Sights,
+    past: Past,
+    surprise: Surprise,
+    same: Sameness,
+    every: int,
+    bonus: float,
+) -> tuple[Track, States]:
+    """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
+
+    Also the states as they were believed at each step, before anything seen later corrected them. `bonus` is added to
+    the log-odds of sights where loops are closed.
+    """
+    size, s, v = motion.pose_size, start, variance
+    states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
+    believed = []
+    maps = _Maps(motion, start, past, same)
+    for begin in range(0, actions.shape[1], every):
+        now = slice(begin, begin + every)
+        entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
+        seen = Sights(*(part[:, now] for part in sights))
+        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
+        believed.append(state)
+        plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
+        states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
+        pose = states[..., :size].clone()
+        so_far = Sights(*(part[:, : now.stop] for part in sights))
+        others = maps.close(pose, plans, so_far, surprise, bonus)
+        if others:
+            trusted = Sights(*(part[others] for part in so_far._replace(log_odds=so_far.log_odds + bonus)))
+            rest = (start[others, :size], plans[others], trusted, past[0][others], surprise)
+            pose[others] = close_loops(motion.space, pose[others], *rest)
+        states = torch.cat([pose, states[..., size:]], dim=-1)
+        s, v = states[:, -1], variances[:, -1]
+    return Track(states, variances), torch.cat(believed, dim=1)
+
+
+class _Maps:
+    """A graph of places for each walk, from when on most of its views are equal to earlier ones."""
+
+    def __init__(self, motion: Motion, start: State, past: Past, same: Sameness) -> None:
+        self.space, self.same, self.start, self.past = motion.space, same, start[:, : motion.pose_size], past[0]
+        self.graphs: dict[int, PlaceGraph] = {}
+
+    def close(self, pose: Poses, plan: Poses, sights: Sights, surprise: Surprise, bonus: float) -> list[int]:
+        """Correct the poses of the walks so far by their maps; returns which walks have none."""
+        often = self.same.is_back(sights, self.past.shape[1]).tolist()
+        for b in range(len(pose)):
+            if b not in self.graphs and not often[b]:
+                continue
+            graph = self.graphs.get(b) or PlaceGraph.begin(self.past.shape[1], self.start[b], len(self.space.groups))
+            new = slice(len(graph), None)
+            seen = Sights(*(part[b, new] for part in sights))
+            graph = graph.then(self.space, self.same, pose[b, new], plan[b, new], seen, self.past[b].__getitem__)
+            if graph.is_map:
+                graph = graph.closed(self.space, self.same, surprise, bonus)
+                pose[b] = graph.poses.to(pose)
+            self.graphs[b] = graph
+        return [b for b in range(len(pose)) if b not in self.graphs or not self.graphs[b].is_map]

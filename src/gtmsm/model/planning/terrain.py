@@ -26,6 +26,8 @@ FINE = 4
 """Squares to the length of the shortest step; of agents with momentum, whose steps are short, to the margin."""
 MOST = 192
 """Squares to a side of the map; ground that is larger has larger squares."""
+STILL = 0.05
+"""Share of the farthest way and of the largest turn, up to which an action that is held counts as doing nothing."""
 DETOUR = 4.0
 """Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
 
@@ -91,10 +93,25 @@ class Gait(NamedTuple):
     """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
 
 
+def idle_action(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> int | None:
+    """The number of the action that leaves an agent where it is, if there is one.
+
+    A motion has learned what such an action does, and may never have seen zeros, of which it then knows nothing.
+    """
+    after = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
+    moved = after[:, :2].norm(dim=-1)
+    moved = moved / moved.max().clamp_min(1e-12)
+    if motion.pose_size == 3:
+        turned = after[:, 2].abs()
+        moved = moved.maximum(turned / turned.max().clamp_min(1e-12))
+    return int(moved.argmin()) if moved.min() < STILL else None
+
+
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
     """Each action is held for a while, from the start, and then nothing is done."""
-    size, count = motion.pose_size, len(actions)
-    plan = torch.cat([actions[:, None].expand(-1, held, -1), actions.new_zeros(count, 2 * held, actions.shape[1])], 1)
+    size, count, idle = motion.pose_size, len(actions), idle_action(motion, actions)
+    nothing = torch.zeros_like(actions[0]) if idle is None else actions[idle]
+    plan = torch.cat([actions[:, None].expand(-1, held, -1), nothing.expand(count, 2 * held, -1)], 1)
     states = motion.unroll(motion.start(count), plan)
     steps = motion.displacement(states)[:, :held]
     length = steps[..., :2].norm(dim=-1).amax(1)

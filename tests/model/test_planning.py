@@ -1,6 +1,8 @@
 """Plans lead where they say, around what is in the way, or say that they do not."""
 
 import math
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
 from gtmsm.model.planning import Terrain, Walked
-from gtmsm.model.planning.terrain import gait, idle_action
+from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
@@ -187,23 +189,28 @@ def test_a_goal_of_two_numbers_may_be_reached_with_any_heading(strong):
 
 
 class WalksOn(Gliding):
-    """A motion that has an action for doing nothing, and was never shown zeros: by them it walks ahead."""
+    """A motion that was never shown zeros: by them it walks ahead."""
 
     def unroll(self, start, a, noise=None):
-        return super().unroll(start, a[..., :8] + (a.sum(-1, keepdim=True) == 0) * torch.eye(8)[0], noise)
+        return super().unroll(start, a + (a.sum(-1, keepdim=True) == 0) * torch.eye(8)[0], noise)
 
 
-def test_who_can_do_nothing_by_an_action_coasts_by_that_one(strong):
+def test_who_was_never_shown_zeros_comes_to_rest_by_an_action_that_does_not_move_it(strong):
     model, memory, here = strong
     walks_on = WalksOn(model.motion.settings, 8)
     walks_on.load_state_dict(model.motion.state_dict())
-    assert idle_action(model.motion, torch.eye(8)) is None and idle_action(walks_on, torch.eye(9)) == 8
-    with torch.no_grad():
-        coast = gait(walks_on, torch.eye(9)).coast
-    assert coast == pytest.approx(gait(model.motion, torch.eye(8)).coast)
-    choices = torch.cat([torch.eye(8), torch.zeros(1, 8)])
-    plan = model.plan(memory, here, torch.zeros(2), choices=choices, settings=PlanConfig(near=0.1))
-    assert 8 in plan.choices and -1 not in plan.choices
+    walks_on.requires_grad_(False)
+    by, nothing = brake(model.motion, torch.eye(8))
+    assert nothing and not by.any()
+    by, nothing = brake(walks_on, torch.eye(8))
+    assert not nothing and int(by.argmax()) in (4, 5)  # it turns
+    assert gait(walks_on, torch.eye(8)).coast == pytest.approx(gait(model.motion, torch.eye(8)).coast, rel=0.4)
+    unshown = deepcopy(model)
+    unshown.motion = walks_on
+    settings = PlanConfig(near=0.1)
+    for some, coasts in ((model, True), (unshown, False)):
+        memory = replace(memory, weights=None)
+        assert (-1 in some.plan(memory, here, torch.zeros(2), settings=settings).choices) == coasts
 
 
 def test_goals_and_memories_that_do_not_fit_are_refused(model):

@@ -15,7 +15,7 @@ from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, idle_action, turns
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, brake, turns
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def plan(
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
     table = torch.eye(model.action_size).to(start) if choices is None else choices.to(start)
-    coasts = motion.state_size > motion.pose_size and idle_action(motion, table) is None
+    coasts = motion.state_size > motion.pose_size and brake(motion, table)[1]
     if coasts:  # an agent may also do nothing
         table = torch.cat([table, torch.zeros_like(table[:1])])
     terrain = Terrain.of(model, memory, walked, settings, table)

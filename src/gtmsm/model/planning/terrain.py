@@ -27,7 +27,9 @@ FINE = 4
 MOST = 192
 """Squares to a side of the map; ground that is larger has larger squares."""
 STILL = 0.05
-"""Share of the farthest way and of the largest turn, up to which an action that is held counts as doing nothing."""
+"""Share of the farthest way up to which an action that is held does not move an agent."""
+SOONER = 1.5
+"""How much farther than by such an action an agent may coast by doing nothing, for that to be believed."""
 DETOUR = 4.0
 """Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
 
@@ -93,25 +95,26 @@ class Gait(NamedTuple):
     """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
 
 
-def idle_action(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> int | None:
-    """The number of the action that leaves an agent where it is, if there is one.
+def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
+    """What an agent with momentum does to come to rest, and whether that is nothing at all (zeros).
 
-    A motion has learned what such an action does, and may never have seen zeros, of which it then knows nothing.
+    Where an agent always does something, such as turning, its motion was never shown zeros and knows nothing of them:
+    then an action that does not move it comes to rest sooner.
     """
-    after = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
-    moved = after[:, :2].norm(dim=-1)
-    moved = moved / moved.max().clamp_min(1e-12)
-    if motion.pose_size == 3:
-        turned = after[:, 2].abs()
-        moved = moved.maximum(turned / turned.max().clamp_min(1e-12))
-    return int(moved.argmin()) if moved.min() < STILL else None
+    moved = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
+    far = moved[:, :2].norm(dim=-1)
+    options = torch.cat([torch.zeros_like(actions[:1]), actions[far < STILL * far.max()]])
+    after = motion.unroll(moved[far.argmax()].expand(len(options), -1), options[:, None].expand(-1, 2 * held, -1))
+    coasted = (after[:, -1, :2] - moved[far.argmax(), :2]).norm(dim=-1)
+    best = int(coasted.argmin())
+    return (options[0], True) if coasted[0] <= SOONER * coasted[best] else (options[best], False)
 
 
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
-    """Each action is held for a while, from the start, and then nothing is done."""
-    size, count, idle = motion.pose_size, len(actions), idle_action(motion, actions)
-    nothing = torch.zeros_like(actions[0]) if idle is None else actions[idle]
-    plan = torch.cat([actions[:, None].expand(-1, held, -1), nothing.expand(count, 2 * held, -1)], 1)
+    """Each action is held for a while, from the start; then an agent with momentum comes to rest."""
+    size, count = motion.pose_size, len(actions)
+    rest = brake(motion, actions)[0] if motion.state_size > size else torch.zeros_like(actions[0])
+    plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)
     states = motion.unroll(motion.start(count), plan)
     steps = motion.displacement(states)[:, :held]
     length = steps[..., :2].norm(dim=-1).amax(1)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import torch
+from guesses import Guesses
 
 from gtmsm.explore import Explorer
 from gtmsm.model.planning import PlanConfig
@@ -31,8 +32,10 @@ NARROWEST, SURE = 5, 3
 STILL, SLOW = 1.0, 2.0
 """Mean differences of two pictures, of 255: below the first a push has led nowhere; twice below the second, it had
 better turn aside."""
-MISTAKEN, GAIN = 1.0, 0.3
-"""Cells up to which a target that is seen beside its place corrects the pose, and how much of it."""
+MISTAKEN = 1.0
+"""Cells up to which something of a target's colour beside its place is taken for it."""
+GUESSES = 256
+"""Of where the agent is."""
 FAR_OFF = 0.5
 """From walked ground, in the model's units of which a step is 0.2: farther away, nothing is known of the ground."""
 SETTINGS = PlanConfig(horizon=96, near=0.25, candidates=256, rounds=4, margin=0.35)
@@ -62,18 +65,14 @@ class Targets:
     """From where each looked largest, and how large."""
 
     def see(self, frame, pose, colours):
-        """Note what is seen from a pose; returns how far off that is from where targets are known to be, on average."""
-        beside = []
+        """Note what is seen from a pose."""
         for colour in colours:
             if (seen := sighting(frame, np.array(colour))) is not None:
                 ahead, left, width = seen
                 c, s = math.cos(pose[2]), math.sin(pose[2])
                 point = np.array([pose[0] + c * ahead - s * left, pose[1] + s * ahead + c * left])
-                if (place := self.place(colour)) is not None:
-                    beside.append(place - point)
                 self.points.setdefault(colour, []).append((*point, width**2))
                 self.best[colour] = max(self.best.get(colour, (0, 0, 0)), (pose[0], pose[1], width), key=lambda x: x[2])
-        return np.mean(beside, 0) if beside else np.zeros(2)
 
     def place(self, colour):
         """The weighted median of all sightings; None where there are few."""
@@ -89,100 +88,106 @@ def _median(values, weights):
 
 
 class Player:
-    """One episode of the model; in a control it is given true poses."""
+    """An agent that memorises a maze and then looks for targets; in a control it is given true poses."""
 
     def __init__(self, learned, env, seed, true=False):
-        self.learned, self.env, self.true = learned, env, true
-        self.explorer, self.targets, self.score = Explorer(learned.model), Targets(), 0.0
+        self.learned, self.env, self.seed, self.true, self.model = learned, env, seed, true, learned.model
+        self.explorer, self.targets, self.guesses = Explorer(learned.model), Targets(), None
+        self.state, self.done, self.score, self.off, self.stuck = learned.model.motion.start(1), 0, 0.0, [], 0
+        self.rng, self.chance = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
         frame, info = env.reset(seed=seed)
-        self.start, self.done, self.off, self.follows, self.stuck = info["pose"], 0, [], False, 0
-        self.frame = frame
+        self.tour, self.start, self.frame = Tour(env), info["pose"], frame
         self.colours = [tuple(colour) for colour in env._env.task._target_colors[: env._env.task.n_targets]]
         self.take_in(frame, None, info)
 
+    def memorise(self, most=WALKED):
+        """Be led through the maze until all targets were seen, and memorise; afterwards nothing is memorised."""
+        while self.done < most and not all(self.targets.place(colour) is not None for colour in self.colours):
+            self.act(self.tour(self.rng))
+        self.walked, self.before = self.done, self.score
+        self.memory = self.explorer.memory.snapshot()
+
+    def begin_again(self):
+        """A new episode in the same maze, from the same start, with what was memorised."""
+        frame, info = self.env.reset(seed=self.seed)
+        self.tour.env, self.state, self.frame, self.done, self.score, self.off = self.env, self.model.motion.start(1), frame, 0, 0.0, []
+        self.asked = tuple(info["asked"])
+
+    def hunt(self):
+        """To one target after the other, until the episode is over; returns how many were touched."""
+        self.guesses = Guesses(self.model, self.memory, GUESSES, self.seed, self.state)
+        while self.done < STEPS:
+            place, asked = self.targets.place(self.asked), self.asked
+            choices = (self.tour(self.rng),) if place is None else self.towards_target(place)
+            for choice in choices:
+                if self.done == STEPS or self.act(choice) or self.asked != asked:
+                    break
+        return self.score
+
+    def act(self, action):
+        """Whether this touched the target that was asked for; -1: nothing is done."""
+        frame, reward, _, _, info = self.env.step(max(action, 0))
+        self.done += 1
+        self.score += reward
+        self.take_in(frame, max(action, 0), info)
+        return reward > 0
+
     def take_in(self, frame, action, info):
-        """Memorise what is seen, and look for targets."""
+        """Memorise or recognise what is seen, and look for targets."""
+        changed = np.abs(frame.astype(float) - self.frame).mean()
+        pushed = action is not None and "forward" in NAMES[action]
+        self.stuck = self.stuck + 1 if pushed and changed < SLOW else 0
+        truth = self.learned.pose(info["pose"], self.start)
+        if self.guesses is None:
+            self.state = self._memorised(frame, action, changed, truth)
+        else:
+            done = torch.nn.functional.one_hot(torch.tensor([action]), len(NAMES)).float()
+            if self.true:
+                self.state = self.model.motion.settle(self.model.motion.step(self.state, done), truth[None])
+            else:
+                self.guesses.step(torch.from_numpy(frame).permute(2, 0, 1) / 255, done)
+                self.state, _ = self.guesses.best()
+        self.frame, self.asked = frame, tuple(info["asked"])
+        self.off.append(self.learned.unit * float((self.here[:2] - truth[:2]).norm()))
+        if self.guesses is None:
+            x, y, heading = self.here.tolist()
+            self.targets.see(frame, (self.learned.unit * x, self.learned.unit * y, heading), self.colours)
+
+    def _memorised(self, frame, action, changed, truth):
+        """Where the explorer is after a step of the walk."""
         before = self.explorer.here.mean.clone()
         self.explorer.step(frame, action)
-        pushed = action is not None and "forward" in NAMES[action]
-        changed = np.abs(frame.astype(float) - self.frame).mean()
-        self.stuck = self.stuck + 1 if pushed and changed < SLOW else 0
-        self.frame, truth = frame, self.learned.pose(info["pose"], self.start)
-        self.off.append(self.learned.unit * float((self.here[:2] - truth[:2]).norm()))
+        state = self.explorer.here.mean.clone()
         if self.true:
-            self.put(self.learned.model.motion.settle(self.explorer.here.mean, truth[None]))
+            state = self.model.motion.settle(state, truth[None])
         elif self.stuck and changed < STILL:  # nothing moved: something is in the way
-            state = self.explorer.here.mean.clone()
             state[:, :2], state[:, 3:5] = before[:, :2], 0.0
-            self.put(state)
-        self.asked = tuple(info["asked"])
-        x, y, heading = self.here.tolist()
-        beside = self.targets.see(frame, (self.learned.unit * x, self.learned.unit * y, heading), self.colours)
-        if self.follows and not self.true and 0 < np.hypot(*beside) < MISTAKEN:
-            self.explorer.here.mean[0, :2] += torch.tensor(GAIN * beside / self.learned.unit, dtype=torch.float32)
-
-    def put(self, state):
-        """The agent is there, and its path led there."""
         self.explorer.here = Belief(state)
-        self.explorer._went(state[:, None], again=1)
+        return state
 
     @property
     def here(self):
-        return self.explorer.here.mean[0, :3]
+        return self.state[0, :3]
 
-    def act(self, action):
-        """Whether this touched the target that was asked for."""
-        frame, reward, _, _, info = self.env.step(action)
-        self.done += 1
-        self.score += reward
-        self.take_in(frame, action, info)
-        return reward > 0
-
-    def play(self, rng):
-        tour = Tour(self.env)
-        while self.done < WALKED and not all(self.targets.place(colour) is not None for colour in self.colours):
-            self.act(tour(rng))
-        self.walked, self.before, self.follows = self.done, self.score, True
-        while self.done < STEPS:
-            place = self.targets.place(self.asked)
-            if place is None:  # not seen yet: who knows the maze walks on
-                self.act(tour(rng))
-            else:
-                self.go(place, rng)
-        return self.score
-
-    def go(self, place, rng):
-        """To this place until the target is touched; where it is not there, somewhere around.
+    def towards_target(self, place):
+        """The next actions to the target that is asked for, which was seen at `place`.
 
         A target that is in view is walked to straight away. One that lies beyond the ground that was walked on is
         approached from where it looked largest.
         """
-        asked, spread, generator = self.asked, 0.0, torch.Generator().manual_seed(self.done)
-        for _ in range(60):
-            choices = self.in_view(asked, place)
-            if self.stuck > 1:  # away from what is in the way
-                choices, self.stuck = (*[int(rng.integers(2, 4))] * int(rng.integers(3, 8)), 1, 1), 0
-            elif not choices:
-                point = place + rng.normal(0, spread, 2)
-                choices = self.planned(point, asked, generator)
-                if set(choices) <= {-1, 0}:  # there, or as near as known ground goes
-                    spread, choices = spread + 0.1, self.towards(point)
-            for choice in choices:
-                if self.done == STEPS or self.act(max(choice, 0)) or self.asked != asked:
-                    return
-
-    def planned(self, point, asked, generator):
-        """The first actions of a plan; none where the target lies beyond walked ground, and is near."""
-        ground, unit = self.explorer.memory.place.mean[0, :, :2], self.learned.unit
-        goal = torch.tensor(point / unit, dtype=torch.float32)
-        away = goal - self.here[:2]
+        if self.stuck > 1:  # away from what is in the way
+            self.stuck = 0
+            return (*[int(self.rng.integers(2, 4))] * int(self.rng.integers(2, 5)), 1, 1)
+        if choices := self.in_view(self.asked, place):
+            return choices
+        ground, unit = self.memory.place.mean[0, :, :2], self.learned.unit
+        goal = torch.tensor(place / unit, dtype=torch.float32)
         if float((ground - goal).norm(dim=-1).min()) > FAR_OFF:
-            goal = torch.tensor(self.targets.best[asked][:2], dtype=torch.float32) / unit
+            goal = torch.tensor(self.targets.best[self.asked][:2], dtype=torch.float32) / unit
             if float((goal - self.here[:2]).norm()) < FAR_OFF:
-                return ()
-        # Any heading will do at a target; the one of the straight line from here costs least.
-        pose = torch.tensor([*goal, math.atan2(away[1], away[0])])
-        return self.explorer.plan(pose, SETTINGS, None, generator).choices[:EVERY]
+                return self.towards(place)
+        plan = self.model.plan(self.memory, Belief(self.state), goal, settings=SETTINGS, generator=self.chance)
+        return self.towards(place) if set(plan.choices[:EVERY]) <= {-1} else plan.choices[:EVERY]
 
     def in_view(self, colour, place):
         """The next action towards a target that is in view about where it should be; none where it is not."""
@@ -234,18 +239,22 @@ def at_random(env, seed, rng):
     return sum(env.step(int(rng.integers(len(NAMES))))[1] for _ in range(STEPS))
 
 
-def memory_maze(runs, seed, episodes=5, *, report, told):
+def play(runs, seeds):
+    """The outcomes of each episode; see known_tasks.py."""
     env = MemoryMazeEnv(frequency=4, rewards=True, pixels=PIXELS)
-    rows = {}
-    for number in range(episodes):
+    for seed in seeds:
+        outcomes, besides = {}, {}
         for who, true in (("planning", False), ("planning, true poses", True)):
-            player = Player(runs[0], env, seed + number, true)
-            rows.setdefault(who, []).append(player.play(np.random.default_rng(number)))
-            rows.setdefault(f"{who}: of these, on the walk", []).append(player.before)
-            off = [round(player.off[i], 2) for i in (player.walked, STEPS // 2, 3 * STEPS // 4, STEPS)]
-            print(
-                f"{who}: the walk took {player.walked} steps; cells off after it, 500, 750 and 1,000: {off}", flush=True
-            )
-        rows.setdefault("random", []).append(at_random(env, seed + number, np.random.default_rng(number)))
-        told(rows, number + 1)
-    report("Memory Maze 9x9, return", rows, False)
+            player = Player(runs[0], env, seed, true)
+            player.memorise()
+            besides[f"{who}: steps of the walk"] = player.walked
+            if not true:
+                outcomes["planning, the walk is part of the episode"] = player.hunt()
+                outcomes["of these, on the walk"] = player.before
+                player.guesses = None
+                besides["cells off, end of the walk"] = player.off[player.walked]
+            player.begin_again()
+            outcomes[f"{who}, the walk came before"] = player.hunt()
+            besides[f"{who}: cells off, median"] = float(np.median(player.off))
+        outcomes["random"] = at_random(env, seed, np.random.default_rng(seed))
+        yield {"seed": seed, "outcomes": outcomes, "kinds": [], "besides": besides}

@@ -1,8 +1,12 @@
 """TwoRoom: walk 1,500 steps through both rooms, then to a target that is shown as a picture; see known_tasks.py.
 
-Success is the engine's own: at some step the agent is within 16 pixels of the target. Targets are the engine's own
-draws, but for those inside walls, where no agent can be seen; the agent starts where its walk ended, and has 50 steps.
+Success is the engine's own: at some step the agent is within 16 pixels of the target, whereupon it ends the episode.
+Targets are the engine's own draws, but for those inside walls, where no agent can be seen; the agent starts where its
+walk ended, and has 50 steps. It goes to the place whose memorised view is most like the picture. Where the episode goes
+on there, that was another place: it goes to the most similar view of those farther than 16 pixels from where it has been.
 """
+
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,6 +15,7 @@ from two_room import MOVES, NAMES, SIDE, TwoRoom
 from gtmsm.data.record import one_hot
 from gtmsm.explore import Explorer, TravelConfig, travel
 from gtmsm.model.planning import PlanConfig
+from gtmsm.model.planning.goal import difference
 
 MEMORISED, RECENT, STEPS, REACH = 1_500, 32, 50, 16.0
 CROP, EDGE = 128, 21
@@ -54,10 +59,21 @@ class Trial:
         actions[:, 0] = 0
         return Explorer(learned.model, *learned.model.memorise(frames, actions))
 
-    def planned(self, learned, crop, goal=None, last=MEMORISED + 1):
+    def planned(self, learned, crop, goal=None, last=MEMORISED + 1, places=STEPS):
+        """Whether it gets there, with at most so many places to try; `goal` tells the place instead of a picture."""
         self.back()
-        picture = self.env.view(self.target.numpy(), crop) if goal is None else goal
-        travel(self.explorer(learned, crop, last), picture, lambda action: self.act(action, crop), SETTINGS)
+        explorer = self.explorer(learned, crop, last)
+        memory = explorer.memory.snapshot()
+        known, begun, left, tried = memory.place.mean[0], len(explorer.path[0]), STEPS, []
+        picture = torch.from_numpy(self.env.view(self.target.numpy(), crop)).permute(2, 0, 1)[None, None] / 255
+        unlike = difference(memory.code, learned.model.vae.encode(picture))[0]
+        while left and not self.reached and len(tried) < places:
+            been = torch.cat([explorer.path[0, begun:, :2], *tried])
+            if len(been):
+                unlike[torch.cdist(known, been).amin(1) < REACH / learned.unit] = torch.inf
+            tried.append((known[unlike.argmin()] if goal is None else goal)[None])
+            settings = replace(SETTINGS, steps=left)
+            left -= len(travel(explorer, tried[-1][0], lambda action: self.act(action, crop), settings).choices)
         return self.reached
 
     def random(self, rng):
@@ -92,36 +108,32 @@ def look_alike(env, target, places, views):
     return bool((np.abs(views[far] - picture).mean((1, 2, 3)) < 2.0).any())
 
 
-def two_room(runs, seed, episodes=40, *, report, told):
+def play(runs, seeds):
+    """The outcomes of each episode; see known_tasks.py."""
     full, cropped = runs
     env = TwoRoom()
-    env.reset(seed=seed)
+    env.reset(seed=0)
     axis = [np.arange(22, 101, 4), np.arange(124, 203, 4)]
     places = np.array([(x, y) for x in np.concatenate(axis) for y in range(22, 203, 4)], np.float32)
     views = np.stack([env.view(place, CROP) for place in places]).astype(float)
-    rows = {}
-    same, solved, otherwise = [], [], []
-    for number in range(episodes):
-        trial = Trial(env, seed + number)
-        solved.append(trial.solved)
-        same.append(look_alike(env, trial.target, places, views))
+    for seed in seeds:
+        trial = Trial(env, seed)
+        target = cropped.pose(trial.target.numpy(), trial.here[0])
         outcomes = {
             "planning, full view": trial.planned(full, 0),
+            "the same, one place tried": trial.planned(full, 0, places=1),
             "planning, cropped view": trial.planned(cropped, CROP),
-            f"planning, cropped view, {RECENT} steps remembered": trial.planned(cropped, CROP, last=RECENT),
-            "planning, cropped view, told the target's place": trial.planned(
-                cropped, CROP, cropped.pose(trial.target.numpy(), trial.here[0])
-            ),
-            "random": trial.random(np.random.default_rng(number)),
-            "expert, who knows rooms and target": trial.expert(),
+            "the same, one place tried ": trial.planned(cropped, CROP, places=1),
+            f"cropped view, the last {RECENT} steps remembered": trial.planned(cropped, CROP, last=RECENT),
+            "cropped view, told where the target is": trial.planned(cropped, CROP, target, places=1),
+            "random": trial.random(np.random.default_rng(seed)),
+            "a script that knows rooms and target": trial.expert(),
+            "solved at the start": trial.solved,
         }
-        otherwise.append((trial.here[-1][0] < SIDE / 2) != (float(trial.target[0]) < SIDE / 2))
-        for who, reached in outcomes.items():
-            rows.setdefault(who, []).append(reached)
-        told(rows, number + 1)
-    report("TwoRoom, success", rows, True)
-    unique = {who: np.array(values)[~np.array(same)] for who, values in rows.items()}
-    other = {who: np.array(values)[np.array(otherwise)] for who, values in rows.items()}
-    report("of these, targets whose cropped picture no other place shows", unique, True)
-    report("of all, targets in the other room", other, True)
-    print(f"\nsolved at the start: {100 * np.mean(solved):.1f}%")
+        kinds = []
+        if not look_alike(env, trial.target, places, views):
+            kinds.append("targets whose cropped picture no other place shows")
+        if (trial.here[-1][0] < SIDE / 2) != (float(trial.target[0]) < SIDE / 2):
+            kinds.append("targets in the other room")
+        outcomes = {who: float(reached) for who, reached in outcomes.items()}
+        yield {"seed": seed, "outcomes": outcomes, "kinds": kinds, "besides": {}}

@@ -1,6 +1,7 @@
 """Plans lead where they say, around what is in the way, or say that they do not."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from gtmsm import Explorer, InputError, PlanConfig, WorldModel, WorldModelConfig
 from gtmsm.data.record import record
 from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
+from gtmsm.model.motion.turning import Gliding
 from gtmsm.model.planning import Terrain, Walked
-from gtmsm.model.planning.terrain import gait
+from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
@@ -171,19 +173,59 @@ def test_walls_end_the_ground(obstacles):
     assert not terrain.barred[terrain.squares(inside)].any() and terrain.barred[terrain.squares(outside)].all()
 
 
-def test_an_agent_with_momentum_comes_to_rest_at_the_goal():
+@pytest.fixture(scope="module")
+def strong():
+    """An agent with momentum that has walked ahead and turned to the left: its model, memory and place."""
     model = WorldModel.load(WEIGHTS / "walk-strong")
+    actions = torch.eye(8)[[0] * 20 + [4] * 8][None]
+    return model, *model.memorise(torch.rand(1, 28, 3, 32, 32, generator=torch.Generator().manual_seed(0)), actions)
+
+
+def test_an_agent_with_momentum_comes_to_rest_at_the_goal(strong):
+    model, memory, here = strong
     motion = model.motion
     pace = gait(motion, torch.eye(8))
     assert pace.stride == pytest.approx(2.0 * 4 / 60, rel=0.05) and pace.turn == pytest.approx(
         2 * math.pi / 41, rel=0.01
     )
-    actions = torch.eye(8)[[0] * 20 + [4] * 8][None]  # ahead, then turned to the left
-    memory, here = model.memorise(torch.rand(1, 28, 3, 32, 32, generator=torch.Generator().manual_seed(0)), actions)
     plan = model.plan(memory, here, torch.zeros(3), settings=PlanConfig(rounds=10))
     assert plan.found
     after = motion.unroll(plan.poses[None, -1], torch.zeros(1, 20, 8))[0, -1]
     assert after[:2].norm() < 2 * plan.near and after[2].abs() < 0.3
+
+
+def test_a_goal_of_two_numbers_may_be_reached_with_any_heading(strong):
+    model, memory, here = strong
+    anyhow = model.plan(memory, here, torch.zeros(2))
+    turned = model.plan(memory, here, torch.tensor([0.0, 0.0, -math.pi / 2]))
+    assert anyhow.found and len(anyhow.choices) < len(turned.choices)
+    with pytest.raises(InputError, match="a pose of 3 numbers, or 2 for any heading, or a picture"):
+        model.plan(memory, here, torch.zeros(1))
+
+
+class WalksOn(Gliding):
+    """A motion that was never shown zeros: by them it walks ahead."""
+
+    def unroll(self, start, a, noise=None):
+        return super().unroll(start, a + (a.sum(-1, keepdim=True) == 0) * torch.eye(8)[0], noise)
+
+
+def test_who_was_never_shown_zeros_comes_to_rest_by_an_action_that_does_not_move_it(strong):
+    model, memory, here = strong
+    walks_on = WalksOn(model.motion.settings, 8)
+    walks_on.load_state_dict(model.motion.state_dict())
+    walks_on.requires_grad_(False)
+    by, nothing = brake(model.motion, torch.eye(8))
+    assert nothing and not by.any()
+    by, nothing = brake(walks_on, torch.eye(8))
+    assert not nothing and int(by.argmax()) in (4, 5)  # it turns
+    assert gait(walks_on, torch.eye(8)).coast == pytest.approx(gait(model.motion, torch.eye(8)).coast, rel=0.4)
+    unshown = deepcopy(model)
+    unshown.motion = walks_on
+    settings = PlanConfig(near=0.1)
+    for some, coasts in ((model, True), (unshown, False)):
+        memory = replace(memory, weights=None)
+        assert (-1 in some.plan(memory, here, torch.zeros(2), settings=settings).choices) == coasts
 
 
 def test_goals_and_memories_that_do_not_fit_are_refused(model):

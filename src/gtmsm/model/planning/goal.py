@@ -26,28 +26,30 @@ class Goal:
     """A pose, and how sure it is that this is what was asked for."""
 
     pose: Float[Tensor, "D"]
+    """Of an agent with a heading perhaps x and y alone: turned as it likes."""
     known: float
     """Probability that a picture was seen there; 1 where a pose was given."""
 
 
-def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
+def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bool = False) -> Goal:
     """The pose itself, or that of the memorised view which looks like the picture.
 
     A picture that was memorised as it is, is found by its code. Any other is taken to be where the most similar view
     was seen. How sure that is depends on how much two successive views differ: a picture that differs as much from the
     nearest view is known by one half. With landmarks it is localised by them instead, unless a view is very similar:
-    they know strange places well, but hardly a picture with noise.
+    they know strange places well, but hardly a picture with noise. With `any_heading` x and y alone are a goal, too.
     """
-    size = model.motion.pose_size
-    fits = isinstance(goal, Tensor) and (goal.shape == (size,) or goal.shape == model.frame_shape)
-    wanted = f"a pose of {size} numbers, or a picture of shape {model.frame_shape} in [0, 1]"
+    size, least = model.motion.pose_size, model.motion.space.positions if any_heading else model.motion.pose_size
+    fits = isinstance(goal, Tensor) and goal.shape in ((size,), (least,), model.frame_shape)
+    fewer = f", or {least} for any heading" if least < size else ""
+    wanted = f"a pose of {size} numbers{fewer}, or a picture of shape {model.frame_shape} in [0, 1]"
     require(fits, f"goal is {shown(goal)}; give {wanted}")
     if goal.dim() == 1:
         require(bool(goal.isfinite().all()), "goal holds NaN or infinity; give finite numbers")
         return Goal(goal.to(memory.place.mean), 1.0)
     require_frames(model, goal[None, None])
     code = model.vae.encode(goal[None, None])
-    far = _difference(memory.code, code)[0]
+    far = difference(memory.code, code)[0]
     entry = int(far.argmin())
     usual = usual_difference(memory.code)
     known = 1.0 if far[entry] <= EXACT else float(usual / (usual + far[entry]))
@@ -59,11 +61,11 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor) -> Goal:
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:
     """How much two successive views of a walk differ, where they differ at all; 1 where none do."""
-    steps = _difference(code[:, 1:], code[:, :-1])[0]
+    steps = difference(code[:, 1:], code[:, :-1])[0]
     moved = steps[steps > EXACT]
     return moved.median() if len(moved) else steps.new_tensor(1.0)
 
 
-def _difference(a: Gaussian, b: Gaussian) -> Float[Tensor, "batch n"]:
+def difference(a: Gaussian, b: Gaussian) -> Float[Tensor, "batch n"]:
     """Mean squared difference of codes in units of their variances; broadcasts over entries."""
     return ((a.mean - b.mean).square() / (a.log_var.exp() + b.log_var.exp())).mean(-1)

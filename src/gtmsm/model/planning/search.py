@@ -15,7 +15,7 @@ from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, turns
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, brake, turns
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ class _Course:
         missing = fewest = self.togo[at]
         away = (rest - self.goal[:2]).square().sum(-1).sqrt_() / terrain.near
         there = away <= 1
-        if terrain.pace.turn:
+        if terrain.pace.turn and len(self.goal) > 2:
             twist = turns(path[..., 2] - self.goal[2])
             there &= twist <= terrain.near_turn
             off = twist / terrain.pace.turn
@@ -207,11 +207,11 @@ def plan(
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
     table = torch.eye(model.action_size).to(start) if choices is None else choices.to(start)
-    coasts = motion.state_size > motion.pose_size
-    if coasts:
+    coasts = motion.state_size > motion.pose_size and brake(motion, table)[1]
+    if coasts:  # an agent may also do nothing
         table = torch.cat([table, torch.zeros_like(table[:1])])
     terrain = Terrain.of(model, memory, walked, settings, table)
-    there, stride = find_goal(model, memory, goal), terrain.pace.stride
+    there, stride = find_goal(model, memory, goal, any_heading=True), terrain.pace.stride
     away = float((terrain.visited - there.pose[:2]).norm(dim=-1).min())
 
     def unknown(why: str) -> Plan:

@@ -28,6 +28,10 @@ MOST = 192
 """Squares to a side of the map; ground that is larger has larger squares."""
 CHOICES = 16
 """The most actions to choose from, where they are any vectors."""
+STILL = 0.05
+"""Share of the farthest way up to which an action that is held does not move an agent."""
+SOONER = 1.5
+"""How much farther than by such an action an agent may coast by doing nothing, for that to be believed."""
 DETOUR = 4.0
 """Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
 
@@ -106,10 +110,26 @@ class Gait(NamedTuple):
     """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
 
 
+def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
+    """What an agent with momentum does to come to rest, and whether that is nothing at all (zeros).
+
+    Where an agent always does something, such as turning, its motion was never shown zeros and knows nothing of them:
+    then an action that does not move it comes to rest sooner.
+    """
+    moved = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
+    far = moved[:, :2].norm(dim=-1)
+    options = torch.cat([torch.zeros_like(actions[:1]), actions[far < STILL * far.max()]])
+    after = motion.unroll(moved[far.argmax()].expand(len(options), -1), options[:, None].expand(-1, 2 * held, -1))
+    coasted = (after[:, -1, :2] - moved[far.argmax(), :2]).norm(dim=-1)
+    best = int(coasted.argmin())
+    return (options[0], True) if coasted[0] <= SOONER * coasted[best] else (options[best], False)
+
+
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
-    """Each action is held for a while, from the start, and then nothing is done."""
+    """Each action is held for a while, from the start; then an agent with momentum comes to rest."""
     size, count = motion.pose_size, len(actions)
-    plan = torch.cat([actions[:, None].expand(-1, held, -1), actions.new_zeros(count, 2 * held, actions.shape[1])], 1)
+    rest = brake(motion, actions)[0] if motion.state_size > size else torch.zeros_like(actions[0])
+    plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)
     states = motion.unroll(motion.start(count), plan)
     steps = motion.displacement(states)[:, :held]
     length = steps[..., :2].norm(dim=-1).amax(1)

@@ -1,0 +1,90 @@
+"""Where an agent is in a memory, by what it did and saw: many guesses, each as likely as its imagined view is alike.
+
+A particle filter for models without landmarks. Guesses follow the learned motion, with noise; some do not move where
+the agent wanted to (it may have bumped), and some are put where memory holds a view like the one that is seen.
+"""
+
+import torch
+
+from gtmsm.model.planning.goal import difference
+from gtmsm.tensors import Belief, Gaussian
+
+BUMPED, ANEW, ALIKE = 0.05, 0.05, 16
+"""Shares of the guesses that stay where they are and that are put elsewhere; the number of most similar views there."""
+ROUGH = (0.02, 0.02, 0.01)
+"""Standard deviation of a guess's step ahead and aside, in units of the model, and of its turn."""
+
+
+class Guesses:
+    """`states` and their `weight`; `memory` and `count` do not change."""
+
+    def __init__(self, model, memory, count=512, seed=0, here=None, sharp=1.0):
+        """At memorised places, any of them, or around `here`; `sharp` is how much a difference of views counts."""
+        self.model, self.memory, self.count, self.sharp = model, memory, count, sharp
+        self.chance = torch.Generator().manual_seed(seed)
+        self.weight = torch.full((count,), 1 / count)
+        self.places = model.motion.pose_at(memory.place.mean[0])
+        every = torch.randint(len(self.places), (count,), generator=self.chance)
+        self.states = self._at(self.places[every]) if here is None else here.expand(count, -1).clone()
+        self.usual = float(self._errors(self._at(self.places), decoded(model, memory.code)).median())
+
+    def _at(self, poses):
+        """States at rest."""
+        return self.model.motion.settle(self.model.motion.start(len(poses)), poses)
+
+    def _errors(self, states, frames):
+        """Mean squared difference between frames and what is imagined at states."""
+        place = Belief(self.model.motion.place(states)[:, None])
+        imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
+        return (imagined - frames).square().mean((1, 2, 3))
+
+    def step(self, frame, action):
+        """Go on by `action`, a row of the model's actions, and look at `frame`."""
+        before, size = self.states, self.model.motion.pose_size
+        moved = self.model.motion.step(before, action.expand(self.count, -1))
+        moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * torch.tensor(ROUGH[:size])
+        stays = torch.rand(self.count, generator=self.chance) < BUMPED
+        moved[stays, :2], moved[stays, size : size + 2] = before[stays, :2], 0.0
+        anew = torch.rand(self.count, generator=self.chance) < ANEW
+        moved[anew] = self._alike(frame, int(anew.sum()))
+        self.states = moved
+        likely = (-self.sharp * self._errors(moved, frame[None]) / (2 * self.usual)).double()
+        likely[anew] -= 3.0  # who is put somewhere has no past that speaks for it
+        weight = self.weight.double().log() + likely
+        self.weight = (weight - weight.logsumexp(0)).exp().float()
+        if 1 / float(self.weight.square().sum()) < self.count / 2:
+            self._resample()
+
+    def _alike(self, frame, count):
+        """Where memory holds similar views."""
+        code = self.model.vae.encode(frame[None, None])
+        known = self.memory.code
+        best = difference(known, Gaussian(code.mean, code.log_var))[0].topk(min(ALIKE, len(self.memory)), largest=False)
+        return self._at(self.places[best.indices[torch.randint(len(best.indices), (count,), generator=self.chance)]])
+
+    def _resample(self):
+        start = torch.rand(1, generator=self.chance)
+        at = torch.searchsorted(self.weight.cumsum(0), (torch.arange(self.count) + start) / self.count)
+        self.states = self.states[at.clamp(max=self.count - 1)]
+        self.weight = torch.full((self.count,), 1 / self.count)
+
+    def best(self, reach=0.5):
+        """The state around which most of the weight lies, and how much of it does."""
+        place = self.model.motion.place(self.states)
+        near = torch.cdist(place, place) < reach
+        shares = near.float() @ self.weight
+        top = int(shares.argmax())
+        weight = self.weight * near[top]
+        state = self.states[top] + (weight[:, None] * self._off(self.states, self.states[top])).sum(0) / weight.sum()
+        return state[None], float(shares[top])
+
+    def _off(self, states, middle):
+        off = states - middle
+        if self.model.motion.pose_size == 3:
+            off[:, 2] = torch.remainder(off[:, 2] + torch.pi, 2 * torch.pi) - torch.pi
+        return off
+
+
+def decoded(model, code):
+    """The pictures of a memory's codes."""
+    return model.vae.decode(code.mean)[0]

@@ -7,7 +7,6 @@ and values are W (d + l - mean) / sigma: the part of d is worked out once, that 
 from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from threading import Lock
-from typing import Self
 
 import torch
 import torch.nn.functional as F
@@ -23,10 +22,10 @@ MOST = 64
 class Cache:
     """A cache whose copies and pickles are empty: another model has read nothing yet."""
 
-    def __deepcopy__(self, memo: object) -> Self:
+    def __deepcopy__(self, memo: object) -> "Cache":
         return type(self)()
 
-    def __reduce__(self) -> tuple[type[Self], tuple[()]]:
+    def __reduce__(self) -> tuple[type["Cache"], tuple[()]]:
         return type(self), ()
 
 

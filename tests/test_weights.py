@@ -41,7 +41,7 @@ def test_a_walk_through_a_room_is_imagined_far_better_than_any_copy():
     model, tau = WorldModel.load(WEIGHTS / "walk-strong"), 150
     experiment = PRESETS["walk-strong"][1]
     world = draw_rooms(experiment.world, 2, seeds_of(0).test, torch.device("cpu"))
-    clip = record(world, experiment.walker.build(), 2, tau + 20, torch.Generator().manual_seed(0))
+    clip = record(world, experiment.walker.build(), 2, tau + 10, torch.Generator().manual_seed(0))
     past, future = clip.split(tau)
     with torch.no_grad():
         dream = model.imagine(*model.memorise(past.x, past.a), future.a)

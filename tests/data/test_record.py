@@ -140,7 +140,7 @@ def test_random_numbers_of_a_walk_in_rooms_are_drawn_where_the_generator_is(walk
         generator = torch.Generator().manual_seed(1)
         world = Rooms(rooms.plans.to(device), RoomsConfig())
         world.reset(3, generator)
-        return world.travel(walker(world, 5, generator)), generator.get_state()
+        return world.travel(walker(world, 2, generator)), generator.get_state()
 
     (here, after), (elsewhere, after_elsewhere) = walked_on("cpu"), walked_on("meta")
     assert elsewhere.device.type == "meta" and elsewhere.shape == here.shape

@@ -324,7 +324,8 @@ def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(open
 @pytest.mark.slow
 def test_moves_and_turns_are_found_though_many_steps_fail(opened, tmp_path: Path):
     data = opened(grid_walks(60, 64))
-    small = {"updates": 120, "batch": 8, "model__vae__width": 32, "learning_rate": 4e-3, "anneal_updates": 120}
+    small = {"updates": 80, "batch": 8, "learning_rate": 5e-3, "anneal_updates": 80, "model__vae__width": 32}
+    small |= {"model__recall__width": 32}
     run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, watch_every=10_000, **small)
     model = gtmsm.WorldModel.load(run.folder)
     left, right, forward = model.motion.M.T

@@ -57,7 +57,7 @@ def foreseen(world, steps, **settings):
 
 @cache
 def long_walks(plan):
-    return lived(plan, {"room": 250, "rooms": 250, "maze": 250}[plan])
+    return lived(plan, {"room": 250, "rooms": 250, "maze": 400}[plan])
 
 
 @pytest.mark.parametrize("plan", PLANS)

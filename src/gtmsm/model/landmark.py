@@ -55,7 +55,7 @@ class Known:
         return cls(pose, variance, code, torch.arange(pose.shape[1], device=pose.device), pose.shape[1])
 
     def numbers(self, steps: int) -> Int[Tensor, "n_and_steps"]:
-        """Those of its entries, and on through the steps of a walk."""
+        """Numbers of its entries, followed by those of the steps of a walk."""
         return torch.cat([self.number, self.held + torch.arange(steps, device=self.number.device)])
 
 
@@ -64,11 +64,11 @@ class Trace(NamedTuple):
 
     track: Track
     start: State
-    """Where it began, as far as that was found out."""
+    """The pose before the first step, estimated where it was not given."""
     sights: Sights | None
     """What was recognised at each step, by rows of `Known` and on through the steps; in Bayes' form."""
     believed: States
-    """Where the agent believed to be at each step, by what it had seen so far."""
+    """The filtered pose of each step, from what was seen up to it."""
 
 
 @dataclass(frozen=True)
@@ -188,11 +188,11 @@ class Landmarks(nn.Module):
         return bool(lost.all())
 
     def is_placed(self, variance: Variance) -> bool:
-        """Whether all poses are known at least as well as after a step that went otherwise."""
+        """Whether the variance of all positions is below that of a step that went otherwise."""
         return bool((variance[:, 0] < self.settings.stray**2).all())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
-        """From that of a step that went otherwise, where all matches agree on the start, to `ignorance`."""
+        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`."""
         fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
         return agreed * fresh + (1 - agreed) * self.ignorance(len(agreed), agreed)
 

@@ -30,7 +30,7 @@ class Sights(NamedTuple):
     """The K' entries of memory that match the frame of a step, and what each says of the agent's pose."""
 
     index: Int[Tensor, "*batch K"]  # type: ignore[assignment]  # hides a method of tuples
-    """Of the entry: counted from the first of the past, on through the steps of this walk."""
+    """Number of the entry: entries of the past come first, then the steps of this walk."""
     log_odds: Float[Tensor, "*batch K"]
     """That the match is right, per unit of area, before poses are compared; -inf where there is no such entry."""
     offset: Float[Tensor, "*batch K D"]
@@ -90,17 +90,17 @@ class Way(NamedTuple):
 
     log_chance: Float[Tensor, "*batch"]
     pose: Pose
-    """Where it led from where the agent believed to be before it ..."""
+    """Mean of the pose after it, given the inferred pose before it ..."""
     fresh: Variance
     """... and the variance that it added."""
 
 
 OUTLIERS, WIDER = 0.1, 9.0
-"""Share of the comparisons of successive frames whose variance is larger than they claim, and how much."""
+"""Fraction of outliers among comparisons of successive frames, and the factor of their variance."""
 
 
 def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
-    """As planned, or otherwise."""
+    """The two ways without a frame: as planned, or otherwise."""
 
     # Filled on the device: a graph under capture can take no tensor from the CPU.
     def all_of(*numbers: float) -> Float[Tensor, "*batch numbers"]:

@@ -1,8 +1,8 @@
 """The view from one pose on a CPU, as a page asks for it: the arithmetic of `RayAttention`, with everything kept.
 
-What does not depend on the pose is worked out once: weights side by side, what the first layer asks, and what each view
-is to every layer (`told_views.py`). Nothing is allocated that is as large as the views: to be given fresh memory takes
-longer than to fill it.
+What does not depend on the pose is computed once: joined weights, queries of the first layer, and keys and values of
+each view in every layer (`told_views.py`). Nothing as large as the views is allocated anew: that would take longer than
+to compute it.
 """
 
 from collections.abc import Hashable, Sequence
@@ -39,7 +39,7 @@ class Layer:
 
     @classmethod
     def of(cls, across: nn.Module, within: nn.Module, following: nn.Module, dtype: torch.dtype) -> "Layer":
-        """Those of modules; matrices, their biases with them, in `dtype`."""
+        """The weights of these modules; matrices and their biases in `dtype`."""
         ask, think = across.get_submodule("attention"), within.get_submodule("attention")
         both = torch.cat([think.get_parameter("query.weight"), think.get_parameter("key_value.weight")])
         return cls(
@@ -74,7 +74,7 @@ class _Folded:
     made_of: Hashable
     start: Float[Tensor, "tokens width"]
     first: Float[Tensor, "tokens width"]
-    """What the first layer asks, whatever the pose."""
+    """Queries of the first layer, which do not depend on the pose."""
     layers: Sequence[Layer]
     out: Pair
 

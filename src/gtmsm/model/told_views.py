@@ -1,7 +1,7 @@
 """Keys and values of views that are read again and again: the next frame of a walk is made of nearly the same ones.
 
 A token of memory is the norm of d + l, where d is a view's own and l says where its column of rays runs. So its keys
-and values are W (d + l - mean) / sigma: the part of d is worked out once, that of l once a column.
+and values are W (d + l - mean) / sigma: the part of d is computed once, that of l once a column.
 """
 
 from collections import OrderedDict

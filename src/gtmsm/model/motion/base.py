@@ -25,7 +25,7 @@ class MotionConfig:
     momentum in the world's frame, with a small network for friction and acceleration (not in the paper); rolling: and
     turns have momentum, too (neither)."""
     state_size: int = 2
-    """Dimensions of the pose s of free and walled motions (section 4.1); the others know theirs."""
+    """Dimensions of the pose s of free and walled motions (section 4.1); the others have their own."""
     noise: float = 1e-3
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64

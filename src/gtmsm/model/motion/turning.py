@@ -134,8 +134,8 @@ class Drifting(_WithMomentum):
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """v_t = tanh(kept v_{t-1} + M a_t) with v = d / c_s.
 
-        A loop over time: the tanh makes the recurrence nonlinear, so that no prefix scan computes it, and no preset
-        drifts, so that a kernel would save nobody anything.
+        A loop over time: the tanh makes the recurrence nonlinear, so that no prefix scan computes it. It has no kernel,
+        since no preset uses this motion.
         """
         limit, keep, push = self.log_limit.exp(), self._kept, applied(self.M, a)
         v, velocities = momentum / limit, []

@@ -58,11 +58,12 @@ def write_frames(path: Path, gallery: Gallery) -> None:
 
 
 def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:
-    """Colour, dash and width of each line: rivals in colours, controls grey."""
-    styles, colours = {}, iter(COLOURS * 2)
+    """Colour, dash and width of each line: ours blue, extensions of it dashed, rivals in colours, controls grey."""
+    styles: dict[str, tuple[str, str, float]] = {}
+    colours = iter(COLOURS * 2)
     for line in lines:
         if line.bold:
-            styles[line.label] = BLUE, "-", 2.4
+            styles[line.label] = BLUE, "--" if styles else "-", 2.4
         elif line.given == CONTROL:
             styles[line.label] = GREY, {"VAE ceiling": "--", "mean frame": "-"}.get(line.name, ":"), 1.0
         else:

@@ -196,7 +196,7 @@ EXTENSIONS: dict[str, dict[str, tuple[str, str, Numbers]]] = {
         "query": ("GTM-SM, query prior", "GTM-SM whose prior is the query network of App. A.2", {
             "model.recall.prior": "query",
         }),
-        "foresight": ("GTM-SM, query prior, foresight", "the same, trained on the decoded mean of the prior as well", {
+        "foresight": ("GTM-SM, foresight", "query, trained on the decoded mean of the prior as well", {
             "model.recall.prior": "query", "training.objective.foresight": 10.0,
         }),
     },

@@ -22,7 +22,7 @@ QUICK_SHARE = 0.3
 """Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
-QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "drifting", "literal")
+QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "drifting", "literal")
 
 
 @dataclass(frozen=True)

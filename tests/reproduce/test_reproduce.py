@@ -145,6 +145,7 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
     for seed in (0, 1):
         controls = {"image-walk/builtin": {"mean_frame": scored(20.6), "best_copy": scored(50.0)}}
         put(tmp_path, "image-walk", seed, 20.0 + seed, controls=controls)
+        put(tmp_path, "image-walk/query", seed, 26.0 + seed)
         put(tmp_path, "image-walk/gru", seed, 12.0)
         put(tmp_path, "image-walk/rssm", seed, 19.9)
         put(tmp_path, "image-walk/context-poses", seed, 30.0, privileges=["true poses"])
@@ -153,6 +154,7 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
     assert "level with *mean frame* (-0.10 dB)" in text and "best copy* (" not in text
     assert "level with rssm (+0.60 dB)" in text
     assert "behind context-poses (-9.50 dB)" in text
+    assert "behind **GTM-SM, query prior** (-6.00 dB)" in text and "## Ablations" not in text
     assert "| **GTM-SM** | 20.50\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}0.50 |" in text and "| gru | 12.00 |" in text
     assert "- a: true poses" in text and text.count("| a |") == 1
     assert (tmp_path / "image-walk-horizon.png").stat().st_size > 10_000

@@ -157,7 +157,7 @@ def _costs(results: Sequence[Result], world: str) -> str:
     found = [(row, [r.facts for r in results if r.row == row.name]) for row in rows]
     body = [
         [
-            row.rival or "**GTM-SM**",
+            row.rival or f"**{row.title}**",
             f"{facts[0]['parameters']:,}",
             f"{facts[0]['updates']:,}",
             f"{facts[0]['learning_rate']:g}" + (" (swept)" if facts[0].get("swept") else ""),

@@ -58,11 +58,12 @@ def write_frames(path: Path, gallery: Gallery) -> None:
 
 
 def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:
-    """Colour, dash and width of each line: rivals in colours, controls grey."""
-    styles, colours = {}, iter(COLOURS * 2)
+    """Colour, dash and width of each line: ours blue, extensions of it dashed, rivals in colours, controls grey."""
+    styles: dict[str, tuple[str, str, float]] = {}
+    colours = iter(COLOURS * 2)
     for line in lines:
         if line.bold:
-            styles[line.label] = BLUE, "-", 2.4
+            styles[line.label] = BLUE, ("-", "--", "-.")[len(styles) % 3], 1.6 if styles else 2.4
         elif line.given == CONTROL:
             styles[line.label] = GREY, {"VAE ceiling": "--", "mean frame": "-"}.get(line.name, ":"), 1.0
         else:
@@ -88,7 +89,7 @@ def _horizon(lines: Sequence[Line], name: str) -> Figure:
         curve = _smooth(curves.mean(0))
         steps = np.arange(1, len(curve) + 1)
         axes.plot(steps, curve, dash, color=colour, lw=width, label=line.name)
-        if line.bold or (line.given != CONTROL and len(curves) > 1):
+        if (line.bold and line is lines[0]) or (line.given != CONTROL and len(curves) > 1):
             low, high = _band(line, curves)
             axes.fill_between(steps, _smooth(low), _smooth(high), color=colour, alpha=0.15, lw=0)
     axes.set(xlabel="steps predicted", ylabel="PSNR (dB)", title=f"{name}, known and new places together")

@@ -1,6 +1,6 @@
 """Rows of the table: what is trained, by which numbers, and on which sets it is scored.
 
-A row is GTM-SM in a world, a rival in the same world, or GTM-SM with one thing changed.
+A row is GTM-SM in a world, a rival in the same world, GTM-SM with one thing changed, or an extension of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ QUICK_SHARE = 0.3
 """Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
-QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "drifting", "literal")
+QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "drifting", "literal")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,9 @@ class Row:
     rival: Kind | None = None
     """The kind of rival; None: GTM-SM."""
     changes: Numbers = field(default_factory=dict)
-    """What an ablation changes."""
+    """What an ablation or an extension changes."""
+    extension: str = ""
+    """What an extension of ours is called, which stands in the table beside GTM-SM; empty: it is none."""
     seeds: int = 3
     """How many are trained where nobody says: five where the row makes a claim."""
     at_toy_size: bool = True
@@ -64,8 +66,13 @@ class Row:
 
     @property
     def is_ablation(self) -> bool:
-        """Whether it is GTM-SM with something changed."""
-        return bool(self.changes)
+        """Whether it is GTM-SM with something changed, to see what that was for."""
+        return bool(self.changes) and not self.extension
+
+    @property
+    def title(self) -> str:
+        """In the table."""
+        return self.rival or self.extension or "GTM-SM"
 
     def experiment(
         self, seed: int, quick: bool, images: str | None, share: float = 1.0
@@ -110,6 +117,7 @@ WORLDS = {
         "training.curriculum": {"tau": 64, "warm_up": 250, "grow": (100, 100)},
         "training.prospect": {"candidates": 256, "restarts": 2},
         "model.vae": {"width": 128},
+        "model.recall": {"width": 128},
     }),
     "large": TableWorld(
         "image-walk", "pictures of 64x64, large enough to leave a place: loops and returns",
@@ -183,6 +191,19 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
 """By world and name: what is changed, in words and in numbers."""
 
 
+EXTENSIONS: dict[str, dict[str, tuple[str, str, Numbers]]] = {
+    "image-walk": {
+        "query": ("GTM-SM, query prior", "GTM-SM whose prior is the query network of App. A.2", {
+            "model.recall.prior": "query",
+        }),
+        "foresight": ("GTM-SM, foresight", "query, trained on the decoded mean of the prior as well", {
+            "model.recall.prior": "query", "training.objective.foresight": 10.0,
+        }),
+    },
+}  # fmt: skip
+"""By world and name: what it is called, what it is, and what is changed."""
+
+
 def _shortened(
     experiment: ImageWalkExperiment | RoomsExperiment, share: float
 ) -> ImageWalkExperiment | RoomsExperiment:
@@ -210,6 +231,10 @@ def _rows() -> dict[str, Row]:
     rows = []
     for name, world in WORLDS.items():
         rows.append(Row(name, f"GTM-SM, {world.about}", name, seeds=5))
+        rows += [
+            Row(f"{name}/{short}", about, name, changes=numbers, extension=called, seeds=5)
+            for short, (called, about, numbers) in EXTENSIONS.get(name, {}).items()
+        ]
         if world.rivals:
             first = name == next(iter(WORLDS))
             rows += [
@@ -223,7 +248,7 @@ def _rows() -> dict[str, Row]:
 
 
 ROWS = _rows()
-"""By name: WORLD, WORLD/RIVAL or WORLD/ABLATION."""
+"""By name: WORLD, WORLD/RIVAL, WORLD/EXTENSION or WORLD/ABLATION."""
 
 
 def choose_rows(names: Sequence[str], quick: bool) -> list[Row]:

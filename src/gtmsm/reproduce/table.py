@@ -119,15 +119,15 @@ def sets_of(results: Sequence[Result], world: str) -> list[str]:
 
 
 def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
-    """GTM-SM, then its rivals, then the controls."""
+    """GTM-SM and its extensions, then its rivals, then the controls."""
     rows = [row for row in ROWS.values() if row.world == world and not row.is_ablation]
-    lines = []
+    lines: list[Line] = []
     for row in rows:
         mine = [r for r in results if r.row == row.name and name in r.facts["scores"]]
         if mine:
             given = "; ".join(mine[0].facts["privileges"]) or NOTHING
             scores = tuple(r.facts["scores"][name] for r in mine)
-            lines.append(Line(row.rival or "GTM-SM", given, scores, bold=not row.rival))
+            lines.append(Line(row.title, given, scores, bold=not row.rival))
     ours = [r.facts["controls"][name] for r in results if r.row == world and name in r.facts.get("controls", {})]
     for control in ours[0] if ours else ():
         label = CONTROLS[control].label if control in CONTROLS else control.replace("_", " ")

@@ -72,7 +72,7 @@ class Trial:
             "scores": scores,
             "controls": {},
         }
-        if trained.model is not None and not self.row.is_ablation:  # once a seed, beside GTM-SM itself
+        if trained.model is not None and self.row.name == self.row.world:  # once a seed, beside GTM-SM itself
             controls = control_forecasters(trained.model.vae)
             facts["controls"] = {
                 name: {control: self._score(one, name) for control, one in controls.items()} for name in sets

@@ -175,7 +175,8 @@ class GtmmIntrospection(Gtmm):
         weight, bias = (part.unflatten(0, per_head)[:, :reach] for part in (self.ages.weight, self.ages.bias))
         age, t = (torch.arange(most, device=bias.device) for most in (reach, steps))
         early = (age >= t[:, None]) & (t[:, None] > 0)  # at first there is nothing, of which any share is 0
-        return weight.flatten(0, 1), bias.where(~early[:, None, None], -torch.inf).flatten(2)
+        every = bias.expand(steps, 1, *bias.shape).masked_fill(early[:, None, None], -torch.inf)
+        return weight.flatten(0, 1), every.flatten(2)
 
     def reach(self, steps: int) -> int:
         """How many of the latest codes can be read."""

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from gtmsm.kernels.operator import ENABLED
+
 Step = Callable[..., Any]
 
 
@@ -20,7 +22,7 @@ def fused(step: Step, device: torch.device) -> Step:
 
     Its inputs should have the same strides at all steps and in all stages, since it is compiled anew for others.
     """
-    return _compiled(step) if device.type == "cuda" and torch.is_grad_enabled() else step
+    return _compiled(step) if ENABLED and device.type == "cuda" and torch.is_grad_enabled() else step
 
 
 @cache

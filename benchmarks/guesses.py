@@ -1,16 +1,20 @@
 """Where an agent is in a memory, by what it did and saw: many guesses, each as likely as its imagined view is alike.
 
-A particle filter for models without landmarks. Guesses follow the learned motion, with noise; some do not move where
-the agent wanted to (it may have bumped), and some are put where memory holds a view like the one that is seen.
+A particle filter for models without landmarks. Guesses follow the learned motion, with noise; some go a part of the
+way (the agent may have bumped), and some are put where memory holds a view like the one that is seen.
 """
 
+import numpy as np
 import torch
 
 from gtmsm.model.planning.goal import difference
 from gtmsm.tensors import Belief, Gaussian
 
-BUMPED, ANEW, ALIKE = 0.05, 0.05, 16
-"""Shares of the guesses that stay where they are and that are put elsewhere; the number of most similar views there."""
+BUMPED, ANEW, ALIKE = 0.1, 0.05, 16
+"""Shares of the guesses that go a part of their way only and that are put elsewhere; the number of most similar views
+there."""
+SHARP = 2.0
+"""How much less likely, as a power of e, a guess is whose view is as much more off as the best one's is off at all."""
 ROUGH = (0.02, 0.02, 0.01)
 """Standard deviation of a guess's step ahead and aside, in units of the model, and of its turn."""
 
@@ -18,15 +22,15 @@ ROUGH = (0.02, 0.02, 0.01)
 class Guesses:
     """`states` and their `weight`; `memory` and `count` do not change."""
 
-    def __init__(self, model, memory, count=512, seed=0, here=None, sharp=1.0):
-        """At memorised places, any of them, or around `here`; `sharp` is how much a difference of views counts."""
-        self.model, self.memory, self.count, self.sharp = model, memory, count, sharp
+    def __init__(self, model, memory, count, seed, here=None):
+        """At memorised places, any of them, or at `here`."""
+        self.model, self.memory, self.count = model, memory, count
         self.chance = torch.Generator().manual_seed(seed)
         self.weight = torch.full((count,), 1 / count)
         self.places = model.motion.pose_at(memory.place.mean[0])
         every = torch.randint(len(self.places), (count,), generator=self.chance)
         self.states = self._at(self.places[every]) if here is None else here.expand(count, -1).clone()
-        self.usual = float(self._errors(self._at(self.places), decoded(model, memory.code)).median())
+        self.least = []  # the smallest error of each step: what even the best guess is off by
 
     def _at(self, poses):
         """States at rest."""
@@ -39,21 +43,30 @@ class Guesses:
         return (imagined - frames).square().mean((1, 2, 3))
 
     def step(self, frame, action):
-        """Go on by `action`, a row of the model's actions, and look at `frame`."""
-        before, size = self.states, self.model.motion.pose_size
-        moved = self.model.motion.step(before, action.expand(self.count, -1))
-        moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * torch.tensor(ROUGH[:size])
-        stays = torch.rand(self.count, generator=self.chance) < BUMPED
-        moved[stays, :2], moved[stays, size : size + 2] = before[stays, :2], 0.0
+        """Go on by `action`, one row of the model's actions or None, and look at `frame`."""
+        if action is not None:
+            self.states = self._moved(action)
         anew = torch.rand(self.count, generator=self.chance) < ANEW
-        moved[anew] = self._alike(frame, int(anew.sum()))
-        self.states = moved
-        likely = (-self.sharp * self._errors(moved, frame[None]) / (2 * self.usual)).double()
+        self.states[anew] = self._alike(frame, int(anew.sum()))
+        errors = self._errors(self.states, frame[None])
+        self.least.append(float(errors.min()))
+        likely = (-SHARP * errors / np.median(self.least)).double()
         likely[anew] -= 3.0  # who is put somewhere has no past that speaks for it
         weight = self.weight.double().log() + likely
         self.weight = (weight - weight.logsumexp(0)).exp().float()
         if 1 / float(self.weight.square().sum()) < self.count / 2:
             self._resample()
+
+    def _moved(self, action):
+        """Where the guesses are after an action."""
+        before, size = self.states, self.model.motion.pose_size
+        moved = self.model.motion.step(before, action.expand(self.count, -1))
+        moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * torch.tensor(ROUGH[:size])
+        bumped = torch.rand(self.count, generator=self.chance) < BUMPED
+        part = torch.rand(int(bumped.sum()), 1, generator=self.chance)
+        moved[bumped, :2] = before[bumped, :2] + part * (moved - before)[bumped, :2]
+        moved[bumped, size : size + 2] *= part
+        return moved
 
     def _alike(self, frame, count):
         """Where memory holds similar views."""
@@ -83,8 +96,3 @@ class Guesses:
         if self.model.motion.pose_size == 3:
             off[:, 2] = torch.remainder(off[:, 2] + torch.pi, 2 * torch.pi) - torch.pi
         return off
-
-
-def decoded(model, code):
-    """The pictures of a memory's codes."""
-    return model.vae.decode(code.mean)[0]

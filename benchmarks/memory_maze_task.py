@@ -34,11 +34,11 @@ STILL, SLOW = 1.0, 2.0
 better turn aside."""
 MISTAKEN = 1.0
 """Cells up to which something of a target's colour beside its place is taken for it."""
-GUESSES = 256
+GUESSES = 128
 """Of where the agent is."""
 FAR_OFF = 0.5
 """From walked ground, in the model's units of which a step is 0.2: farther away, nothing is known of the ground."""
-SETTINGS = PlanConfig(horizon=96, near=0.25, candidates=256, rounds=4, margin=0.35)
+SETTINGS = PlanConfig(horizon=48, near=0.25, candidates=256, rounds=4, margin=0.3)
 
 
 def sighting(frame, colour):
@@ -92,26 +92,36 @@ class Player:
 
     def __init__(self, learned, env, seed, true=False):
         self.learned, self.env, self.seed, self.true, self.model = learned, env, seed, true, learned.model
-        self.explorer, self.targets, self.guesses = Explorer(learned.model), Targets(), None
-        self.state, self.done, self.score, self.off, self.stuck = learned.model.motion.start(1), 0, 0.0, [], 0
+        self.explorer, self.targets = Explorer(learned.model), Targets()
+        self.stuck = 0
         self.rng, self.chance = np.random.default_rng(seed), torch.Generator().manual_seed(seed)
-        frame, info = env.reset(seed=seed)
-        self.tour, self.start, self.frame = Tour(env), info["pose"], frame
-        self.colours = [tuple(colour) for colour in env._env.task._target_colors[: env._env.task.n_targets]]
-        self.take_in(frame, None, info)
+        self.log = []
+
+    def begin(self):
+        """An episode; a second one is in the same maze, and has the same start."""
+        frame, info = self.env.reset(seed=self.seed)
+        self.tour, self.start, self.frame = Tour(self.env), info["pose"], frame
+        self.state, self.done, self.score, self.off, self.guesses = self.model.motion.start(1), 0, 0.0, [], None
+        self.asked = tuple(info["asked"])
+        task = self.env._env.task
+        self.colours = [tuple(colour) for colour in task._target_colors[: task.n_targets]]
+        return frame, info
 
     def memorise(self, most=WALKED):
         """Be led through the maze until all targets were seen, and memorise; afterwards nothing is memorised."""
+        frame, info = self.begin()
+        self.take_in(frame, None, info)
         while self.done < most and not all(self.targets.place(colour) is not None for colour in self.colours):
             self.act(self.tour(self.rng))
         self.walked, self.before = self.done, self.score
         self.memory = self.explorer.memory.snapshot()
 
-    def begin_again(self):
-        """A new episode in the same maze, from the same start, with what was memorised."""
-        frame, info = self.env.reset(seed=self.seed)
-        self.tour.env, self.state, self.frame, self.done, self.score, self.off = self.env, self.model.motion.start(1), frame, 0, 0.0, []
-        self.asked = tuple(info["asked"])
+    def memorise_as(self, other):
+        """The same walk as another player's."""
+        self.begin()
+        for step in other.log[: other.walked + 1]:
+            self.take_in(*step)
+        self.memory = self.explorer.memory.snapshot()
 
     def hunt(self):
         """To one target after the other, until the episode is over; returns how many were touched."""
@@ -134,6 +144,7 @@ class Player:
 
     def take_in(self, frame, action, info):
         """Memorise or recognise what is seen, and look for targets."""
+        self.log.append((frame, action, info))
         changed = np.abs(frame.astype(float) - self.frame).mean()
         pushed = action is not None and "forward" in NAMES[action]
         self.stuck = self.stuck + 1 if pushed and changed < SLOW else 0
@@ -243,18 +254,15 @@ def play(runs, seeds):
     """The outcomes of each episode; see known_tasks.py."""
     env = MemoryMazeEnv(frequency=4, rewards=True, pixels=PIXELS)
     for seed in seeds:
-        outcomes, besides = {}, {}
-        for who, true in (("planning", False), ("planning, true poses", True)):
-            player = Player(runs[0], env, seed, true)
-            player.memorise()
-            besides[f"{who}: steps of the walk"] = player.walked
-            if not true:
-                outcomes["planning, the walk is part of the episode"] = player.hunt()
-                outcomes["of these, on the walk"] = player.before
-                player.guesses = None
-                besides["cells off, end of the walk"] = player.off[player.walked]
-            player.begin_again()
-            outcomes[f"{who}, the walk came before"] = player.hunt()
-            besides[f"{who}: cells off, median"] = float(np.median(player.off))
+        outcomes, player, told = {}, Player(runs[0], env, seed), Player(runs[0], env, seed, true=True)
+        player.memorise()
+        besides = {"steps of the walk": player.walked, "cells off at its end": player.off[-1]}
+        outcomes["planning, the walk is part of the episode"] = player.hunt()
+        outcomes["of these, on the walk"] = player.before
+        told.memorise_as(player)
+        for who, one in (("planning", player), ("planning, true poses", told)):
+            one.begin()
+            outcomes[f"{who}, the walk came before"] = one.hunt()
+        besides["cells off, median of an episode"] = float(np.median(player.off))
         outcomes["random"] = at_random(env, seed, np.random.default_rng(seed))
         yield {"seed": seed, "outcomes": outcomes, "kinds": [], "besides": besides}

@@ -29,7 +29,7 @@ GRAIN = 4
 AWAY = 72
 """Units that a walker keeps away from the vest: an episode ends there."""
 BODY, BESIDE, AHEAD = 0.14, 0.22, 0.3
-"""Cells: half of the agent, what it had better keep away from walls, and how far ahead of itself it looks on its way."""
+"""Cells: half of the agent, what it had better keep away from walls, and how far ahead it looks on its way."""
 TURN, WIDE = 2 * math.pi / TURN_STEPS, 0.6
 """Radians of a turn, and up to which it walks while it turns."""
 
@@ -57,7 +57,7 @@ class Ground:
         return tuple(np.floor((np.asarray(point) * UNIT - self.low) / GRAIN).astype(int))
 
     def way(self, here, there, vest=False):
-        """Points from here to there, away from walls and, unless it is wanted, from the vest; none where there is no way."""
+        """Points from here to there, away from walls and, unless it is wanted, from the vest; none: no way."""
         price = (self.price if vest else self.kept_away).copy()
         price[self.square(here)] = 1
         end = self.square(there)
@@ -143,7 +143,7 @@ class MyWayHome(gymnasium.Env):
         if not ended:  # else there is no picture any more
             self._last = self._look()
         frame, info = self._last
-        home = ended and not self.game.is_episode_timeout_reached()
+        home = ended and self.game.get_total_reward() > 0
         return frame, float(reward), home, ended and not home, info
 
     def explore(self, rng):

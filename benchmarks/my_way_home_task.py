@@ -1,11 +1,12 @@
 """My Way Home: walk once through the map, then from anywhere to the vest; see known_tasks.py.
 
 The walk is led by a script that knows the map: it turns around once in each room and corridor, and ends at the vest. So
-the model has memorised where that is, and nothing else of the task. An episode is the task's own: one of its starts, any
-heading, 2,100 tics. The agent is not told where it is: it looks around, and weighs guesses by what it would see there.
+the model has memorised where that is, and nothing else of the task. An episode is the task's own: one of its starts,
+any heading, 2,100 tics. The agent is not told where it is: it looks around, and weighs guesses by what it would see.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,10 +19,17 @@ from gtmsm.tensors import Belief
 from gtmsm.worlds.doom_maze import UNIT
 from gtmsm.worlds.physics import ACTIONS
 
-EVERY, LOOK, SURE = 4, 41, 0.6
-"""Steps between plans; the most that are spent on looking around at a time; share of guesses that must agree."""
-LEFT = ACTIONS.index("turn left")
-SETTINGS = PlanConfig(horizon=96, candidates=256, rounds=4, margin=0.3, near=0.35)
+EVERY, LOOK, GLANCE, SURE = 4, 41, 8, 0.6
+"""Steps between plans; the most that are spent on looking around, at first and between plans; share of guesses that
+must agree."""
+LEFT, GUESSES = ACTIONS.index("turn left"), 256
+AHEAD = [number for number, name in enumerate(ACTIONS) if name.startswith(("forward", "turn"))]
+"""What is planned with: whoever walks backwards sees nothing that it knows."""
+STUCK = 0.05
+"""Cells between two plans below which something is in its way: then it turns aside."""
+VEST = 0.2
+"""Cells ahead of the last step of the walk, which touched it."""
+SETTINGS = PlanConfig(horizon=48, candidates=256, rounds=4, margin=0.3, near=0.2)
 
 
 def survey(env, seed):
@@ -66,38 +74,50 @@ class Journeys:
         x = torch.from_numpy(frames).permute(0, 3, 1, 2)[None] / 255
         a = one_hot(torch.tensor([actions]), len(ACTIONS))
         a[:, 0] = 0
-        self.memory, here = self.model.memorise(x, a)
-        self.start, self.goal = poses[0], here.mean[0, :3]
+        memory = self.model.memorise(x, a)[0]
+        self.start, self.steps, motion = poses[0], len(frames) - 1, self.model.motion
         true = torch.stack([learned.pose(pose, poses[0]) for pose in poses])
-        self.steps = len(frames) - 1
-        self.off = learned.unit * (self.model.motion.pose_at(self.memory.place.mean[0]) - true)[:, :2].norm(dim=-1)
+        self.memories = memory, replace(memory, place=Belief(motion.place(true)[None]))
+        self.off = learned.unit * (motion.pose_at(memory.place.mean[0]) - true)[:, :2].norm(dim=-1)
 
     def play(self, seed, true=False):
-        """Steps until home, or None; and how far off it believed to be, in cells, at each step."""
-        env, model = self.env, self.model
+        """Steps until home, or None; and how far off it believed to be, in cells, at each step.
+
+        With `true` it is told its pose in every step, on the walk that it memorised, too.
+        """
+        env, model, memory = self.env, self.model, self.memories[true]
+        here, *_, before = memory.place.mean[0, [-2, -3, -4], :2]
+        goal = here + VEST / self.learned.unit * torch.nn.functional.normalize(here - before, dim=0)
         frame, info = env.reset(seed=seed)
-        guesses, chance = Guesses(model, self.memory, seed=seed), torch.Generator().manual_seed(seed)
-        guesses.step(self._seen(frame), torch.zeros(1, len(ACTIONS)))
-        queue, looked, offs, plan, rng = [], 0, [], None, np.random.default_rng(seed)
+        guesses, chance = Guesses(model, memory, GUESSES, seed), torch.Generator().manual_seed(seed)
+        guesses.step(self._seen(frame), None)
+        queue, looked, most, offs, rng, before = [], 0, LOOK, [], np.random.default_rng(seed), model.motion.start(1)
+        last = None
         for step in range(LIMIT):
             state, share = guesses.best()
             if true:
-                state, share = model.motion.settle(state, self.learned.pose(info["pose"], self.start)[None]), 1.0
+                state, share = model.motion.settle(before, self.learned.pose(info["pose"], self.start)[None]), 1.0
             where = self.learned.pose(info["pose"], self.start)
             offs.append(self.learned.unit * float((state[0, :2] - where[:2]).norm()))
-            if share < SURE and looked < LOOK:
+            if share < SURE and looked < most:
                 queue, looked = [LEFT], looked + 1
             elif not queue:
-                looked = 0
-                plan = model.plan(self.memory, Belief(state), self.goal, settings=SETTINGS, generator=chance)
-                queue = list(plan.choices[:EVERY])
-                if not queue or set(queue) == {-1}:  # it believes to be there: around it
-                    queue = [int(rng.choice([0, 6, 7]))] * 3
+                looked, most = 0, GLANCE
+                choices = torch.eye(len(ACTIONS))[AHEAD]
+                plan = model.plan(memory, Belief(state), goal, None, SETTINGS, choices, None, chance)
+                queue = [AHEAD[choice] for choice in plan.choices[:EVERY]]
+                if last is not None and float((state - last)[0, :2].norm()) * self.learned.unit < STUCK:
+                    queue = [int(rng.choice(AHEAD[1:3]))] * int(rng.integers(3, 12)) + [AHEAD[0]] * EVERY
+                last = state
+                if not queue:  # it believes to be there, and is not
+                    queue = [int(rng.choice(AHEAD))] * 3
             action = queue.pop(0)
+            before = model.motion.step(state, one_hot(torch.tensor([action]), len(ACTIONS)))
             frame, _, home, late, info = env.step(action)
             if home or late:
                 return (step + 1 if home else None), offs
-            guesses.step(self._seen(frame), one_hot(torch.tensor([action]), len(ACTIONS)) * (action >= 0))
+            if not true:
+                guesses.step(self._seen(frame), one_hot(torch.tensor([action]), len(ACTIONS)))
         return None, offs
 
     def _seen(self, frame):
@@ -141,7 +161,8 @@ def play(runs, seeds):
     journeys = Journeys(runs[0], walked, WALK)
     walked.close()
     journeys.env = limited
-    print(f"memorised {journeys.steps} steps; cells off at its end {journeys.off[-1]:.2f}, most {journeys.off.max():.2f}")
+    off = journeys.off
+    print(f"memorised {journeys.steps} steps; cells off at its end {off[-1]:.2f}, at most {off.max():.2f}")
     for seed in seeds:
         steps, besides = {}, {}
         steps["planning"], off = journeys.play(seed)

@@ -3,7 +3,7 @@
 Success is the engine's own: at some step the agent is within 16 pixels of the target, whereupon it ends the episode.
 Targets are the engine's own draws, but for those inside walls, where no agent can be seen; the agent starts where its
 walk ended, and has 50 steps. It goes to the place whose memorised view is most like the picture. Where the episode goes
-on there, that was another place: it goes to the most similar view of those farther than 16 pixels from where it has been.
+on there, that was another place: it goes to the most similar view farther than 16 pixels from where it has been.
 """
 
 from dataclasses import replace

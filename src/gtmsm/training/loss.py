@@ -51,7 +51,7 @@ class ObjectiveConfig:
             not self.recognition_only or self.displacement > 0,
             "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
         )
-        require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a fraction above 0, up to 1")
+        require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 

@@ -67,7 +67,7 @@ class ProspectConfig:
         """Refuse a search that cannot run."""
         require(self.candidates >= 32, f"candidates is {self.candidates}; a search needs at least 32")
         require(self.rounds >= 1 and self.restarts >= 1, "a search needs at least 1 round and 1 restart")
-        require(0 < self.elite <= 1, f"elite is {self.elite}; give the fraction to keep, above 0 and up to 1")
+        require(0 < self.elite <= 1, f"elite is {self.elite}; give the share to keep, above 0 and up to 1")
         require(self.length >= 0, f"length is {self.length}; give a positive one, or 0 to leave it alone")
         require(self.clips >= 1 and self.horizon >= 1, "a search needs at least 1 clip and 1 step to predict")
         require(self.delta > 0, f"delta is {self.delta}; it must be above 0")

@@ -34,7 +34,7 @@ from gtmsm.files import locked
         ("--model.motion.open-bias nan", "open_bias is nan"),
         ("--model.recall.delta 0", "delta is 0.0; an exact revisit would divide by it"),
         ("--prospect.delta nan", "delta is nan"),
-        ("--prospect.elite 5", "elite is 5.0; give the fraction to keep"),
+        ("--prospect.elite 5", "elite is 5.0; give the share to keep"),
         ("--prospect.clips 0", "a search needs at least 1 clip"),
         ("--walker.mean-repeats -1", "mean_repeats is -1.0"),
         ("--updates -5", "updates is -5; give at least 1"),

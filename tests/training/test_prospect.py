@@ -335,7 +335,7 @@ def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick, pauses):
         ({"restarts": 0}, "a search needs at least 1 round and 1 restart"),
         ({"neighbours": 33}, "neighbours is 33; give 1 to tau = 32 of them"),
         ({"angles": 15}, "angles is 15; a scan needs at least 16 values"),
-        ({"elite": 0.0}, "elite is 0.0; give the fraction to keep"),
+        ({"elite": 0.0}, "elite is 0.0; give the share to keep"),
         ({"length": -1.0}, "length is -1.0; give a positive one, or 0"),
     ],
 )

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from gtmsm.config import require
 from gtmsm.errors import shown
@@ -17,8 +18,16 @@ if TYPE_CHECKING:
 
 EXACT = 1e-3
 """Mean squared difference of two codes, in units of their variances, up to which they are of the same picture."""
-SIMILAR = 0.85
-"""How well a picture must be known by likeness where landmarks could tell: of views of strange pictures 5% are."""
+LOOKED_AT = 64
+"""Memorised views of the most similar codes, which are compared with a picture pixel by pixel."""
+GAIN = (0.5, 2.0)
+"""How much darker or brighter a picture may be than the view it is of."""
+COARSE = 4
+"""Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
+FIT = 0.004
+"""Mean squared difference of such squares at which a picture is known by one half."""
+SIMILAR = 0.7
+"""How well a picture must be known by likeness where landmarks could tell."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +43,11 @@ class Goal:
 def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bool = False) -> Goal:
     """The pose itself, or that of the memorised view which looks like the picture.
 
-    A picture that was memorised as it is, is found by its code. Any other is taken to be where the most similar view
-    was seen. How sure that is depends on how much two successive views differ: a picture that differs as much from the
-    nearest view is known by one half. With landmarks it is localised by them instead, unless a view is very similar:
-    they know strange places well, but hardly a picture with noise. With `any_heading` x and y alone are a goal, too.
+    A picture that was memorised as it is, is found by its code. Any other is taken to be where the memorised view was
+    seen that fits it best, pixel by pixel, up to a gain: codes of a darker or noisy picture are often nearer to those
+    of another place. How sure that is depends on how well it fits. With landmarks a picture that fits less well is
+    localised by them instead: they know strange places well, but hardly a picture with noise. With
+    `any_heading` x and y alone are a goal, too.
     """
     size, least = model.motion.pose_size, model.motion.space.positions if any_heading else model.motion.pose_size
     fits = isinstance(goal, Tensor) and goal.shape in ((size,), (least,), model.frame_shape)
@@ -50,13 +60,27 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bo
     require_frames(model, goal[None, None])
     code = model.vae.encode(goal[None, None])
     far = difference(memory.code, code)[0]
-    entry = int(far.argmin())
-    usual = usual_difference(memory.code)
-    known = 1.0 if far[entry] <= EXACT else float(usual / (usual + far[entry]))
+    entry, known = int(far.argmin()), 1.0
+    if far[entry] > EXACT:
+        likely = far.topk(min(LOOKED_AT, len(far)), largest=False).indices
+        best, known = _compared(goal, model.vae.decode(memory.code.mean[0, likely]))
+        entry = int(likely[best])
     if known < SIMILAR and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
         found = model.localise(memory, goal[None, None])
         return Goal(found.pose[0, 0], float(found.weight[0, 0]))
     return Goal(model.motion.pose_at(memory.place.mean[0, entry]), known)
+
+
+def _compared(
+    picture: Float[Tensor, "channel height width"], views: Float[Tensor, "n channel height width"]
+) -> tuple[int, float]:
+    """Which of these views fits a picture best, and the probability that it is of the same place."""
+    gain = ((views * picture).flatten(1).sum(1) / views.square().flatten(1).sum(1).clamp_min(1e-6)).clamp(*GAIN)
+    off = gain[:, None, None, None] * views - picture
+    best = int(off.square().flatten(1).sum(1).argmin())
+    side = min(COARSE, *picture.shape[1:])
+    coarse = avg_pool2d(off[best], side, ceil_mode=True)
+    return best, float(FIT / (FIT + coarse.square().mean()))
 
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:

@@ -168,6 +168,12 @@ def test_the_same_results_make_the_same_table(tmp_path: Path):
     assert "GTM-SM is" not in table(tmp_path)  # there is no rival
 
 
+def test_an_ablation_alone_makes_a_table_of_ablations(tmp_path: Path):
+    put(tmp_path, "image-walk/k-1", 0, 15.0)
+    text = table(tmp_path)
+    assert "| K = 1 entry read | 15.00 |" in text and "## image-walk" not in text
+
+
 def test_a_file_that_is_no_result_is_named(tmp_path: Path):
     (tmp_path / "image-walk.seed0.json").write_text(json.dumps({"row": "image-walk"}))
     with pytest.raises(InputError, match="image-walk.seed0.json is no result"):

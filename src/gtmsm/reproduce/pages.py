@@ -39,7 +39,8 @@ def write_pages(out: Path, results: Sequence[Result], made_by: str) -> list[Path
     """The table and its plots, from results alone; returns what was written."""
     from gtmsm.reproduce.plots import write_plots
 
-    names = [name for name in WORLDS if any(ROWS[result.row].world == name for result in results)]
+    rows = [row for result in results if not (row := ROWS[result.row]).is_ablation]
+    names = [name for name in WORLDS if any(row.world == name for row in rows)]
     parts = [_intro(results, made_by)]
     written = []
     for world in names:

@@ -62,7 +62,8 @@ class LoopLayer:
 
     def note(self, x: Float[Tensor, "batch in"]) -> None:
         """What the layer reads at this step."""
-        self._inputs.append(x.detach())
+        if torch.is_grad_enabled():
+            self._inputs.append(x.detach())
 
 
 class _WeightLater(torch.autograd.Function):

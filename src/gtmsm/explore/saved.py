@@ -158,14 +158,14 @@ class _File:
         return OpenSteps(first, start, state, self.like("open.plan", 1, steps, size), sights)
 
     def places(self, held: int) -> PlaceGraph:
-        """The places of the walk so far."""
+        """The places of the walk up to when loops were last closed."""
         first, size, groups = self.number("places"), self.model.motion.pose_size, len(self.model.motion.space.groups)
         of, pose, past, fixed, pair, steps = (
             self.tensor(f"places.{name}").cpu() for name in ("of", "pose", "past", "fixed", "pair", "steps")
         )
         offset, noise, odds = (self.tensor(f"places.{name}").cpu() for name in ("offset", "noise", "log_odds"))
         shapes = {
-            "of": (of, torch.int64, (held - first,)), "pose": (pose, torch.float64, (len(pose), size)),
+            "of": (of, torch.int64, (len(of),)), "pose": (pose, torch.float64, (len(pose), size)),
             "past": (past, torch.int64, (len(past), 2)), "fixed": (fixed, torch.uint8, (len(pose),)),
             "pair": (pair, torch.int64, (len(pair), 2)), "offset": (offset, torch.float64, (len(pair), size)),
             "noise": (noise, torch.float64, (len(pair), groups)), "log_odds": (odds, torch.float64, (len(pair),)),
@@ -175,7 +175,7 @@ class _File:
             fits = part.dtype == dtype and part.shape == sizes
             require(fits, f"{self.path}: places.{name} is {shown(part)}; {WHOLE}")
         numbers = torch.cat([of, pair.flatten(), past[:, 1]])
-        fits = len(numbers) > 0 and 0 <= int(numbers.min()) <= int(numbers.max()) < len(pose)
+        fits = 0 < len(of) <= held - first and 0 <= int(numbers.min()) <= int(numbers.max()) < len(pose)
         sure = bool((noise > 0).all()) and not odds.isnan().any() and bool((steps >= 0).all())
         require(fits and sure, f"{self.path}: places do not fit together; {WHOLE}")
         return PlaceGraph(first, of, pose, fixed.bool(), past, Edges(pair, offset, noise, odds, steps))

@@ -23,13 +23,8 @@ EVERY, LOOK, GLANCE, SURE = 4, 41, 8, 0.6
 """Steps between plans; the most that are spent on looking around, at first and between plans; share of guesses that
 must agree."""
 LEFT, GUESSES = ACTIONS.index("turn left"), 256
-AHEAD = [number for number, name in enumerate(ACTIONS) if name.startswith(("forward", "turn"))]
-"""What is planned with: whoever walks backwards sees nothing that it knows."""
-STUCK = 0.05
-"""Cells between two plans below which something is in its way: then it turns aside."""
-VEST = 0.2
-"""Cells ahead of the last step of the walk, which touched it."""
-SETTINGS = PlanConfig(horizon=48, candidates=256, rounds=4, margin=0.3, near=0.2)
+AHEAD = [number for number, name in enumerate(ACTIONS) if name.startswith("forward")]
+SETTINGS = PlanConfig(horizon=48, candidates=256, rounds=4, margin=0.3, near=0.35)
 
 
 def survey(env, seed):
@@ -86,13 +81,11 @@ class Journeys:
         With `true` it is told its pose in every step, on the walk that it memorised, too.
         """
         env, model, memory = self.env, self.model, self.memories[true]
-        here, *_, before = memory.place.mean[0, [-2, -3, -4], :2]
-        goal = here + VEST / self.learned.unit * torch.nn.functional.normalize(here - before, dim=0)
+        goal = memory.place.mean[0, -1, :2]
         frame, info = env.reset(seed=seed)
         guesses, chance = Guesses(model, memory, GUESSES, seed), torch.Generator().manual_seed(seed)
         guesses.step(self._seen(frame), None)
         queue, looked, most, offs, rng, before = [], 0, LOOK, [], np.random.default_rng(seed), model.motion.start(1)
-        last = None
         for step in range(LIMIT):
             state, share = guesses.best()
             if true:
@@ -103,12 +96,8 @@ class Journeys:
                 queue, looked = [LEFT], looked + 1
             elif not queue:
                 looked, most = 0, GLANCE
-                choices = torch.eye(len(ACTIONS))[AHEAD]
-                plan = model.plan(memory, Belief(state), goal, None, SETTINGS, choices, None, chance)
-                queue = [AHEAD[choice] for choice in plan.choices[:EVERY]]
-                if last is not None and float((state - last)[0, :2].norm()) * self.learned.unit < STUCK:
-                    queue = [int(rng.choice(AHEAD[1:3]))] * int(rng.integers(3, 12)) + [AHEAD[0]] * EVERY
-                last = state
+                plan = model.plan(memory, Belief(state), goal, settings=SETTINGS, generator=chance)
+                queue = list(plan.choices[:EVERY])
                 if not queue:  # it believes to be there, and is not
                     queue = [int(rng.choice(AHEAD))] * 3
             action = queue.pop(0)

@@ -5,7 +5,17 @@ import math
 import pytest
 import torch
 
-from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps, fuse, seen_ways
+from gtmsm.model.landmark_filter import (
+    HEARD,
+    Sights,
+    Surprise,
+    Way,
+    agree,
+    filter_by_steps,
+    fuse,
+    joined_ways,
+    seen_ways,
+)
 from gtmsm.pose import Plane, PlaneWithHeading, space_of
 
 HEADING = PlaneWithHeading()
@@ -119,6 +129,51 @@ def test_a_watched_turn_goes_wrong_as_often_as_it_is_said_to_and_not_as_often_as
     together, apart = Surprise(0.2, (0.0, 0.0), (1.0, 1.0)), Surprise(0.2, (0.0, 0.0), (1.0, 1.0), (0.2, 0.05))
     assert [together.mean(0), together.mean(1), apart.mean(0), apart.mean(1)] == pytest.approx([0.2, 0.2, 0.2, 0.05])
     assert apart.of_any_step().mean(1) == pytest.approx(0.9)
+
+
+def agreed(sighted, log_odds, variance=1.0, noise=1e-2):
+    """Where sights of entries that are known exactly put an agent that is believed to be at the origin."""
+    places = torch.tensor([sighted], dtype=torch.float64)
+    both = torch.full((1, len(sighted), 2), noise, dtype=torch.float64)
+    odds = torch.tensor([log_odds], dtype=torch.float64)
+    sure = torch.full((1, 2), variance, dtype=torch.float64)
+    pose, left = agree(HEADING, torch.zeros(1, 3, dtype=torch.float64), sure, places, 0 * both, odds, both)
+    return pose[0].tolist(), left[0].tolist()
+
+
+def test_sights_that_agree_add_up():
+    here = [0.5, 0.0, 0.1]
+    one, four = (agreed([here] * n, [20.0] * n, variance=0.01) for n in (1, 4))
+    # by so much of each: the precision of the belief is 100, that of a sight is 100, of which a share is heard
+    for (pose, left), n in ((one, 1), (four, 4)):
+        gain = n * HEARD / (1 + n * HEARD)
+        assert pose == pytest.approx([gain * part for part in here])
+        assert left == pytest.approx([0.01 / (1 + n * HEARD)] * 2)
+
+
+def test_a_sight_that_contradicts_the_others_is_not_heard():
+    here, there = [0.5, 0.0, 0.1], [-2.0, 1.0, 2.0]
+    with_it, without = (agreed(places, [5.0] * len(places)) for places in ([here] * 5 + [there], [here] * 5))
+    assert with_it[0] == pytest.approx(without[0], abs=1e-3)
+
+
+def test_an_agent_that_is_sure_is_not_moved_by_what_it_sees():
+    pose, left = agreed([[0.05, 0.0, 0.01]], [20.0], variance=1e-8)
+    assert pose == pytest.approx([0.0, 0.0, 0.0], abs=1e-6)
+    assert left == pytest.approx([1e-8, 1e-8], rel=1e-3)
+
+
+def test_where_nothing_is_recognised_the_belief_stays_as_it_was():
+    pose, left = agreed([[9.0, 9.0, 3.0]], [-math.inf], variance=0.3)
+    assert pose == [0.0, 0.0, 0.0] and left == pytest.approx([0.3, 0.3])
+
+
+def test_a_step_that_went_in_one_of_two_ways_is_believed_between_them():
+    zero, one = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[1.0, 0.0, 0.4]], dtype=torch.float64)
+    half, sure = torch.full((1,), math.log(0.5), dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
+    pose, left = joined_ways(HEADING, zero, sure + 0.1, [Way(half, zero, sure), Way(half, one, sure)])
+    assert pose[0].tolist() == pytest.approx([0.5, 0.0, 0.2])
+    assert left[0].tolist() == pytest.approx([0.1 + 0.125, 0.1 + 0.04])  # by axis, and of the heading
 
 
 @pytest.mark.parametrize("watch", [True, False])

@@ -1,7 +1,9 @@
 """The filter of App. D with Bayes' rule for beta: a walk whose poses are corrected by the places recognised on the way.
 
 At each step the planned pose meets K' sights; each says: this looks like entry k, seen from this relative pose.
-Bayes' rule weighs the sights against each other, and against the hypothesis that none of them is right.
+Bayes' rule weighs the sights against each other, and against the hypothesis that none of them is right (`fuse`). Where
+the last frame is asked first how a step went, each sight is right or wrong by itself, and those that are right add up
+(`agree`).
 """
 
 import itertools
@@ -96,11 +98,15 @@ class Way(NamedTuple):
 
 
 OUTLIERS, WIDER = 0.1, 9.0
-"""Fraction of outliers among comparisons of successive frames, and the factor of their variance."""
+"""Share of the comparisons of successive frames whose variance is larger than they claim, and how much."""
+HEARD = 0.2
+"""Share of what a sight says that counts where sights add up: those of one frame, and of the next, err alike."""
+ROUNDS = 3
+"""In which sights are weighed by how well they agree with what all of them say."""
 
 
 def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
-    """The two ways without a frame: as planned, or otherwise."""
+    """As planned, or otherwise."""
 
     # Filled on the device: a graph under capture can take no tensor from the CPU.
     def all_of(*numbers: float) -> Float[Tensor, "*batch numbers"]:
@@ -118,25 +124,75 @@ def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: 
     away = space.difference(planned, space.step(entry, last.offset))
     is_there, ways = last.log_odds > -math.inf, []
     far2 = space.squared_lengths(away)
-    sizes = [group.stop - group.start for group in space.groups]
-    for kinds in itertools.product((False, True), repeat=len(sizes)):
+    for kinds in itertools.product((False, True), repeat=len(space.groups)):
         chances = [c if other else 1 - c for c, other in zip(surprise.chances, kinds, strict=False)]
-        fresh = [surprise.stray[g] if other else surprise.planned[g] for g, other in enumerate(kinds)]
-        agreed = []
-        for weight, scale in ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER)):
-            log_density = last.log_odds + surprise.doubt + math.log(weight)
-            for g, size in enumerate(sizes):
-                total = scale * last.noise[..., g] + fresh[g]
-                log_density = log_density - 0.5 * (size * (LOG_TWO_PI + total.log()) + far2[g] / total)
-            agreed.append(log_density)
-        wrong = torch.zeros_like(last.log_odds)
-        log_chance = math.log(math.prod(chances)) + torch.logsumexp(torch.stack([*agreed, wrong]), dim=0)
-        gain = [torch.where(is_there, fresh[g] / (fresh[g] + last.noise[..., g]), 0.0) for g in range(len(sizes))]
-        moved = torch.cat([gain[g][..., None] * away[..., group] for g, group in enumerate(space.groups)], dim=-1)
-        added = [torch.where(is_there, gain[g] * last.noise[..., g], fresh[g]) for g in range(len(sizes))]
-        ways.append(Way(log_chance, planned + moved, torch.stack(added, -1)))
+        log_density, moved, added = last.log_odds + surprise.doubt, [], []
+        for g, group in enumerate(space.groups):
+            fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
+            size, kinds_of_noise = group.stop - group.start, ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER))
+            parts = [
+                math.log(share) + _log_normal(far2[g], wider * noise + fresh, size) for share, wider in kinds_of_noise
+            ]
+            log_density = log_density + torch.logsumexp(torch.stack(parts), dim=0)
+            gain = torch.where(is_there, fresh / (fresh + noise), 0.0)
+            moved.append(gain[..., None] * away[..., group])
+            added.append(torch.where(is_there, gain * noise, fresh))
+        right_or_wrong = torch.stack([log_density, torch.zeros_like(log_density)])
+        log_chance = math.log(math.prod(chances)) + torch.logsumexp(right_or_wrong, dim=0)
+        ways.append(Way(log_chance, planned + torch.cat(moved, dim=-1), torch.stack(added, -1)))
     norm = torch.logsumexp(torch.stack([way.log_chance for way in ways]), dim=0)
     return [way._replace(log_chance=way.log_chance - norm) for way in ways]
+
+
+def _log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: int) -> Float[Tensor, "*n"]:
+    """log N of a squared distance in `size` dimensions."""
+    return -0.5 * (size * (LOG_TWO_PI + variance.log()) + far2 / variance)
+
+
+def joined_ways(space: Space, planned: Pose, variance: Variance, ways: Sequence[Way]) -> tuple[Pose, Variance]:
+    """Mean and variance of the pose after a step that may have gone in several ways; `variance` is that before it."""
+    weight = torch.stack([way.log_chance for way in ways]).exp()
+    moved = torch.stack([space.difference(planned, way.pose) for way in ways])
+    mean = (weight[..., None] * moved).sum(0)
+    fresh = (weight[..., None] * torch.stack([way.fresh for way in ways])).sum(0)
+    off = (moved - mean).square()
+    scatter = [(weight * off[..., group].mean(-1)).sum(0) for group in space.groups]
+    return planned + mean, variance + fresh + torch.stack(scatter, dim=-1)
+
+
+def agree(
+    space: Space,
+    pose: Pose,
+    variance: Variance,
+    sighted: Float[Tensor, "*batch K D"],
+    known: Float[Tensor, "*batch K G"],
+    log_odds: Float[Tensor, "*batch K"],
+    noise: Float[Tensor, "*batch K G"],
+) -> tuple[Pose, Variance]:
+    """The pose and its variance after sights of which any number are right: these add up, each by `HEARD`.
+
+    As in `fuse`, errors that the agent and an entry have in common cancel. Each round weighs a sight by the probability
+    that it is right: first given where the agent may be, then given where the other sights put it.
+    """
+    away = space.difference(pose[..., None, :], sighted)
+    free = (variance[..., None, :] - known).clamp_min(0)
+    moved, left = torch.zeros_like(pose), variance
+    for number in range(ROUNDS):
+        far2, log_right = space.squared_lengths(away - moved[..., None, :]), log_odds
+        for g, group in enumerate(space.groups):
+            total = noise[..., g] + free[..., g] if number == 0 else noise[..., g]
+            log_right = log_right + _log_normal(far2[g], total, group.stop - group.start)
+        moves, lefts = [], []
+        for g, group in enumerate(space.groups):
+            precision = HEARD * torch.sigmoid(log_right) / noise[..., g]
+            total = precision.sum(-1)
+            common = (precision * known[..., g]).sum(-1) / total.clamp_min(1e-9)
+            own = (variance[..., g] - common).clamp_min(0)
+            gain = precision * (own / (1 + own * total))[..., None]
+            moves.append((gain[..., None] * away[..., group]).sum(-2))
+            lefts.append(variance[..., g] - own + own / (1 + own * total))
+        moved, left = torch.cat(moves, dim=-1), torch.stack(lefts, dim=-1)
+    return pose + moved, left
 
 
 class Fused(NamedTuple):
@@ -157,16 +213,15 @@ def fuse(
     log_odds: Float[Tensor, "*batch K"],
     noise: Float[Tensor, "*batch K G"],
     surprise: Surprise,
-    ways: Sequence[Way] | None = None,
 ) -> Fused:
     """Bayes' rule over the ways of a step and K' + 1 hypotheses for each: sight k is right; or none is.
 
     `variance` is that of the pose before the step, `known` that of the entries sighted. Errors of the agent and of an
     entry that have a common past cancel: what is uncertain between them is what was added since. A sight that is right
     brings the agent to where the entry lies on the map, errors of the map included; the gain is below 1 only because of
-    the noise of the sight itself. `ways`: those of `seen_ways`; by default as planned or otherwise.
+    the noise of the sight itself.
     """
-    ways = ways or prior_ways(planned, surprise)
+    ways = prior_ways(planned, surprise)
     log_weight, moves, spreads, gains = [], [], [], []
     for way in ways:
         away = space.difference(way.pose[..., None, :], sighted)
@@ -215,27 +270,20 @@ def filter_by_steps(
     states, s = [], start
     for t in range(steps):
         seen, planned = sights.at(t), move(s, t)
-        entries, plan, ways, log_odds = gather(poses, seen.index), planned[:, : space.size], None, seen.log_odds
-        if surprise.chances is not None and log_odds.shape[-1]:
-            ways, log_odds = _ask_the_last_frame(space, plan, seen, entries, surprise)
-        sighted, known = space.step(entries, seen.offset), gather(variances, seen.index)
-        fused = fuse(space, plan, variance, sighted, known, log_odds, seen.noise, surprise, ways)
-        s, variance = settle(planned, fused.pose), fused.variance
-        poses[:, first + t], variances[:, first + t] = fused.pose, variance
+        entries, known, plan = gather(poses, seen.index), gather(variances, seen.index), planned[:, : space.size]
+        sighted = space.step(entries, seen.offset)
+        if surprise.chances is not None and seen.index.shape[-1]:
+            # The sight of the last frame comes first (`look_up`), and is heard once.
+            last, others = Sights(*(part[:, 0] for part in seen)), Sights(*(part[:, 1:] for part in seen))
+            ways = seen_ways(space, plan, last, entries[:, 0], surprise)
+            told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
+            pose, variance = agree(space, *joined_ways(space, plan, variance, ways), *told)
+        else:
+            pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
+        s = settle(planned, pose)
+        poses[:, first + t], variances[:, first + t] = pose, variance
         states.append(s)
     return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:])
-
-
-def _ask_the_last_frame(
-    space: Space, plan: Pose, seen: Sights, entries: Float[Tensor, "batch matches G"], surprise: Surprise
-) -> tuple[list[Way], Float[Tensor, "batch matches"]]:
-    """The ways in which a step may have gone, by the sight of the frame before it, and the odds of the other sights.
-
-    That sight comes first (`look_up`), and is heard once.
-    """
-    ways = seen_ways(space, plan, Sights(*(part[:, 0] for part in seen)), entries[:, 0], surprise)
-    odds = seen.log_odds
-    return ways, torch.cat([torch.full_like(odds[:, :1], -math.inf), odds[:, 1:]], dim=1)
 
 
 def filter_positions(

@@ -36,7 +36,8 @@ class LandmarkConfig:
     """Chance that a step does not go as planned."""
     watch: bool = False
     """Whether the last frame is asked first how a step went: whether it was made as planned and, by itself, whether the
-    agent turned as planned. Other places that are recognised then correct that. Step by step, without a fast scan."""
+    agent turned as planned. Other places that are recognised then correct that, all that agree together. Step by step,
+    without a fast scan."""
     surprise_turn: float = 0.05
     """With `watch`: chance that an agent does not turn as planned."""
     stray: float = 1.0

@@ -315,8 +315,9 @@ def test_a_single_room_has_no_rooms_to_mix_up(spin):
     assert examiner.masks(clip) == {}
 
 
-def test_pixels_that_no_memorised_frame_showed_are_scored_apart(spin):
-    (world, clip), tau = spin, 3
+def test_pixels_that_no_memorised_frame_showed_are_scored_apart():
+    world, tau = world_of(), 3
+    clip = record(world, SpinWalker(), 5, TAU + HORIZON, seeded(2))
     past, future = clip.true_pose[:, :tau], clip.true_pose[:, tau:]
     seen = seen_before(world.plans.scene, world.camera, world.where, past, future)
     assert 0.05 < seen[:, ::PIXELS_EVERY].float().mean() < 0.95, "part of the turn is new"

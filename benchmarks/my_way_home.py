@@ -17,7 +17,7 @@ from PIL import Image
 from scipy.ndimage import distance_transform_edt
 from skimage.graph import MCP_Geometric
 
-from gtmsm.worlds.doom import HEIGHT, HIDDEN, PUSH, TICS, TURN_STEPS, WIDTH
+from gtmsm.worlds.doom import PUSH, TICS, TURN_STEPS, set_view_and_keys
 from gtmsm.worlds.doom_maze import UNIT
 from gtmsm.worlds.maze_explorer import FORWARD, TURNS, VEERS
 from gtmsm.worlds.physics import ACTIONS, KEYS
@@ -170,20 +170,11 @@ class MyWayHome(gymnasium.Env):
 def _start(limited):
     game = vizdoom.DoomGame()
     game.load_config(os.path.join(vizdoom.scenarios_path, "my_way_home.cfg"))
-    game.set_doom_config_path(os.devnull)
-    game.set_screen_resolution(getattr(vizdoom.ScreenResolution, f"RES_{WIDTH}X{HEIGHT}"))
-    game.set_screen_format(vizdoom.ScreenFormat.RGB24)
-    game.set_window_visible(False)
-    game.set_sound_enabled(False)
-    for what in HIDDEN:
-        getattr(game, f"set_render_{what}")(False)
-    keys = ("MOVE_FORWARD_BACKWARD_DELTA", "MOVE_LEFT_RIGHT_DELTA", "TURN_LEFT_RIGHT_DELTA")
-    game.set_available_buttons([getattr(vizdoom.Button, key) for key in keys])
+    set_view_and_keys(game)
     game.set_objects_info_enabled(True)
     game.set_sectors_info_enabled(True)
     if not limited:
         game.set_episode_timeout(0)
-    game.add_game_args("+movebob 0 +stillbob 0")
     game.init()
     return game
 

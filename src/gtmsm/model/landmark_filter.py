@@ -131,7 +131,7 @@ def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: 
             fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
             size, kinds_of_noise = group.stop - group.start, ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER))
             parts = [
-                math.log(share) + _log_normal(far2[g], wider * noise + fresh, size) for share, wider in kinds_of_noise
+                math.log(share) + log_normal(far2[g], wider * noise + fresh, size) for share, wider in kinds_of_noise
             ]
             log_density = log_density + torch.logsumexp(torch.stack(parts), dim=0)
             gain = torch.where(is_there, fresh / (fresh + noise), 0.0)
@@ -144,7 +144,7 @@ def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: 
     return [way._replace(log_chance=way.log_chance - norm) for way in ways]
 
 
-def _log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: int) -> Float[Tensor, "*n"]:
+def log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: int) -> Float[Tensor, "*n"]:
     """log N of a squared distance in `size` dimensions."""
     return -0.5 * (size * (LOG_TWO_PI + variance.log()) + far2 / variance)
 
@@ -181,7 +181,7 @@ def agree(
         far2, log_right = space.squared_lengths(away - moved[..., None, :]), log_odds
         for g, group in enumerate(space.groups):
             total = noise[..., g] + free[..., g] if number == 0 else noise[..., g]
-            log_right = log_right + _log_normal(far2[g], total, group.stop - group.start)
+            log_right = log_right + log_normal(far2[g], total, group.stop - group.start)
         moves, lefts = [], []
         for g, group in enumerate(space.groups):
             precision = HEARD * torch.sigmoid(log_right) / noise[..., g]
@@ -230,7 +230,7 @@ def fuse(
         for g, group in enumerate(space.groups):
             free = (variance[..., None, g] - known[..., g]).clamp_min(0) + way.fresh[..., None, g]
             total = free + noise[..., g]
-            log_w = log_w - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + total.log()) + far2[g] / total)
+            log_w = log_w + log_normal(far2[g], total, group.stop - group.start)
             gain.append(free / total)
             seen = shift[..., None, group] + gain[g][..., None] * away[..., group]
             moved.append(torch.cat([seen, shift[..., None, group]], dim=-2))

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.landmark_filter import Sights, Surprise
+from gtmsm.model.landmark_filter import Sights, Surprise, log_normal
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, Actions, EntryPoses, PerEntry, Pose, Poses, State, States, gather
+from gtmsm.tensors import Actions, EntryPoses, PerEntry, Pose, Poses, State, States, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
@@ -55,8 +55,7 @@ def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Ten
     """The probability that a sight is right, given its residual."""
     log_odds, far2 = sights.log_odds, space.squared_lengths(off)
     for g, group in enumerate(space.groups):
-        noise = sights.noise[..., g]
-        log_odds = log_odds - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise.log()) + far2[g] / noise)
+        log_odds = log_odds + log_normal(far2[g], sights.noise[..., g], group.stop - group.start)
     return torch.sigmoid(log_odds)
 
 

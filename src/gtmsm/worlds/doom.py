@@ -178,8 +178,19 @@ def _start(maps: Path) -> Any:
     doom = _vizdoom()
     game = doom.DoomGame()
     game.set_doom_scenario_path(str(maps))
-    game.set_doom_config_path(os.devnull)  # neither read nor left anywhere
     game.set_doom_map(MAP)
+    set_view_and_keys(game)
+    game.set_episode_timeout(0)
+    game.set_episode_start_time(START)
+    game.set_doom_skill(1)
+    game.init()
+    return game
+
+
+def set_view_and_keys(game: Any) -> None:
+    """What a game of ViZDoom shows and takes: a bare view of the maze, and how far to go ahead, aside and around."""
+    doom = _vizdoom()
+    game.set_doom_config_path(os.devnull)  # neither read nor left anywhere
     game.set_screen_resolution(getattr(doom.ScreenResolution, f"RES_{WIDTH}X{HEIGHT}"))
     game.set_screen_format(doom.ScreenFormat.RGB24)
     game.set_window_visible(False)
@@ -188,9 +199,4 @@ def _start(maps: Path) -> Any:
         getattr(game, f"set_render_{what}")(False)
     keys = ("MOVE_FORWARD_BACKWARD_DELTA", "MOVE_LEFT_RIGHT_DELTA", "TURN_LEFT_RIGHT_DELTA")
     game.set_available_buttons([getattr(doom.Button, key) for key in keys])
-    game.set_episode_timeout(0)
-    game.set_episode_start_time(START)
-    game.set_doom_skill(1)
     game.add_game_args("+movebob 0 +stillbob 0")  # the camera keeps its height while walking
-    game.init()
-    return game

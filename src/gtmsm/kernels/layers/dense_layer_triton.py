@@ -152,6 +152,10 @@ def _dense_layer_into_parameters(
             g = _into_product(y, dy, row[None, :], output[:, None], there, outputs, dy_row, dy_column, ELU)
             x_at = x + row.to(tl.int64) * x_row
             b = tl.load(x_at[:, None] + column[None, :] * x_column, is_row[:, None] & is_column[None, :], 0.0)
+            if ELU:
+                # Through registers, too: else Triton overwrites those of g while Hopper still multiplies them
+                # (triton-lang/triton#9433), and one gradient in some 50,000 updates is not finite.
+                b = tl.where(is_row[:, None], b, 0.0)
             if PRECISION == "bfloat16":
                 total = tl.dot(g.to(tl.bfloat16), b.to(tl.bfloat16), total)
             else:

@@ -77,6 +77,16 @@ def test_what_ffmpeg_refuses_is_an_error_in_its_words(tmp_path: Path):
         video._write_mp4(tmp_path / "nowhere" / "walk.mp4", film(), 10)
 
 
+def test_a_machine_without_ffmpeg_is_told_how_to_get_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nowhere() -> str:
+        raise RuntimeError("No ffmpeg exe could be found.")
+
+    monkeypatch.setattr("gtmsm.evaluation.video.get_ffmpeg_exe", nowhere)
+    with pytest.raises(InputError, match="set IMAGEIO_FFMPEG_EXE"):
+        video.write_video(tmp_path / "film.mp4", np.zeros((2, 8, 8, 3), np.uint8), 8)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_is_made_where_there_is_none(tmp_path: Path):
     video.write_video(tmp_path / "new" / "walk.gif", film(), fps=10)
     assert (tmp_path / "new" / "walk.gif").exists()

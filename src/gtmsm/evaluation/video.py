@@ -119,7 +119,7 @@ def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps
     codec = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "26", "-tune", "animation", "-threads", "1"]
     target = ["-pix_fmt", "yuv420p", "-movflags", "+faststart", "-y", str(path)]
     # ffmpeg itself, since the writer of imageio-ffmpeg leaves its pipes open.
-    command = [get_ffmpeg_exe(), "-v", "error", *source, *codec, *target]
+    command = [_ffmpeg(), "-v", "error", *source, *codec, *target]
     # Complaints go to a file, so that nothing but the frames has to be waited for: in one piece, not in thousands.
     with tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints) as ffmpeg:
@@ -130,6 +130,15 @@ def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps
         if ffmpeg.returncode:
             complaints.seek(0)
             raise OSError(f"ffmpeg could not write {path.name}: {complaints.read().decode(errors='replace').strip()}")
+
+
+def _ffmpeg() -> str:
+    """Where it is: imageio-ffmpeg brings one for usual platforms, and knows the system's."""
+    try:
+        return str(get_ffmpeg_exe())
+    except RuntimeError:
+        hint = "install ffmpeg, or set IMAGEIO_FFMPEG_EXE to where it is"
+        raise InputError(f"a film needs ffmpeg, and there is none on this machine; {hint}") from None
 
 
 def _enlarged(film: Float[np.ndarray, "time C h w"], scale: int) -> UInt8[np.ndarray, "time tall wide 3"]:

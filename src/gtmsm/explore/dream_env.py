@@ -81,7 +81,7 @@ class _Dreams:
         """Where the goal is."""
         found = explorer.find(goal)
         require(
-            found.known >= PlanConfig().doubt,
+            found.known >= PlanConfig().least_known,
             f"goal was seen with probability {found.known:.2f}; give a picture of this place, or a pose",
         )
         return found.pose

@@ -218,8 +218,9 @@ def plan(
         nothing, why = table[:0], f"I do not know this place: {why}"
         return Plan(nothing, (), start[:0], there, False, 0.0, why, terrain.near, lambda: nothing)
 
-    if there.known < settings.doubt:
-        return unknown(f"the picture was seen with probability {there.known:.2f}, and {settings.doubt:g} is asked for")
+    if there.known < settings.least_known:
+        asked = f"{settings.least_known:g} is asked for"
+        return unknown(f"the picture was seen with probability {there.known:.2f}, and {asked}")
     if away > max(terrain.margin, 3 * stride if motion.walls else 0):
         return unknown(f"the goal is {away / stride:.1f} steps away from anything memorised")
     course = _Course(motion, terrain, terrain.steps_to(there.pose), there.pose, start, table)

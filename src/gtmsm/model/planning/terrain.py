@@ -54,8 +54,8 @@ class PlanConfig:
     margin: float = 0.6
     """How far from visited places ground counts as open where the motion knows no walls, in steps; five times as far
     for agents with momentum, whose steps are short."""
-    doubt: float = 0.5
-    """A picture that was seen with less than this probability is a place that is not known."""
+    least_known: float = 0.5
+    """Least probability that the goal picture was seen in this memory: below it, the plan says that it is not known."""
 
     def __post_init__(self) -> None:
         """Refuse a search of nothing."""
@@ -64,7 +64,7 @@ class PlanConfig:
         require(self.elite <= self.candidates, f"elite is {self.elite}; give at most candidates, {self.candidates}")
         require(self.near > 0, f"near is {self.near}; give a distance above 0")
         require(self.margin > 0, f"margin is {self.margin}; give a distance above 0")
-        require(0 <= self.doubt <= 1, f"doubt is {self.doubt}; give a probability")
+        require(0 <= self.least_known <= 1, f"least_known is {self.least_known}; give a probability from 0 to 1")
 
 
 @dataclass(frozen=True)

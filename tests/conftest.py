@@ -32,6 +32,7 @@ GREETING = {
     "gtmsm.model.settings",
     "gtmsm.model.checks",
     "gtmsm.model.dream",
+    "gtmsm.model.weights",
     "gtmsm.model.long_memory.memory",
 }
 

@@ -20,7 +20,7 @@ from gtmsm.model.planning.goal import difference
 MEMORISED, RECENT, STEPS, REACH = 1_500, 32, 50, 16.0
 CROP, EDGE = 128, 21
 # Open ground reaches 1.5 steps, 10 pixels, beyond visited places: less than half of the wall with the agent's radius.
-SETTINGS = TravelConfig(steps=STEPS, plan=PlanConfig(margin=1.5, doubt=0.0))
+SETTINGS = TravelConfig(steps=STEPS, plan=PlanConfig(margin=1.5, least_known=0.0))
 
 
 class Trial:

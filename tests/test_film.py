@@ -14,8 +14,8 @@ from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import RoomsExperiment, set_up
 from gtmsm.film import BLANK, film_imagination, paint, parse_actions
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import WEIGHTS
 from gtmsm.model.recall import RecallConfig
+from gtmsm.model.weights import WEIGHTS
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalk

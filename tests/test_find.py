@@ -17,11 +17,12 @@ from gtmsm.find import find_picture, record_walk
 from gtmsm.find.ground import fit_poses, off_by
 from gtmsm.find.words import headline, pose_in_words, told, worth_telling
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.model.weights import WEIGHTS
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run
 from gtmsm.worlds.image_walk import ImageWalkConfig

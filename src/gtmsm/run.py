@@ -30,7 +30,8 @@ from gtmsm.experiments import (
 )
 from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically, write_json
 from gtmsm.interruption import is_first_process
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.weights import WEIGHTS
 from gtmsm.presets import PRESETS
 from gtmsm.shipped import find_run
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind

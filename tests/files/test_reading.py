@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 
 from gtmsm.errors import InputError
 from gtmsm.files import read_arrays, read_json, read_lines, read_tensors, read_yaml, write_tensors
+from gtmsm.model import weights
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 
 
@@ -164,7 +165,7 @@ def test_weights_that_lie_about_themselves_are_refused_before_a_model_is_built(
     model.save(path)
     about, tensors = read_tensors(path)
     write_tensors(path, tensors, about | lie)
-    monkeypatch.setattr(WorldModel, "load_weights", lambda *any: pytest.fail("a model was built"))
+    monkeypatch.setattr(weights, "take_weights", lambda *any: pytest.fail("a model was built"))
     assert complaint in refusal_of(lambda: WorldModel.load(path))
 
 

@@ -13,11 +13,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from gtmsm.errors import InputError
 from gtmsm.model.elbo import infer
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.model.weights import WEIGHTS
 from gtmsm.tensors import Belief, are_finite
 
 NAN, INF = float("nan"), float("inf")

@@ -11,10 +11,11 @@ from safetensors.torch import load_file, save_file
 from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel, WorldModelConfig
+from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.model.weights import WEIGHTS, take_weights
 from gtmsm.tensors import Belief
 from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.worlds.image_walk import ACTIONS, MOVES, ImageWalk, ImageWalkConfig
@@ -458,7 +459,7 @@ def test_a_refused_file_leaves_the_model_as_it_was(tmp_path):
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model_of(code_size=6).save(tmp_path / WEIGHTS)
     with pytest.raises(InputError):
-        model.load_weights(load_file(tmp_path / WEIGHTS), tmp_path / WEIGHTS)
+        take_weights(model, load_file(tmp_path / WEIGHTS), tmp_path / WEIGHTS)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 

@@ -4,17 +4,16 @@ Numbers are checked where they enter a verb and where they leave it. Training ca
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gtmsm.config import require, require_whole
 from gtmsm.errors import InputError
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory, require_weights_of
-from gtmsm.tensors import FLOATS, Belief, Gaussian, are_finite, have_values
+from gtmsm.tensors import Belief, Gaussian, are_finite, have_values
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -179,29 +178,6 @@ def require_split(steps: int, tau: int, neighbours: int) -> None:
     require_whole("tau", tau, most=steps - 1)
     few = f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps"
     require(neighbours <= tau, few)
-
-
-def take_weights(module: nn.Module, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Give a module the weights of `source`, which must be those of a module like this one."""
-    mine = {name: tuple(value.shape) for name, value in module.state_dict().items()}
-    theirs = {name: tuple(value.shape) for name, value in tensors.items()}
-    for name in sorted(mine.keys() | theirs.keys()):
-        if mine.get(name) != theirs.get(name):
-            raise InputError(
-                f"{source} holds weights of another model: {name} is {theirs.get(name, 'missing')} there and "
-                f"{mine.get(name, 'unknown')} here"
-            )
-    require_weights(tensors, source)
-    module.load_state_dict(tensors)
-
-
-def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Weights that are finite real numbers."""
-    for name, value in tensors.items():
-        require(value.dtype in FLOATS, f"{source}: {name} is {value.dtype}; weights are real floats of 16 bits or more")
-        require(
-            are_finite(value), f"{source}: {name} holds NaN or infinity; train the model again, or fetch the file again"
-        )
 
 
 def require_device(device: torch.device | str) -> torch.device:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gtmsm.config import config, require
 from gtmsm.kernels.layers.activation import activated
 from gtmsm.kernels.layers.edge_conv import edge_conv_in, edge_conv_out
-from gtmsm.model.mlp import Mlp, between_layers
+from gtmsm.model.mlp import Mlp, between_layers, weight_and_bias
 from gtmsm.model.spatial_coder import SpatialDecoder, SpatialEncoder
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
@@ -125,12 +125,12 @@ class _ConvEncoder(nn.Sequential):
 
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n out"]:
         """The last layer's output, in the precision of x also under autocast."""
-        h = edge_conv_in(x, *_parameters(self[0]), between_layers(x))
+        h = edge_conv_in(x, *weight_and_bias(self[0]), between_layers(x))
         for layer in (self[2], self[4]):
-            weight, bias = _parameters(layer)
+            weight, bias = weight_and_bias(layer)
             h = activated(F.conv2d(h, weight, None, stride=2, padding=1), bias, "elu")
         # Channels lie last in h: the few weights are turned to match, rather than all of h.
-        weight, bias = _parameters(self[7])
+        weight, bias = weight_and_bias(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(h.permute(0, 2, 3, 1).flatten(1).to(x.dtype), turned, bias)
@@ -151,17 +151,12 @@ class _ConvDecoder(nn.Sequential):
     def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
         """Logits of pixels."""
         size = (self.deep, *self.small)
-        weight, bias = (part.unflatten(0, size).movedim(0, 2).flatten(0, 2) for part in _parameters(self[0]))
+        weight, bias = (part.unflatten(0, size).movedim(0, 2).flatten(0, 2) for part in weight_and_bias(self[0]))
         h = activated(F.linear(z, weight), bias, "elu").unflatten(1, (*self.small, self.deep)).permute(0, 3, 1, 2)
         for layer in (self[3], self[5]):
-            weight, bias = _parameters(layer)
+            weight, bias = weight_and_bias(layer)
             h = activated(F.conv_transpose2d(h, weight, None, stride=2, padding=1), bias, "elu")
-        return edge_conv_out(h, *_parameters(self[7]))
-
-
-def _parameters(layer: nn.Module) -> tuple[Tensor, Tensor]:
-    """Weight and bias."""
-    return layer.get_parameter("weight"), layer.get_parameter("bias")
+        return edge_conv_out(h, *weight_and_bias(self[7]))
 
 
 def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:

@@ -9,26 +9,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from gtmsm.config import as_plain, read_config, require, require_whole
+from gtmsm.config import as_plain, require, require_whole
 from gtmsm.errors import InputError
-from gtmsm.files import as_path, read_tensors, write_tensors
+from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
-from gtmsm.model.budget import Budget
 from gtmsm.model.bumps import Bumps
 from gtmsm.model.checks import (
     given,
     require_actions,
     require_clips,
     require_closure,
-    require_device,
     require_enough,
     require_finite,
     require_frames,
     require_kind,
     require_split,
     start_of_plans,
-    take_weights,
 )
 from gtmsm.model.dream import Dream
 from gtmsm.model.elbo import Elbo, foresee, infer
@@ -45,10 +42,9 @@ from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
 from gtmsm.model.settings import Description, WorldModelConfig
+from gtmsm.model.weights import WEIGHTS, open_weights, take_weights
 from gtmsm.shipped import Card, cards, find_run
 from gtmsm.tensors import Actions, Belief, Frames, Gaussian, require_generator
-
-WEIGHTS = "weights.safetensors"
 
 
 class WorldModel(nn.Module):
@@ -369,7 +365,7 @@ class WorldModel(nn.Module):
             raise InputError(f"begin_with is {folder}, which holds no {WEIGHTS}; give a run folder with --begin-with")
         other = WorldModel.load(folder)
         tensors = self.state_dict() | other.state_dict()
-        self.load_weights(tensors, folder / WEIGHTS)
+        take_weights(self, tensors, folder / WEIGHTS)
 
     @staticmethod
     def available() -> tuple[Card, ...]:
@@ -380,22 +376,10 @@ class WorldModel(nn.Module):
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
         """From a run folder, a weights file of one, or the name of shipped weights (`available`).
 
-        To look with, not to learn: its weights ask for no gradients.
+        For use, not for training: its weights have no gradients.
         """
-        device = require_device(device)
-        path = find_run(path)
-        file = path / WEIGHTS if path.is_dir() else path
-        if not file.is_file():
-            raise InputError(f"no weights at {file}; give a run folder that holds {WEIGHTS}")
-        about, tensors = read_tensors(file)
-        if "model" not in about:
-            raise InputError(f"{file} holds no weights of a world model; give a run folder or its {WEIGHTS}")
-        said = read_config(Description, about, str(file))
-        with Budget(tensors, file):
-            model = cls(said.model, said.frame_shape, said.action_size)
-        model.load_weights(tensors, file)
-        return model.to(device).eval().requires_grad_(False)
 
-    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Take the weights of `source`, which must be those of a model like this one."""
-        take_weights(self, tensors, source)
+        def build(said: Description) -> "WorldModel":
+            return cls(said.model, said.frame_shape, said.action_size)
+
+        return open_weights(find_run(path), device, "world model", "model", Description, build)

@@ -31,3 +31,8 @@ def between_layers(x: Tensor) -> torch.dtype:
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype if x.is_floating_point() else torch.float32
+
+
+def weight_and_bias(layer: nn.Module) -> tuple[Tensor, Tensor]:
+    """The two parameters of a linear layer, a convolution or a norm, typed."""
+    return layer.get_parameter("weight"), layer.get_parameter("bias")

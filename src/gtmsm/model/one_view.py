@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gtmsm.kernels.rays.attend import attend
 from gtmsm.model.fingerprint import state_of, tensors_of
+from gtmsm.model.mlp import weight_and_bias
 from gtmsm.model.told_views import Cache, ToldViews
 
 Pair: TypeAlias = tuple[Tensor, Tensor]
@@ -45,13 +46,13 @@ class Layer:
         return cls(
             ask.get_parameter("query.weight").to(dtype),
             _linear(ask.get_submodule("out"), dtype),
-            _norm(within.get_submodule("norm")),
+            weight_and_bias(within.get_submodule("norm")),
             both.to(dtype),
             _linear(think.get_submodule("out"), dtype),
-            _norm(within.get_submodule("think.0")),
+            weight_and_bias(within.get_submodule("think.0")),
             _linear(within.get_submodule("think.1"), dtype),
             _linear(within.get_submodule("think.3"), dtype),
-            _norm(following),
+            weight_and_bias(following),
         )
 
     def ask(self, x: Tensor, query: Tensor, told: Tensor, head: int, eps: float) -> Float[Tensor, "tokens width"]:
@@ -118,7 +119,7 @@ class OneView(Cache):
             last = prior.get_submodule("out.0")
             start = prior.get_parameter("asked").detach()
             layers = [Layer.of(*some, dtype) for some in zip(across, within, [*norms[1:], last], strict=True)]
-            normed = F.layer_norm(start, start.shape[-1:], *_norm(norms[0]), eps).to(dtype)
+            normed = F.layer_norm(start, start.shape[-1:], *weight_and_bias(norms[0]), eps).to(dtype)
             out = _linear(prior.get_submodule("out.1"), dtype)
             known = _Folded(state, start, F.linear(normed, layers[0].query), layers, out)
             with self._lock:
@@ -139,7 +140,3 @@ def _attend(
 
 def _linear(layer: nn.Module, dtype: torch.dtype) -> Pair:
     return layer.get_parameter("weight").to(dtype), layer.get_parameter("bias").to(dtype)
-
-
-def _norm(layer: nn.Module) -> Pair:
-    return layer.get_parameter("weight"), layer.get_parameter("bias")

@@ -67,8 +67,13 @@ class Description:
     action_size: int
 
     def __post_init__(self) -> None:
-        """Refuse frames that nobody draws."""
-        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
-        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
-        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
-            require_whole(name, size, most=LARGEST)
+        """Refuse sizes that no world has."""
+        require_sizes(self.frame_shape, self.action_size)
+
+
+def require_sizes(frame_shape: tuple[int, int, int], action_size: int) -> None:
+    """Refuse frames and actions of sizes that no world has, before anything is allocated for them."""
+    shaped = isinstance(frame_shape, tuple) and len(frame_shape) == 3
+    require(shaped, f"frame_shape is {shown(frame_shape)}; give a tuple (channels, height, width)")
+    for name, size in (*(("frame_shape", size) for size in frame_shape), ("action_size", action_size)):
+        require_whole(name, size, most=LARGEST)

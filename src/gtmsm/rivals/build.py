@@ -4,14 +4,12 @@ from pathlib import Path
 
 import torch
 
-from gtmsm.config import read_config, require
-from gtmsm.errors import InputError
-from gtmsm.files import as_path, read_tensors
-from gtmsm.model.budget import Budget
-from gtmsm.model.checks import require_device
+from gtmsm.config import require
+from gtmsm.files import as_path
 from gtmsm.model.frame_vae import FrameVAEConfig
-from gtmsm.model.gtmsm import WEIGHTS, WorldModel
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.motion import MotionConfig
+from gtmsm.model.weights import open_weights
 from gtmsm.rivals.context_poses import ContextPoses
 from gtmsm.rivals.grid_map import GridMap
 from gtmsm.rivals.gru import Gru
@@ -58,16 +56,9 @@ def build_rival(
 
 
 def load_rival(path: str | Path, device: torch.device | str = "cpu") -> Rival:
-    """From a folder it was trained in, or a file of weights; its weights ask for no gradients."""
-    device, path = require_device(device), as_path(path)
-    file = path / WEIGHTS if path.is_dir() else path
-    if not file.is_file():
-        raise InputError(f"no weights at {file}; give a folder that holds {WEIGHTS}")
-    about, tensors = read_tensors(file)
-    if "rival" not in about:
-        raise InputError(f"{file} holds no weights of a rival; give a folder that a rival was trained in")
-    said = read_config(RivalDescription, about, str(file))
-    with Budget(tensors, file):
-        rival = KINDS[said.rival.kind](said)
-    rival.load_weights(tensors, file)
-    return rival.to(device).eval().requires_grad_(False)
+    """From a folder it was trained in, or a file of weights; its weights have no gradients."""
+
+    def build(said: RivalDescription) -> Rival:
+        return KINDS[said.rival.kind](said)
+
+    return open_weights(as_path(path), device, "rival", "rival", RivalDescription, build)

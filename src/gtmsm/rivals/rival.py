@@ -11,13 +11,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, config, require, require_whole
-from gtmsm.errors import shown
 from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
-from gtmsm.model.checks import take_weights
 from gtmsm.model.frame_vae import HIGHEST, LOWEST, FrameVAE, FrameVAEConfig
 from gtmsm.model.motion import MotionConfig
-from gtmsm.model.settings import LARGEST
+from gtmsm.model.settings import require_sizes
 from gtmsm.tensors import Actions, Codes, Frames, FutureActions, FutureFrames, Gaussian, PerStep, TruePoses
 
 Kind: TypeAlias = Literal[
@@ -71,11 +69,8 @@ class RivalDescription:
     """Of the GTM-SM whose motion is borrowed (grid-map)."""
 
     def __post_init__(self) -> None:
-        """Refuse frames that nobody draws."""
-        shaped = isinstance(self.frame_shape, tuple) and len(self.frame_shape) == 3
-        require(shaped, f"frame_shape is {shown(self.frame_shape)}; give a tuple (channels, height, width)")
-        for name, size in (*(("frame_shape", size) for size in self.frame_shape), ("action_size", self.action_size)):
-            require_whole(name, size, most=LARGEST)
+        """Refuse sizes that no world has."""
+        require_sizes(self.frame_shape, self.action_size)
         require_whole("pose_size", self.pose_size, least=0, most=3)
 
 
@@ -148,10 +143,6 @@ class Rival(nn.Module, ABC):
     def save(self, path: str | Path) -> None:
         """Weights and settings in one safetensors file, atomically."""
         write_tensors(as_path(path), self.state_dict(), as_plain(self.about))
-
-    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Take the weights of `source`, which must be those of a rival like this one."""
-        take_weights(self, tensors, source)
 
 
 class GaussianHead(nn.Linear):

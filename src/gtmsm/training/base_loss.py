@@ -27,11 +27,11 @@ class Trainable(Protocol):
     def state_dict(self) -> dict[str, Any]:
         """As of every module."""
 
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
+        """As of every module."""
+
     def save(self, path: str | Path) -> None:
         """Weights and settings in one file."""
-
-    def load_weights(self, tensors: dict[str, Tensor], source: Path) -> None:
-        """Take the weights of `source`, which must be those of a model like this one."""
 
 
 Model = TypeVar("Model", bound=Trainable)

@@ -10,6 +10,7 @@ from gtmsm.config import TOO_MANY, require
 from gtmsm.errors import InputError
 from gtmsm.files import read_tensors, write_tensors
 from gtmsm.model.budget import Budget
+from gtmsm.model.weights import take_weights
 from gtmsm.training.base_loss import Trainable
 from gtmsm.training.update import Updater
 
@@ -56,7 +57,7 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 def read_checkpoint(path: Path, model: Trainable, updater: Updater) -> bool:
     """Put everything back in place; returns whether the motion had been prospected for."""
     about, tensors = _open(path)
-    model.load_weights(_below("model", tensors), path)
+    take_weights(model, _below("model", tensors), path)
     homes = {"count": updater.count} | {f"sums.{name}": total for name, total in updater.sums.items()}
     for name, parameter in model.named_parameters():
         homes |= {f"optimiser.{name}.{key}": value for key, value in updater.optimiser.state(parameter).items()}

@@ -14,7 +14,7 @@ from gtmsm.config import config, require
 from gtmsm.data.clip import Source
 from gtmsm.errors import InputError
 from gtmsm.interruption import Interruption, interruptible
-from gtmsm.model.gtmsm import WEIGHTS
+from gtmsm.model.weights import WEIGHTS
 from gtmsm.training.base_loss import BaseLoss, Model
 from gtmsm.training.checkpoint import CHECKPOINT, read_checkpoint, write_checkpoint
 from gtmsm.training.curriculum import CurriculumConfig, Stage, plan_stages

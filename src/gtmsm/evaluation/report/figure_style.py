@@ -5,6 +5,7 @@ import re
 from html import escape
 
 import matplotlib as mpl
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
@@ -69,3 +70,13 @@ def svg(figure: Figure, name: str) -> str:
 def new_figure(height: float, width: float = WIDTH) -> Figure:
     """An empty figure that lays itself out."""
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def two_columns(count: int) -> tuple[Figure, list[Axes]]:
+    """A figure of `count` panels in two columns; where the last place is left over, nothing is drawn."""
+    rows = -(-count // 2)
+    figure = new_figure(2.4 * rows)
+    panels = list(figure.subplots(rows, 2, squeeze=False).flatten())
+    for axes in panels[count:]:
+        axes.set_axis_off()
+    return figure, panels[:count]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from gtmsm.evaluation.columns import COPY, KNOWN_STEPS, Column, gap, has
 from gtmsm.evaluation.gallery import RecordedGallery
 from gtmsm.evaluation.report import page, sections
-from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, new_figure, svg
+from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, svg, two_columns
 from gtmsm.evaluation.report.page import Card
 from gtmsm.evaluation.report.rooms import gap_card
 from gtmsm.evaluation.report.rooms_plots import errors, pose_curves
@@ -100,11 +100,8 @@ def _poses(scores: Mapping[str, Any], gallery: RecordedGallery) -> Iterator[str]
 def paths(gallery: RecordedGallery) -> Figure:
     """True and inferred paths of the clips, from above."""
     count, tau = min(4, len(gallery.true_pose)), gallery.tau
-    figure = new_figure(2.4 * -(-count // 2))
-    panels = figure.subplots(-(-count // 2), 2, squeeze=False).flatten()
-    for axes in panels[count:]:
-        axes.set_axis_off()
-    for clip, axes in enumerate(panels[:count]):
+    figure, panels = two_columns(count)
+    for clip, axes in enumerate(panels):
         true, inferred = gallery.true_pose[clip], gallery.inferred_pose[clip]
         axes.plot(*true[:tau, :2].T, color=INK, lw=1.2, alpha=0.45)
         axes.plot(*true[tau - 1 :, :2].T, color=RED, lw=1.7)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Circle
 
 from gtmsm.evaluation.gallery import RoomsGallery
-from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, WIDTH, new_figure
+from gtmsm.evaluation.report.figure_style import BLUE, INK, RED, STYLE, WIDTH, new_figure, two_columns
 from gtmsm.evaluation.report.map_film import bounds_of, extent_of
 from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 from gtmsm.worlds.floor_map import FloorMap
@@ -124,11 +124,8 @@ def errors(scores: Mapping[str, Any], tau: int) -> Figure:
 def maps(gallery: RoomsGallery) -> Figure:
     """The place of each clip with the whole true path."""
     count = min(4, len(gallery.maps))
-    figure = new_figure(2.4 * -(-count // 2))
-    panels = figure.subplots(-(-count // 2), 2, squeeze=False).flatten()
-    for axes in panels[count:]:
-        axes.set_axis_off()
-    for clip, axes in enumerate(panels[:count]):
+    figure, panels = two_columns(count)
+    for clip, axes in enumerate(panels):
         tau, true = gallery.tau, gallery.true_pose[clip]
         _draw_map(axes, gallery.maps[clip], f"clip {clip + 1}")
         _path(axes, true[:tau], DARK, "-", "memorised")
@@ -187,6 +184,6 @@ def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: 
 
 
 def unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
-    """Headings that go on beyond a full circle, the inferred one by as many circles as the true one at the start."""
+    """Headings unwrapped beyond a full circle; inferred ones are shifted by whole circles to begin near true ones."""
     true, inferred = np.unwrap(true), np.unwrap(inferred)
     return true, inferred + 2 * math.pi * np.round((true[0] - inferred[0]) / (2 * math.pi))

@@ -15,36 +15,63 @@ SHARED = 1 << 15
 def _forward(
     start: Tensor, a: Tensor, move: Tensor, turn: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor
 ) -> list[Tensor]:
-    """Of each step velocity, action and a one lie below each other, and make its hidden units.
-
-    These and the former make six rows: displacement, velocity left, and the latter turned by a right angle. From the
-    last four comes the velocity before the next step.
-    """
-    (count, steps, size), kept = a.shape, keep.diag()
-    linear = torch.cat([kept, move, torch.zeros_like(kept[:, :1])], 1)
-    turned = kept.new_tensor([[0.0, 1.0], [-1.0, 0.0]])
-    weights = (
-        torch.cat([W, W_a, b[:, None]], 1),
-        torch.cat([linear, linear, turned @ linear]),
-        torch.cat([V, turned @ V[2:]]),
-    )
+    """Velocities step by step; then headings and positions are running sums."""
+    count, steps, size = a.shape
+    x, y, first = start.T[:3]
     told = a.new_ones(steps + 1, 3 + size, count)
-    told[0, :2], told[:-1, 2:-1] = start.T, a.permute(1, 2, 0)
+    told[0, :2], told[:-1, 2:-1] = start.T[3:], a.permute(1, 2, 0)
     turns = torch.matmul(turn, told[:-1, 2:-1])
-    units, made = a.new_empty(len(b), count), a.new_empty(steps, 6, count)
-    parts, after = units.split(max(1, SHARED // max(1, count))), told[1:, :2]
-    into_units, by_told, by_units, hidden, more = (x.numpy() for x in (*weights, units, a.new_empty(6, count)))
-    each = (told[:-1], made, made[:, 2:4], made[:, 4:], after, turns.cos(), turns.sin())
-    for before, found, left, right, velocity, c, s in zip(*(x.numpy() for x in each), strict=True):
-        np.dot(into_units, before, out=hidden)
+    ahead, left = _glide(told, turns, *_weights(move, W_a, b, keep, W, V)).unbind(1)
+    states = a.new_empty(5, steps, count)
+    heading = torch.cumsum(turns, 0, out=states[2]).add_(first)
+    before = torch.cat([first[None], heading[:-1]])[:steps]
+    c, s = before.cos(), before.sin()
+    torch.cumsum(torch.mul(c, ahead).addcmul_(s, left, value=-1), 0, out=states[0]).add_(x)
+    torch.cumsum(s.mul_(ahead).addcmul_(c, left), 0, out=states[1]).add_(y)
+    states[3:] = told[1:, :2].transpose(0, 1)
+    return [states.permute(2, 1, 0)]
+
+
+def _weights(move: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
+    """From velocity, action and a one to hidden units, and from these to what `_glide` needs.
+
+    Four units more pass on what is linear, as relu(x) - relu(-x).
+    """
+    linear = torch.cat([keep.diag(), move, torch.zeros_like(move[:, :1])], 1)
+    both = torch.eye(2).to(V).repeat(2, 1)
+    to_moves = torch.cat([V, both, -both], 1)
+    turned = V.new_tensor([[0.0, 1.0], [-1.0, 0.0]]) @ to_moves[2:]
+    return torch.cat([torch.cat([W, W_a, b[:, None]], 1), linear, -linear]), torch.cat([to_moves, turned])
+
+
+def _glide(told: Tensor, turns: Tensor, to_units: Tensor, to_moves: Tensor) -> Tensor:
+    """Displacements (steps 2 n); `told` holds velocity, action and a one of each step, and is given its velocities.
+
+    A step makes six rows: displacement, velocity left, and the latter turned by a right angle. The last four, rotated
+    by the turn, are the velocity before the next step.
+    """
+    steps, count = turns.shape
+    units, moves, rotated = (told.new_empty(*shape, count) for shape in ((len(to_units),), (steps, 6), (2, 2)))
+    parts, rotation = (
+        units.split(max(1, SHARED // max(1, count))),
+        torch.stack([turns.cos(), turns.sin()], 1)[:, :, None],
+    )
+    into, out, hidden, half = (x.numpy() for x in (to_units, to_moves, units, rotated))
+    each = (told[:-1], moves, moves[:, 2:].unflatten(1, (2, 2)), rotation, told[1:, :2])
+    for before, made, left, by, after in zip(*(x.numpy() for x in each), strict=True):
+        np.dot(into, before, out=hidden)
         for some in parts:
             some.relu_()
-        np.dot(by_units, hidden, out=found)
-        found += np.dot(by_told, before, out=more)
-        np.multiply(left, c, out=velocity)
-        velocity += np.multiply(right, s, out=more[:2])
-    made[:, 2] = turns
-    return [made[:, :3].permute(2, 0, 1).contiguous(), after.permute(2, 0, 1).contiguous()]
+        np.dot(out, hidden, out=made)
+        np.multiply(left, by, out=half)
+        np.add(half[0], half[1], out=after)
+    return moves[:, :2]
+
+
+def _empty(start: Tensor, a: Tensor, *weights: Tensor) -> list[Tensor]:
+    """Numbers of a kind lie side by side."""
+    count, steps, _ = a.shape
+    return [a.new_empty(5, steps, count).permute(2, 1, 0)]
 
 
 def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
@@ -52,4 +79,4 @@ def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
     return a.dtype in (torch.float32, torch.float64) and all(x.dtype == a.dtype for x in (start, *weights))
 
 
-glide_walk = Fast(_forward, supports=_supports)
+glide_walk = Fast(_forward, _empty, supports=_supports)

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PORTION = 128
 """Sequences that are tried first: from then on it is known what has a chance."""
 PART = 16
-"""Steps that are unrolled before sequences without a chance are left."""
+"""Steps that are unrolled before sequences without a chance are left; more, where few sequences are left."""
+WORK = 8192
+"""Steps of all sequences together up to which leaving some of them would gain nothing."""
 HASTE = 3.0
 """Steps that may be spent to come one step nearer: getting there comes before getting there fast."""
 SLACK = 3.0
@@ -74,45 +76,47 @@ class _Course:
         Steps behind, plus those that are missing. A sequence is tried from where it begins to differ from what was
         tried before, up to where it leaves open ground, or cannot cost less than `bound` any more.
         """
-        count, limit = sequence.shape
+        (count, limit), table, numbers = sequence.shape, self.table.T, sequence.reshape(-1)
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
         arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
         left = (begin.time < limit).nonzero()[:, 0]
         time, parts = begin.time[left], list[_Part]()
         state, steps, opened = (part[left] for part in begin.after)
         while len(left):
-            ahead = time[:, None] + torch.arange(min(PART, limit - int(time.min())), device=time.device)
-            states = self.motion.unroll(state, self.actions(sequence[left[:, None], ahead.clamp(max=limit - 1)]))
-            seen = self.judge(states, steps, opened)
-            lowest, at = seen.cost.masked_fill(ahead >= limit, math.inf).min(1)
-            better = lowest < least[left]
-            which, at = left[better], at[better]
-            least[which], when[which] = lowest[better], time[better] + at + 1
-            arrived[which] = seen.there[better].gather(1, at[:, None])[:, 0]
-            parts.append(_Part(left, time, _Path(states, seen.steps, seen.opened)))
-            time, state, steps, opened = time + states.shape[1], states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
-            on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
-            left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
+            length = min(max(PART, WORK // len(left)), limit - int(time.min()))
+            ahead = time + torch.arange(length, device=time.device)[:, None]
+            number = numbers.index_select(0, (left * limit + ahead.clamp(max=limit - 1)).view(-1))
+            actions = table.index_select(1, number).view(-1, *ahead.shape).permute(2, 1, 0)
+            path = self.motion.unroll(state, actions).permute(2, 1, 0).contiguous().permute(1, 2, 0)
+            seen = self.judge(path, steps, opened)
+            lowest, at = seen.cost.masked_fill_(ahead >= limit, math.inf).min(0)
+            former = least.index_select(0, left)
+            better, there = lowest < former, seen.there.gather(0, at[None])[0]
+            least.index_copy_(0, left, torch.minimum(lowest, former))
+            when.index_copy_(0, left, torch.where(better, time + at + 1, when.index_select(0, left)))
+            arrived.index_copy_(0, left, torch.where(better, there, arrived.index_select(0, left)))
+            parts.append(_Part(left, time, _Path(path, seen.steps, seen.opened)))
+            time, steps = time + length, seen.steps[-1]
+            on = ~seen.lost[-1] & (steps + seen.fewest[-1] - SLACK < bound) & (time < limit)
+            on = on.nonzero()[:, 0]
+            after = (left, time, path[-1], steps, seen.opened[-1])
+            left, time, state, steps, opened = (x.index_select(0, on) for x in after)
         return _Found(least, when, arrived), parts
 
-    def actions(self, sequence: Int[Tensor, "n time"]) -> Float[Tensor, "n time A"]:
-        """What numbers stand for; sequences lie side by side in memory, as those who unroll many of them want it."""
-        count, time = sequence.shape
-        return self.table.T.index_select(1, sequence.T.reshape(-1)).view(-1, time, count).permute(2, 1, 0)
-
-    def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
+    def judge(self, path: Float[Tensor, "time n S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
         """What the poses of paths cost, where `steps` are behind already and open ground was reached or not."""
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
-        closed = terrain.barred[at]
+        closed = _looked_up(terrain.barred, at)
         if terrain.pace.coast:
-            closed |= terrain.barred[terrain.squares(path[..., :2])]
+            closed |= _looked_up(terrain.barred, terrain.squares(path[..., :2]))
         # Who starts on barred ground may cross it, but not come back to it.
-        been = (~closed).cummax(1).values | opened[:, None]
-        lost = (closed & been).cummax(1).values
-        missing = fewest = self.togo[at]
-        away = (rest - self.goal[:2]).square().sum(-1).sqrt_() / terrain.near
+        been = (~closed).cummax(0).values | opened
+        lost = (closed & been).cummax(0).values
+        missing = fewest = _looked_up(self.togo, at)
+        x, y = (rest - self.goal[:2]).unbind(-1)
+        away = torch.addcmul(x * x, y, y).sqrt_() / terrain.near
         there = away <= 1
         if terrain.pace.turn and len(self.goal) > 2:
             twist = turns(path[..., 2] - self.goal[2])
@@ -121,32 +125,32 @@ class _Course:
             # One can turn while walking, but for the last of it.
             fewest = torch.maximum(missing, off)
             missing = fewest + 0.3 * torch.minimum(missing, off)
-            away = away + twist / terrain.near_turn
+            away += twist / terrain.near_turn
         there &= ~lost
-        walked = steps[:, None] + terrain.price[at].cumsum(1)
+        walked = _looked_up(terrain.price, at).cumsum(0).add_(steps)
         # Of two ways of one length, that which ends nearer to the middle.
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
-        return _Judged(cost.masked_fill(lost, math.inf), there, walked, lost, been, fewest)
+        return _Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
 
     def begin(self) -> tuple["_Path", "_Judged"]:
         """The start as a path without steps, and what it costs."""
         steps = self.start.new_full((1,), -1.0)
-        known = self.judge(self.start[:, None], steps, steps > 0)
-        return _Path(self.start[:, None], known.steps, known.opened), known
+        known = self.judge(self.start[None], steps, steps > 0)
+        return _Path(self.start[None], known.steps, known.opened), known
 
 
 class _Judged(NamedTuple):
     """What is known of each pose of a path."""
 
-    cost: Float[Tensor, "n time"]
-    there: Bool[Tensor, "n time"]
-    steps: Float[Tensor, "n time"]
+    cost: Float[Tensor, "time n"]
+    there: Bool[Tensor, "time n"]
+    steps: Float[Tensor, "time n"]
     """Behind, by their price."""
-    lost: Bool[Tensor, "n time"]
+    lost: Bool[Tensor, "time n"]
     """Whether open ground has been left."""
-    opened: Bool[Tensor, "n time"]
+    opened: Bool[Tensor, "time n"]
     """Whether it was reached."""
-    fewest: Float[Tensor, "n time"]
+    fewest: Float[Tensor, "time n"]
     """Steps that are missing at the least."""
 
 
@@ -168,7 +172,7 @@ class _Begin(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some steps of those sequences that were still tried: which ones, what was behind, and where they led."""
+    """Some steps of those sequences that were still tried: which ones, what was behind, and where each step led."""
 
     which: Int[Tensor, "m"]
     time: Int[Tensor, "m"]
@@ -252,7 +256,7 @@ def _evolve(
         fresh[0, : len(first)] = first[:limit]
     path, known = course.begin()
     end = torch.zeros_like(fresh[:1, 0])
-    best = _Best(fresh[:1], _Found(known.cost[:, 0], end, known.there[:, 0]), _Path(*(_longer(x, limit) for x in path)))
+    best = _Best(fresh[:1], _Found(known.cost[0], end, known.there[0]), _Path(*(_longer(x, limit) for x in path)))
     rank = time = torch.zeros(count, dtype=torch.long, device=device)
     for number in range(settings.rounds):
         if number:
@@ -297,9 +301,9 @@ class _Best:
         rows = torch.full_like(parent, -1).scatter_(0, child, row)
         for which, time, part in parts:
             new = (rows[which] >= 0).nonzero()[:, 0]
-            then = time[new, None] + torch.arange(1, part.steps.shape[1] + 1, device=new.device)
+            then = time[new] + torch.arange(1, len(part.steps) + 1, device=new.device)[:, None]
             for whole, some in zip(path, part, strict=True):
-                whole[rows[which[new], None], then.clamp(max=whole.shape[1] - 1)] = some[new]
+                whole[rows[which[new]], then.clamp(max=whole.shape[1] - 1)] = some.index_select(1, new)
         sequence, *rest = (part[best] for part in both)
         return _Best(sequence, _Found(*rest), path)
 
@@ -307,6 +311,11 @@ class _Best:
         """Without steps beyond a limit."""
         found = self.found._replace(end=self.found.end.clamp(max=limit))
         return _Best(self.sequence[:, :limit], found, _Path(*(part[:, : limit + 1] for part in self.path)))
+
+
+def _looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
+    """`table[at]`, faster."""
+    return table.index_select(0, at.reshape(-1)).view(at.shape)
 
 
 def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:

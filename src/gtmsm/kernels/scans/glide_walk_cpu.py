@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels.operator import Fast
@@ -10,62 +11,69 @@ SHARED = 1 << 15
 """Numbers up to which PyTorch leaves a pass over them to one thread; to wait for others would take longer here."""
 
 
-@torch.autocast("cpu", enabled=False)  # poses are never rounded
 @torch.no_grad()
-def _forward(
-    start: Tensor, a: Tensor, move: Tensor, turn: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> list[Tensor]:
-    """Velocities step by step; then headings and positions are running sums."""
+def _forward(start: Tensor, a: Tensor, move: Tensor, turn: Tensor, *network: Tensor) -> list[Tensor]:
+    """Velocities step by step; then headings and positions are running sums.
+
+    Calls of NumPy cost less than those of PyTorch. Nor does autocast know of them: poses are never rounded.
+    """
     count, steps, size = a.shape
-    x, y, first = start.T[:3]
-    told = a.new_ones(steps + 1, 3 + size, count)
-    told[0, :2], told[:-1, 2:-1] = start.T[3:], a.permute(1, 2, 0)
-    turns = torch.matmul(turn, told[:-1, 2:-1])
-    ahead, left = _glide(told, turns, *_weights(move, W_a, b, keep, W, V)).unbind(1)
-    states = a.new_empty(5, steps, count)
-    heading = torch.cumsum(turns, 0, out=states[2]).add_(first)
-    before = torch.cat([first[None], heading[:-1]])[:steps]
-    c, s = before.cos(), before.sin()
-    torch.cumsum(torch.mul(c, ahead).addcmul_(s, left, value=-1), 0, out=states[0]).add_(x)
-    torch.cumsum(s.mul_(ahead).addcmul_(c, left), 0, out=states[1]).add_(y)
-    states[3:] = told[1:, :2].transpose(0, 1)
+    told, states = a.new_ones(3 + size, steps + 1, count), a.new_empty(5, steps, count)
+    told[:2, 0], told[2:-1, :-1] = start.T[3:], a.permute(2, 1, 0)
+    turns = np.tensordot(turn.detach().numpy(), told.numpy()[2:-1, :-1], 1)
+    ahead, left = _glide(told, turns, *_weights(*(x.detach().numpy() for x in (move, *network))))
+    first = start.T[2]
+    torch.cumsum(torch.from_numpy(turns), 0, out=states[2]).add_(first)
+    heading = torch.cat([first[None], states[2, :-1]])[:steps].numpy()
+    c, s = np.cos(heading), np.sin(heading)
+    for i, moved in enumerate((c * ahead - s * left, s * ahead + c * left)):
+        torch.cumsum(torch.from_numpy(moved), 0, out=states[i]).add_(start.T[i])
+    states[3:] = told[:2, 1:]
     return [states.permute(2, 1, 0)]
 
 
-def _weights(move: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor) -> tuple[Tensor, Tensor]:
-    """From velocity, action and a one to hidden units, and from these to what `_glide` needs.
+def _weights(
+    move: np.ndarray, W_a: np.ndarray, b: np.ndarray, keep: np.ndarray, W: np.ndarray, V: np.ndarray
+) -> tuple[Float[np.ndarray, "units told"], Float[np.ndarray, "6 units"]]:
+    """From velocity, action and a one to hidden units, and from these to what `_glide` needs of a step.
 
     Four units more pass on what is linear, as relu(x) - relu(-x).
     """
-    linear = torch.cat([keep.diag(), move, torch.zeros_like(move[:, :1])], 1)
-    both = torch.eye(2).to(V).repeat(2, 1)
-    to_moves = torch.cat([V, both, -both], 1)
-    turned = V.new_tensor([[0.0, 1.0], [-1.0, 0.0]]) @ to_moves[2:]
-    return torch.cat([torch.cat([W, W_a, b[:, None]], 1), linear, -linear]), torch.cat([to_moves, turned])
+    hidden, size = W_a.shape
+    into, out = np.zeros((hidden + 4, 3 + size), V.dtype), np.zeros((6, hidden + 4), V.dtype)
+    into[:hidden, :2], into[:hidden, 2:-1], into[:hidden, -1] = W, W_a, b
+    into[hidden, 0], into[hidden + 1, 1] = keep
+    into[hidden : hidden + 2, 2:-1] = move
+    into[hidden + 2 :] = -into[hidden : hidden + 2]
+    out[:4, :hidden] = V
+    out[(0, 2), hidden] = out[(1, 3), hidden + 1] = 1
+    out[:4, hidden + 2 :] = -out[:4, hidden : hidden + 2]
+    out[4], out[5] = out[3], -out[2]
+    return into, out
 
 
-def _glide(told: Tensor, turns: Tensor, to_units: Tensor, to_moves: Tensor) -> Tensor:
-    """Displacements (steps 2 n); `told` holds velocity, action and a one of each step, and is given its velocities.
+def _glide(
+    told: Float[Tensor, "told after n"], turns: Float[np.ndarray, "time n"], into: np.ndarray, out: np.ndarray
+) -> tuple[Float[np.ndarray, "time n"], ...]:
+    """How far ahead and to the left each step leads; `told` has velocity, action and a one, and is given velocities.
 
     A step makes six rows: displacement, velocity left, and the latter turned by a right angle. The last four, rotated
     by the turn, are the velocity before the next step.
     """
     steps, count = turns.shape
-    units, moves, rotated = (told.new_empty(*shape, count) for shape in ((len(to_units),), (steps, 6), (2, 2)))
-    parts, rotation = (
-        units.split(max(1, SHARED // max(1, count))),
-        torch.stack([turns.cos(), turns.sin()], 1)[:, :, None],
-    )
-    into, out, hidden, half = (x.numpy() for x in (to_units, to_moves, units, rotated))
-    each = (told[:-1], moves, moves[:, 2:].unflatten(1, (2, 2)), rotation, told[1:, :2])
-    for before, made, left, by, after in zip(*(x.numpy() for x in each), strict=True):
-        np.dot(into, before, out=hidden)
+    units = told.new_empty(len(into), count)
+    parts, hidden = units.split(max(1, SHARED // max(1, count))), units.numpy()
+    made, rotated = np.empty((steps, 6, count), turns.dtype), np.empty((2, 2, count), turns.dtype)
+    rotation = np.stack([np.cos(turns), np.sin(turns)], 1)[:, :, None]
+    known, left = told.numpy().swapaxes(0, 1), made[:, 2:].reshape(steps, 2, 2, count)
+    for t in range(steps):
+        np.dot(into, known[t], out=hidden)
         for some in parts:
             some.relu_()
-        np.dot(out, hidden, out=made)
-        np.multiply(left, by, out=half)
-        np.add(half[0], half[1], out=after)
-    return moves[:, :2]
+        np.dot(out, hidden, out=made[t])
+        np.multiply(left[t], rotation[t], out=rotated)
+        np.add(rotated[0], rotated[1], out=known[t + 1, :2])
+    return made[:, 0], made[:, 1]
 
 
 def _empty(start: Tensor, a: Tensor, *weights: Tensor) -> list[Tensor]:

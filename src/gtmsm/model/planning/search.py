@@ -15,7 +15,7 @@ from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, brake, turns
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, turns
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ class _Course:
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
         arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
         left = (begin.time < limit).nonzero()[:, 0]
-        time, parts = begin.time[left], list[_Part]()
-        state, steps, opened = (part[left] for part in begin.after)
+        time, state, steps, opened = (part.index_select(0, left) for part in (begin.time, *begin.after))
+        parts = list[_Part]()
         while len(left):
             length = min(max(PART, WORK // len(left)), limit - int(time.min()))
             ahead = time + torch.arange(length, device=time.device)[:, None]
@@ -211,10 +211,9 @@ def plan(
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
     table = torch.eye(model.action_size).to(start) if choices is None else choices.to(start)
-    coasts = motion.state_size > motion.pose_size and brake(motion, table)[1]
-    if coasts:  # an agent may also do nothing
-        table = torch.cat([table, torch.zeros_like(table[:1])])
     terrain = Terrain.of(model, memory, walked, settings, table)
+    if terrain.pace.idles:  # an agent may also do nothing
+        table = torch.cat([table, torch.zeros_like(table[:1])])
     there, stride = find_goal(model, memory, goal, any_heading=True), terrain.pace.stride
     away = float((terrain.visited - there.pose[:2]).norm(dim=-1).min())
 
@@ -232,7 +231,7 @@ def plan(
     best, arrived = _evolve(course, settings, first, generator)
     actions = table[best]
     poses = motion.unroll(start, actions[None])[0] if len(best) else start[:0]
-    numbers = tuple(-1 if coasts and i == len(table) - 1 else i for i in best.tolist())
+    numbers = tuple(-1 if terrain.pace.idles and i == len(table) - 1 else i for i in best.tolist())
     sure = there.known if arrived else 0.0
     reason = "" if arrived else f"no way found within {settings.horizon} steps; these lead as near as was found"
 
@@ -261,8 +260,9 @@ def _evolve(
     for number in range(settings.rounds):
         if number:
             rank = (len(best.sequence) * torch.rand(count, generator=generator, device=device).square()).long()
-            shuffled = ideas[torch.randperm(count, generator=generator, device=device), :limit]
-            parent, end = best.sequence[rank], best.found.end[rank]
+            order = torch.randperm(count, generator=generator, device=device)
+            shuffled = ideas[:, :limit].index_select(0, order)
+            parent, end = best.sequence.index_select(0, rank), best.found.end[rank]
             fresh = _varied(parent, end, shuffled, generator)
             alike = (fresh == parent).cumprod(1).sum(1)
             time = torch.where(alike == limit, limit, torch.minimum(alike, end))
@@ -297,14 +297,19 @@ class _Best:
         row = (best >= own).nonzero()[:, 0]
         child = best[row] - own
         source = best.scatter(0, row, parent[child])
-        path = _Path(*(part[source] for part in self.path))  # up to where a child differs from its parent
+        path = _Path(
+            *(part.index_select(0, source) for part in self.path)
+        )  # up to where a child differs from its parent
         rows = torch.full_like(parent, -1).scatter_(0, child, row)
         for which, time, part in parts:
-            new = (rows[which] >= 0).nonzero()[:, 0]
+            to = rows.index_select(0, which)
+            new = (to >= 0).nonzero()[:, 0]
+            if not len(new):
+                continue
             then = time[new] + torch.arange(1, len(part.steps) + 1, device=new.device)[:, None]
             for whole, some in zip(path, part, strict=True):
-                whole[rows[which[new]], then.clamp(max=whole.shape[1] - 1)] = some.index_select(1, new)
-        sequence, *rest = (part[best] for part in both)
+                whole[to[new], then.clamp_(max=whole.shape[1] - 1)] = some.index_select(1, new)
+        sequence, *rest = (part.index_select(0, best) for part in both)
         return _Best(sequence, _Found(*rest), path)
 
     def up_to(self, limit: int) -> "_Best":
@@ -350,9 +355,9 @@ def _varied(
         chance = torch.rand(4, len(parent), 1, generator=generator, device=parent.device)
         at = (chance[0] * (end[:, None] + 1)).long()
         cut, put = ((-4 * part.log()).long() * (part < 0.8) for part in chance[1:3])
-        later = time - put + cut
-        source = torch.where(time < at, time, torch.where(time < at + put, steps + time, later))
-        source = torch.where((time >= at + put) & (later >= steps), steps + time, source)
+        later = time + (cut - put)
+        source = torch.where((time < at + put) | (later >= steps), steps + time, later)
+        source = torch.where(time < at, time, source)
         once = torch.cat([made, fresh], 1).gather(1, source)
         made = once if made is parent else torch.where(chance[3] < 0.5, once, made)
     return made

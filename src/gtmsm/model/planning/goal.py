@@ -24,9 +24,9 @@ GAIN = (0.5, 2.0)
 """How much darker or brighter a picture may be than the view it is of."""
 COARSE = 4
 """Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
-FIT = 0.004
-"""Mean squared difference of such squares at which a picture is known by one half."""
-SIMILAR = 0.7
+UNEXPLAINED = 0.14
+"""Mean squared difference of such squares, as a share of the picture's variance, at which it is known by one half."""
+SIMILAR = 0.5
 """How well a picture must be known by likeness where landmarks could tell."""
 
 
@@ -79,8 +79,10 @@ def _compared(
     off = gain[:, None, None, None] * views - picture
     best = int(off.square().flatten(1).sum(1).argmin())
     side = min(COARSE, *picture.shape[1:])
-    coarse = avg_pool2d(off[best], side, ceil_mode=True)
-    return best, float(FIT / (FIT + coarse.square().mean()))
+    # A share of the variance: any view of little contrast is near to any other.
+    spread = picture.flatten(1).var(1, correction=0).mean().clamp_min(1e-6)
+    share = avg_pool2d(off[best], side, ceil_mode=True).square().mean() / spread
+    return best, float(UNEXPLAINED / (UNEXPLAINED + share))
 
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:

@@ -14,6 +14,7 @@ from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
 from gtmsm.model.planning import Terrain, Walked, search
+from gtmsm.model.planning.goal import _compared
 from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
@@ -84,6 +85,14 @@ def test_an_explorer_of_vectors_plans_with_what_it_did_or_with_what_it_is_given(
     given = torch.tensor([[-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     back = explorer.plan(frames[0], replace(SMALL, margin=1.0), choices=given)
     assert back.found and back.choices == (0,) * 4
+
+
+def test_views_of_little_contrast_do_not_pass_for_each_other():
+    stripes = (0.05 * torch.tensor([-1.0, 1.0])).repeat_interleave(8).expand(3, 16, 16)
+    picture, turned = 0.5 + stripes, 0.5 + stripes.transpose(1, 2)
+    assert _compared(picture, turned[None])[1] < 0.1
+    best, known = _compared(picture, torch.stack([turned, 0.8 * picture]))
+    assert best == 1 and known == pytest.approx(1)
 
 
 def test_what_was_never_seen_is_a_place_that_is_not_known(model):

@@ -13,7 +13,8 @@ from gtmsm.data.record import record
 from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
-from gtmsm.model.planning import Terrain, Walked
+from gtmsm.model.planning import Terrain, Walked, search
+from gtmsm.model.planning.goal import _compared
 from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
@@ -86,6 +87,14 @@ def test_an_explorer_of_vectors_plans_with_what_it_did_or_with_what_it_is_given(
     assert back.found and back.choices == (0,) * 4
 
 
+def test_views_of_little_contrast_do_not_pass_for_each_other():
+    stripes = (0.05 * torch.tensor([-1.0, 1.0])).repeat_interleave(8).expand(3, 16, 16)
+    picture, turned = 0.5 + stripes, 0.5 + stripes.transpose(1, 2)
+    assert _compared(picture, turned[None])[1] < 0.1
+    best, known = _compared(picture, torch.stack([turned, 0.8 * picture]))
+    assert best == 1 and known == pytest.approx(1)
+
+
 def test_what_was_never_seen_is_a_place_that_is_not_known(model):
     memory, here, _, walked = memory_of(model, SQUARE)
     plan = model.plan(memory, here, torch.tensor([20.0, 0.0]), walked, SMALL)
@@ -104,6 +113,23 @@ def test_the_same_seed_gives_the_same_plan(model):
     memory, here, frames, walked = memory_of(model, SQUARE)
     plans = [model.plan(memory, here, frames[6], walked, SMALL) for _ in range(2)]
     assert plans[0].choices == plans[1].choices
+
+
+@pytest.mark.parametrize(("part", "work"), [(4, 1), (16, 1), (16, 10**6)])
+def test_how_many_steps_are_unrolled_at_once_changes_no_plan(model, monkeypatch, part, work):
+    memory, here, frames, walked = memory_of(model, SQUARE)
+    usual = model.plan(memory, here, frames[6], walked, SMALL)
+    monkeypatch.setattr(search, "PART", part)
+    monkeypatch.setattr(search, "WORK", work)
+    assert model.plan(memory, here, frames[6], walked, SMALL).choices == usual.choices
+
+
+def test_every_position_has_a_square_even_one_that_is_no_number(model):
+    terrain = Terrain.of(model, memory_of(model, SQUARE)[0], None, PlanConfig(), torch.eye(5))
+    rows, columns = terrain.far.shape
+    far = torch.tensor([[-1e30, -1e30], [1e30, 1e30], [-math.inf, math.inf], [math.nan, 0.0]])
+    squares = terrain.squares(far).tolist()
+    assert squares[:3] == [0, rows * columns - 1, columns - 1] and 0 <= squares[3] < rows * columns
 
 
 def test_steps_that_failed_are_those_that_led_less_than_half_of_the_way(model):

@@ -180,12 +180,10 @@ class Landmarks(nn.Module):
 
     def is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""
-        lost = variance[:, 0] >= self.settings.reach**2
-        require(
-            bool(lost.all() or not lost.any()),
-            f"{int(lost.sum())} of {len(lost)} walks begin anywhere, the others at known places; follow them apart",
-        )
-        return bool(lost.all())
+        walks, lost = len(variance), int((variance[:, 0] >= self.settings.reach**2).sum())
+        apart = f"{lost} of {walks} walks begin anywhere, the others at known places; follow them apart"
+        require(lost in (0, walks), apart)
+        return lost == walks
 
     def is_placed(self, variance: Variance) -> bool:
         """Whether the variance of all positions is below that of a step that went otherwise."""

@@ -174,7 +174,7 @@ def walk(batch, time, hidden, actions=4, dtype=torch.float64):
 
     by_actions = [0.3 * draw(2, actions), 0.5 * draw(actions), draw(hidden, actions), draw(hidden)]
     network = [draw(2).sigmoid(), draw(hidden, 2), 0.2 / math.sqrt(hidden) * draw(4, hidden)]
-    return [draw(batch, 2), draw(batch, time, actions), *by_actions, *network]
+    return [draw(batch, 5), draw(batch, time, actions), *by_actions, *network]
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 33, 5), (2, 0, 4), (0, 3, 4), (600, 9, 64)])
@@ -185,9 +185,9 @@ def test_a_walk_without_gradients_equals_the_readable_one(shape, dtype):
         fast = glide_walk(*inputs)
     with forced("readable"):
         readable = glide_walk(*inputs)
-    for one, other in zip(fast, readable, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-5)
-        assert one.is_contiguous()
+    error = {"rtol": 1e-4, "atol": 1e-4} if dtype == torch.float32 else {"rtol": 1e-10, "atol": 1e-10}
+    torch.testing.assert_close(fast, readable, **error)
+    assert fast.permute(2, 1, 0).is_contiguous()  # numbers of a kind lie side by side
 
 
 def test_pytorch_accepts_the_registration_of_a_walk():
@@ -198,8 +198,8 @@ def test_who_learns_from_a_walk_gets_the_gradients_of_the_readable_one():
     def gradients(implementation):
         leaves = [x.requires_grad_() for x in walk(2, 7, 5)]
         with forced(implementation):
-            d, v = glide_walk(*leaves)
-        return torch.autograd.grad(d.square().sum() + v.sum(), leaves)
+            states = glide_walk(*leaves)
+        return torch.autograd.grad(states.square().sum(), leaves)
 
     for one, other in zip(gradients("cpu"), gradients("readable"), strict=True):
         torch.testing.assert_close(one, other)
@@ -209,5 +209,4 @@ def test_rounding_of_networks_leaves_a_walk_as_it_is():
     inputs = walk(3, 9, 8, dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
         rough = glide_walk(*inputs)
-    for one, other in zip(rough, glide_walk(*inputs), strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=0)
+    torch.testing.assert_close(rough, glide_walk(*inputs), rtol=0, atol=0)

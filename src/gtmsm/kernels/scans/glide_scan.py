@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels.operator import operator
+from gtmsm.pose import PlaneWithHeading
 from gtmsm.tensors import applied
 
 
@@ -66,7 +67,7 @@ def glide_steps(
 
 @operator(cpu="gtmsm.kernels.scans.glide_walk_cpu")
 def glide_walk(
-    start: Float[Tensor, "batch 2"],
+    start: Float[Tensor, "batch 5"],
     a: Float[Tensor, "batch time A"],
     move: Float[Tensor, "2 A"],
     turn: Float[Tensor, "A"],
@@ -75,11 +76,12 @@ def glide_walk(
     keep: Float[Tensor, "2"],
     W: Float[Tensor, "H 2"],
     V: Float[Tensor, "4 H"],
-) -> tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch time 2"]]:
-    """Displacement (ahead, aside, turn) of each action and the velocity after it: `glide_steps` by what actions say.
+) -> Float[Tensor, "batch time 5"]:
+    """Pose and velocity after each action: `glide_steps` by what actions say, then running sums.
 
     The implementation for a CPU has no gradients: it is for plans, of which one in rooms takes 0.56 of the time.
     """
     turns = (a * turn).sum(-1)
-    d, v = glide_steps(start, applied(move, a), turns.cos(), turns.sin(), a @ W_a.T + b, keep, W, V)
-    return torch.cat([d, turns[..., None]], dim=-1), v
+    d, v = glide_steps(start[:, 3:], applied(move, a), turns.cos(), turns.sin(), a @ W_a.T + b, keep, W, V)
+    poses = PlaneWithHeading().path(start[:, :3], torch.cat([d, turns[..., None]], dim=-1))
+    return torch.cat([poses, v], dim=-1)

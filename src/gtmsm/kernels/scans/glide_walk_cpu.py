@@ -2,6 +2,7 @@
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.kernels.operator import Fast
@@ -10,41 +11,75 @@ SHARED = 1 << 15
 """Numbers up to which PyTorch leaves a pass over them to one thread; to wait for others would take longer here."""
 
 
-@torch.autocast("cpu", enabled=False)  # poses are never rounded
 @torch.no_grad()
-def _forward(
-    start: Tensor, a: Tensor, move: Tensor, turn: Tensor, W_a: Tensor, b: Tensor, keep: Tensor, W: Tensor, V: Tensor
-) -> list[Tensor]:
-    """Of each step velocity, action and a one lie below each other, and make its hidden units.
+def _forward(start: Tensor, a: Tensor, move: Tensor, turn: Tensor, *network: Tensor) -> list[Tensor]:
+    """Velocities step by step; then headings and positions are running sums.
 
-    These and the former make six rows: displacement, velocity left, and the latter turned by a right angle. From the
-    last four comes the velocity before the next step.
+    Calls of NumPy cost less than those of PyTorch. Nor does autocast know of them: poses are never rounded.
     """
-    (count, steps, size), kept = a.shape, keep.diag()
-    linear = torch.cat([kept, move, torch.zeros_like(kept[:, :1])], 1)
-    turned = kept.new_tensor([[0.0, 1.0], [-1.0, 0.0]])
-    weights = (
-        torch.cat([W, W_a, b[:, None]], 1),
-        torch.cat([linear, linear, turned @ linear]),
-        torch.cat([V, turned @ V[2:]]),
-    )
-    told = a.new_ones(steps + 1, 3 + size, count)
-    told[0, :2], told[:-1, 2:-1] = start.T, a.permute(1, 2, 0)
-    turns = torch.matmul(turn, told[:-1, 2:-1])
-    units, made = a.new_empty(len(b), count), a.new_empty(steps, 6, count)
-    parts, after = units.split(max(1, SHARED // max(1, count))), told[1:, :2]
-    into_units, by_told, by_units, hidden, more = (x.numpy() for x in (*weights, units, a.new_empty(6, count)))
-    each = (told[:-1], made, made[:, 2:4], made[:, 4:], after, turns.cos(), turns.sin())
-    for before, found, left, right, velocity, c, s in zip(*(x.numpy() for x in each), strict=True):
-        np.dot(into_units, before, out=hidden)
+    count, steps, size = a.shape
+    told, states = a.new_ones(3 + size, steps + 1, count), a.new_empty(5, steps, count)
+    told[:2, 0], told[2:-1, :-1] = start.T[3:], a.permute(2, 1, 0)
+    turns = np.tensordot(turn.detach().numpy(), told.numpy()[2:-1, :-1], 1)
+    ahead, left = _glide(told, turns, *_weights(*(x.detach().numpy() for x in (move, *network))))
+    first = start.T[2]
+    torch.cumsum(torch.from_numpy(turns), 0, out=states[2]).add_(first)
+    heading = torch.cat([first[None], states[2, :-1]])[:steps].numpy()
+    c, s = np.cos(heading), np.sin(heading)
+    for i, moved in enumerate((c * ahead - s * left, s * ahead + c * left)):
+        torch.cumsum(torch.from_numpy(moved), 0, out=states[i]).add_(start.T[i])
+    states[3:] = told[:2, 1:]
+    return [states.permute(2, 1, 0)]
+
+
+def _weights(
+    move: np.ndarray, W_a: np.ndarray, b: np.ndarray, keep: np.ndarray, W: np.ndarray, V: np.ndarray
+) -> tuple[Float[np.ndarray, "units told"], Float[np.ndarray, "6 units"]]:
+    """From velocity, action and a one to hidden units, and from these to what `_glide` needs of a step.
+
+    Four units more pass on what is linear, as relu(x) - relu(-x).
+    """
+    hidden, size = W_a.shape
+    into, out = np.zeros((hidden + 4, 3 + size), V.dtype), np.zeros((6, hidden + 4), V.dtype)
+    into[:hidden, :2], into[:hidden, 2:-1], into[:hidden, -1] = W, W_a, b
+    into[hidden, 0], into[hidden + 1, 1] = keep
+    into[hidden : hidden + 2, 2:-1] = move
+    into[hidden + 2 :] = -into[hidden : hidden + 2]
+    out[:4, :hidden] = V
+    out[(0, 2), hidden] = out[(1, 3), hidden + 1] = 1
+    out[:4, hidden + 2 :] = -out[:4, hidden : hidden + 2]
+    out[4], out[5] = out[3], -out[2]
+    return into, out
+
+
+def _glide(
+    told: Float[Tensor, "told after n"], turns: Float[np.ndarray, "time n"], into: np.ndarray, out: np.ndarray
+) -> tuple[Float[np.ndarray, "time n"], ...]:
+    """How far ahead and to the left each step leads; `told` has velocity, action and a one, and is given velocities.
+
+    A step makes six rows: displacement, velocity left, and the latter turned by a right angle. The last four, rotated
+    by the turn, are the velocity before the next step.
+    """
+    steps, count = turns.shape
+    units = told.new_empty(len(into), count)
+    parts, hidden = units.split(max(1, SHARED // max(1, count))), units.numpy()
+    made, rotated = np.empty((steps, 6, count), turns.dtype), np.empty((2, 2, count), turns.dtype)
+    rotation = np.stack([np.cos(turns), np.sin(turns)], 1)[:, :, None]
+    known, left = told.numpy().swapaxes(0, 1), made[:, 2:].reshape(steps, 2, 2, count)
+    for t in range(steps):
+        np.dot(into, known[t], out=hidden)
         for some in parts:
             some.relu_()
-        np.dot(by_units, hidden, out=found)
-        found += np.dot(by_told, before, out=more)
-        np.multiply(left, c, out=velocity)
-        velocity += np.multiply(right, s, out=more[:2])
-    made[:, 2] = turns
-    return [made[:, :3].permute(2, 0, 1).contiguous(), after.permute(2, 0, 1).contiguous()]
+        np.dot(out, hidden, out=made[t])
+        np.multiply(left[t], rotation[t], out=rotated)
+        np.add(rotated[0], rotated[1], out=known[t + 1, :2])
+    return made[:, 0], made[:, 1]
+
+
+def _empty(start: Tensor, a: Tensor, *weights: Tensor) -> list[Tensor]:
+    """Numbers of a kind lie side by side."""
+    count, steps, _ = a.shape
+    return [a.new_empty(5, steps, count).permute(2, 1, 0)]
 
 
 def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
@@ -52,4 +87,4 @@ def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
     return a.dtype in (torch.float32, torch.float64) and all(x.dtype == a.dtype for x in (start, *weights))
 
 
-glide_walk = Fast(_forward, supports=_supports)
+glide_walk = Fast(_forward, _empty, supports=_supports)

@@ -220,11 +220,13 @@ class Rows:
             for block, start, until in zip(blocks, starts, [*starts[1:], end], strict=True)
         ]
 
-    def _one_by_one(self, name: str, wanted: list[int]) -> Tensor:
-        """A few rows, one after the other."""
+    def _one_by_one(self, names: Sequence[str], wanted: list[int]) -> list[Tensor]:
+        """A few rows of some columns, one after the other."""
+        if not wanted:
+            return [self._like[name] for name in names]
         of = [bisect_right(self._starts, index) - 1 for index in wanted]
-        rows = [self._blocks[i][name][index - self._starts[i]] for i, index in zip(of, wanted, strict=True)]
-        return torch.stack(rows) if rows else self._like[name]
+        found = [(self._blocks[i], index - self._starts[i]) for i, index in zip(of, wanted, strict=True)]
+        return [torch.stack([block[name][row] for block, row in found]) for name in names]
 
     def at(self, names: Sequence[str], index: Tensor) -> list[Tensor]:
         """Rows `index`, in any shape, of some columns."""
@@ -234,7 +236,7 @@ class Rows:
             columns = [blocks[0][name][: self._length] if self._far else blocks[0][name] for name in names]
             return [column.index_select(0, wanted).unflatten(0, index.shape) for column in columns]
         if len(wanted) <= FEW:  # all that follows is on a CPU: a GPU has one block
-            return [self._one_by_one(name, wanted.tolist()).unflatten(0, index.shape) for name in names]
+            return [rows.unflatten(0, index.shape) for rows in self._one_by_one(names, wanted.tolist())]
         starts = torch.tensor(self._starts)
         of = torch.searchsorted(starts, wanted, right=True) - 1
         order = of.argsort(stable=True)  # rows of a block together: one look-up in each block

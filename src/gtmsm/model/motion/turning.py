@@ -65,10 +65,7 @@ class _WithMomentum(Turning, ABC):
         """A scan for displacements, then running sums."""
         d, momentum = self._carry(start[:, 3:], a)
         poses = self.space.path(start[:, :3], d, None if noise is None else noise[..., :3])
-        if momentum.requires_grad or momentum.is_contiguous():
-            return torch.cat([poses, momentum], dim=-1)
-        # Numbers of a kind stay side by side.
-        return torch.cat([poses.permute(2, 1, 0), momentum.permute(2, 1, 0)]).permute(2, 1, 0)
+        return torch.cat([poses, momentum], dim=-1)
 
     def unroll_twice(self, a: Actions, noise: States) -> Paths:
         """Noise moves the agent but not its momentum: one scan serves both paths."""
@@ -182,9 +179,17 @@ class Gliding(_WithMomentum):
         # Weights are scaled down, so that a step of the optimiser changes the motion little.
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
+    def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
+        """In one operator, where there is no noise."""
+        if noise is not None:
+            return super().unroll(start, a, noise)
+        return glide_walk(start, a, self.move, self.turn, self.W_a, self.b, *self._network())
+
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """The glide scan."""
-        return glide_walk(momentum, a, self.move, self.turn, self.W_a, self.b, *self._network())
+        turn, u = (a * self.turn).sum(-1), applied(self.move, a)
+        d, v = glide_steps(momentum, u, turn.cos(), turn.sin(), a @ self.W_a.T + self.b, *self._network())
+        return torch.cat([d, turn[..., None]], dim=-1), v
 
 
 class Rolling(Gliding):
@@ -216,6 +221,8 @@ class Rolling(Gliding):
         super().adopt(found)
         now, later = torch.sigmoid(self.spin_keep.detach())
         self.turn.data.div_(1 + now / (1 - later))
+
+    unroll = _WithMomentum.unroll
 
     def _spin_input(self, a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch H"]:
         return a @ self.spin_W[:, 1:].T + self.spin_b

@@ -24,9 +24,9 @@ GAIN = (0.5, 2.0)
 """Least and largest gain of brightness by which a view is fitted to a picture."""
 COARSE = 4
 """Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
-FIT = 0.004
-"""Mean squared difference of such squares at which the probability of a match is one half."""
-SIMILAR = 0.7
+UNEXPLAINED = 0.14
+"""Mean squared difference of such squares, as a share of the picture's variance, at which a match has probability 1/2."""
+SIMILAR = 0.5
 """With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
 
 
@@ -79,8 +79,10 @@ def _compared(
     off = gain[:, None, None, None] * views - picture
     best = int(off.square().flatten(1).sum(1).argmin())
     side = min(COARSE, *picture.shape[1:])
-    coarse = avg_pool2d(off[best], side, ceil_mode=True)
-    return best, float(FIT / (FIT + coarse.square().mean()))
+    # A share of the variance: any view of little contrast is near to any other.
+    spread = picture.flatten(1).var(1, correction=0).mean().clamp_min(1e-6)
+    share = avg_pool2d(off[best], side, ceil_mode=True).square().mean() / spread
+    return best, float(UNEXPLAINED / (UNEXPLAINED + share))
 
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:

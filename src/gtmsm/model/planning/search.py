@@ -15,7 +15,7 @@ from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, brake, turns
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, turns
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 PORTION = 128
 """Sequences that are unrolled first: the worst kept one bounds the cost of all that follow."""
 PART = 16
-"""Steps that are unrolled at a time, before sequences that cannot be kept any more are dropped."""
+"""Steps that are unrolled at a time, before sequences that cannot be kept are dropped; more, where few are left."""
+WORK = 8192
+"""Number of steps of all sequences together up to which dropping some of them saves no time."""
 HASTE = 3.0
 """Weight of a missing step against a step taken: to arrive matters more than to arrive soon."""
 SLACK = 3.0
@@ -74,45 +76,47 @@ class _Course:
         The cost is that of the steps taken and of those still missing. A sequence is unrolled from its first new action
         on, until it leaves open ground or cannot cost less than `bound` any more.
         """
-        count, limit = sequence.shape
+        (count, limit), table, numbers = sequence.shape, self.table.T, sequence.reshape(-1)
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
         arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
         left = (begin.time < limit).nonzero()[:, 0]
-        time, parts = begin.time[left], list[_Part]()
-        state, steps, opened = (part[left] for part in begin.after)
+        time, state, steps, opened = (part.index_select(0, left) for part in (begin.time, *begin.after))
+        parts = list[_Part]()
         while len(left):
-            ahead = time[:, None] + torch.arange(min(PART, limit - int(time.min())), device=time.device)
-            states = self.motion.unroll(state, self.actions(sequence[left[:, None], ahead.clamp(max=limit - 1)]))
-            seen = self.judge(states, steps, opened)
-            lowest, at = seen.cost.masked_fill(ahead >= limit, math.inf).min(1)
-            better = lowest < least[left]
-            which, at = left[better], at[better]
-            least[which], when[which] = lowest[better], time[better] + at + 1
-            arrived[which] = seen.there[better].gather(1, at[:, None])[:, 0]
-            parts.append(_Part(left, time, _Path(states, seen.steps, seen.opened)))
-            time, state, steps, opened = time + states.shape[1], states[:, -1], seen.steps[:, -1], seen.opened[:, -1]
-            on = ~seen.lost[:, -1] & (steps + seen.fewest[:, -1] - SLACK < bound) & (time < limit)
-            left, time, state, steps, opened = left[on], time[on], state[on], steps[on], opened[on]
+            length = min(max(PART, WORK // len(left)), limit - int(time.min()))
+            ahead = time + torch.arange(length, device=time.device)[:, None]
+            number = numbers.index_select(0, (left * limit + ahead.clamp(max=limit - 1)).view(-1))
+            actions = table.index_select(1, number).view(-1, *ahead.shape).permute(2, 1, 0)
+            path = self.motion.unroll(state, actions).permute(2, 1, 0).contiguous().permute(1, 2, 0)
+            seen = self.judge(path, steps, opened)
+            lowest, at = seen.cost.masked_fill_(ahead >= limit, math.inf).min(0)
+            former = least.index_select(0, left)
+            better, there = lowest < former, seen.there.gather(0, at[None])[0]
+            least.index_copy_(0, left, torch.minimum(lowest, former))
+            when.index_copy_(0, left, torch.where(better, time + at + 1, when.index_select(0, left)))
+            arrived.index_copy_(0, left, torch.where(better, there, arrived.index_select(0, left)))
+            parts.append(_Part(left, time, _Path(path, seen.steps, seen.opened)))
+            time, steps = time + length, seen.steps[-1]
+            on = ~seen.lost[-1] & (steps + seen.fewest[-1] - SLACK < bound) & (time < limit)
+            on = on.nonzero()[:, 0]
+            after = (left, time, path[-1], steps, seen.opened[-1])
+            left, time, state, steps, opened = (x.index_select(0, on) for x in after)
         return _Found(least, when, arrived), parts
 
-    def actions(self, sequence: Int[Tensor, "n time"]) -> Float[Tensor, "n time A"]:
-        """The actions of these numbers; sequences are the last axis in memory, to unroll many of them fast."""
-        count, time = sequence.shape
-        return self.table.T.index_select(1, sequence.T.reshape(-1)).view(-1, time, count).permute(2, 1, 0)
-
-    def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
+    def judge(self, path: Float[Tensor, "time n S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
         """The cost of each pose of paths, which continue others of cost `steps` that were on open ground or not."""
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
-        closed = terrain.barred[at]
+        closed = _looked_up(terrain.barred, at)
         if terrain.pace.coast:
-            closed |= terrain.barred[terrain.squares(path[..., :2])]
+            closed |= _looked_up(terrain.barred, terrain.squares(path[..., :2]))
         # An agent that starts on barred ground may cross it, but not enter it again.
-        been = (~closed).cummax(1).values | opened[:, None]
-        lost = (closed & been).cummax(1).values
-        missing = fewest = self.togo[at]
-        away = (rest - self.goal[:2]).square().sum(-1).sqrt_() / terrain.near
+        been = (~closed).cummax(0).values | opened
+        lost = (closed & been).cummax(0).values
+        missing = fewest = _looked_up(self.togo, at)
+        x, y = (rest - self.goal[:2]).unbind(-1)
+        away = torch.addcmul(x * x, y, y).sqrt_() / terrain.near
         there = away <= 1
         if terrain.pace.turn and len(self.goal) > 2:
             twist = turns(path[..., 2] - self.goal[2])
@@ -121,33 +125,33 @@ class _Course:
             # An agent turns while it walks, except at the end.
             fewest = torch.maximum(missing, off)
             missing = fewest + 0.3 * torch.minimum(missing, off)
-            away = away + twist / terrain.near_turn
+            away += twist / terrain.near_turn
         there &= ~lost
-        walked = steps[:, None] + terrain.price[at].cumsum(1)
-        # Of two paths of equal length, prefer the one that ends nearer to the goal's centre.
+        walked = _looked_up(terrain.price, at).cumsum(0).add_(steps)
+        # Of two ways of one length, that which ends nearer to the middle.
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
-        return _Judged(cost.masked_fill(lost, math.inf), there, walked, lost, been, fewest)
+        return _Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
 
     def begin(self) -> tuple["_Path", "_Judged"]:
         """The start as a path without steps, and what it costs."""
         steps = self.start.new_full((1,), -1.0)
-        known = self.judge(self.start[:, None], steps, steps > 0)
-        return _Path(self.start[:, None], known.steps, known.opened), known
+        known = self.judge(self.start[None], steps, steps > 0)
+        return _Path(self.start[None], known.steps, known.opened), known
 
 
 class _Judged(NamedTuple):
     """The cost of each pose of a path."""
 
-    cost: Float[Tensor, "n time"]
-    there: Bool[Tensor, "n time"]
-    steps: Float[Tensor, "n time"]
-    """Cost of the steps taken so far."""
-    lost: Bool[Tensor, "n time"]
-    """Whether the path has left open ground."""
-    opened: Bool[Tensor, "n time"]
-    """Whether the path has reached open ground."""
-    fewest: Float[Tensor, "n time"]
-    """Lower bound of the steps that are still missing."""
+    cost: Float[Tensor, "time n"]
+    there: Bool[Tensor, "time n"]
+    steps: Float[Tensor, "time n"]
+    """Behind, by their price."""
+    lost: Bool[Tensor, "time n"]
+    """Whether open ground has been left."""
+    opened: Bool[Tensor, "time n"]
+    """Whether it was reached."""
+    fewest: Float[Tensor, "time n"]
+    """Steps that are missing at the least."""
 
 
 class _Path(NamedTuple):
@@ -168,7 +172,7 @@ class _Begin(NamedTuple):
 
 
 class _Part(NamedTuple):
-    """Some steps of the sequences that were not dropped yet: which sequences, from which step on, and their paths."""
+    """Some steps of those sequences that were still tried: which ones, what was behind, and where each step led."""
 
     which: Int[Tensor, "m"]
     time: Int[Tensor, "m"]
@@ -207,10 +211,9 @@ def plan(
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
     table = torch.eye(model.action_size).to(start) if choices is None else choices.to(start)
-    coasts = motion.state_size > motion.pose_size and brake(motion, table)[1]
-    if coasts:  # an agent may also do nothing
-        table = torch.cat([table, torch.zeros_like(table[:1])])
     terrain = Terrain.of(model, memory, walked, settings, table)
+    if terrain.pace.idles:  # an agent may also do nothing
+        table = torch.cat([table, torch.zeros_like(table[:1])])
     there, stride = find_goal(model, memory, goal, any_heading=True), terrain.pace.stride
     away = float((terrain.visited - there.pose[:2]).norm(dim=-1).min())
 
@@ -229,7 +232,7 @@ def plan(
     best, arrived = _evolve(course, settings, first, generator)
     actions = table[best]
     poses = motion.unroll(start, actions[None])[0] if len(best) else start[:0]
-    numbers = tuple(-1 if coasts and i == len(table) - 1 else i for i in best.tolist())
+    numbers = tuple(-1 if terrain.pace.idles and i == len(table) - 1 else i for i in best.tolist())
     sure = there.known if arrived else 0.0
     reason = "" if arrived else f"no way found within {settings.horizon} steps; these lead as near as was found"
 
@@ -254,13 +257,14 @@ def _evolve(
         fresh[0, : len(first)] = first[:limit]
     path, known = course.begin()
     end = torch.zeros_like(fresh[:1, 0])
-    best = _Best(fresh[:1], _Found(known.cost[:, 0], end, known.there[:, 0]), _Path(*(_longer(x, limit) for x in path)))
+    best = _Best(fresh[:1], _Found(known.cost[0], end, known.there[0]), _Path(*(_longer(x, limit) for x in path)))
     rank = time = torch.zeros(count, dtype=torch.long, device=device)
     for number in range(settings.rounds):
         if number:
             rank = (len(best.sequence) * torch.rand(count, generator=generator, device=device).square()).long()
-            shuffled = ideas[torch.randperm(count, generator=generator, device=device), :limit]
-            parent, end = best.sequence[rank], best.found.end[rank]
+            order = torch.randperm(count, generator=generator, device=device)
+            shuffled = ideas[:, :limit].index_select(0, order)
+            parent, end = best.sequence.index_select(0, rank), best.found.end[rank]
             fresh = _varied(parent, end, shuffled, generator)
             alike = (fresh == parent).cumprod(1).sum(1)
             time = torch.where(alike == limit, limit, torch.minimum(alike, end))
@@ -295,20 +299,30 @@ class _Best:
         row = (best >= own).nonzero()[:, 0]
         child = best[row] - own
         source = best.scatter(0, row, parent[child])
-        path = _Path(*(part[source] for part in self.path))  # up to where a child differs from its parent
+        path = _Path(
+            *(part.index_select(0, source) for part in self.path)
+        )  # up to where a child differs from its parent
         rows = torch.full_like(parent, -1).scatter_(0, child, row)
         for which, time, part in parts:
-            new = (rows[which] >= 0).nonzero()[:, 0]
-            then = time[new, None] + torch.arange(1, part.steps.shape[1] + 1, device=new.device)
+            to = rows.index_select(0, which)
+            new = (to >= 0).nonzero()[:, 0]
+            if not len(new):
+                continue
+            then = time[new] + torch.arange(1, len(part.steps) + 1, device=new.device)[:, None]
             for whole, some in zip(path, part, strict=True):
-                whole[rows[which[new], None], then.clamp(max=whole.shape[1] - 1)] = some[new]
-        sequence, *rest = (part[best] for part in both)
+                whole[to[new], then.clamp_(max=whole.shape[1] - 1)] = some.index_select(1, new)
+        sequence, *rest = (part.index_select(0, best) for part in both)
         return _Best(sequence, _Found(*rest), path)
 
     def up_to(self, limit: int) -> "_Best":
         """The same, cut off after a number of steps."""
         found = self.found._replace(end=self.found.end.clamp(max=limit))
         return _Best(self.sequence[:, :limit], found, _Path(*(part[:, : limit + 1] for part in self.path)))
+
+
+def _looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
+    """`table[at]`, faster."""
+    return table.index_select(0, at.reshape(-1)).view(at.shape)
 
 
 def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:
@@ -343,9 +357,9 @@ def _varied(
         chance = torch.rand(4, len(parent), 1, generator=generator, device=parent.device)
         at = (chance[0] * (end[:, None] + 1)).long()
         cut, put = ((-4 * part.log()).long() * (part < 0.8) for part in chance[1:3])
-        later = time - put + cut
-        source = torch.where(time < at, time, torch.where(time < at + put, steps + time, later))
-        source = torch.where((time >= at + put) & (later >= steps), steps + time, source)
+        later = time + (cut - put)
+        source = torch.where((time < at + put) | (later >= steps), steps + time, later)
+        source = torch.where(time < at, time, source)
         once = torch.cat([made, fresh], 1).gather(1, source)
         made = once if made is parent else torch.where(chance[3] < 0.5, once, made)
     return made

@@ -108,6 +108,8 @@ class Gait(NamedTuple):
     """The largest turn of one step in radians; 0 for motions without a heading."""
     coast: float
     """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
+    idles: bool
+    """Whether an agent with momentum comes to rest by doing nothing."""
 
 
 def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
@@ -128,7 +130,7 @@ def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
     """Each action is held for a while, from the start; then an agent with momentum comes to rest."""
     size, count = motion.pose_size, len(actions)
-    rest = brake(motion, actions)[0] if motion.state_size > size else torch.zeros_like(actions[0])
+    rest, idles = brake(motion, actions) if motion.state_size > size else (torch.zeros_like(actions[0]), False)
     plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)
     states = motion.unroll(motion.start(count), plan)
     steps = motion.displacement(states)[:, :held]
@@ -142,7 +144,7 @@ def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
         fastest = int(states[:, held - 1, size : size + 2].norm(dim=-1).argmax())
         speed = states[fastest, held - 1, size : size + 2].norm()
         coast = float((states[fastest, -1, :2] - states[fastest, held - 1, :2]).norm() / speed)
-    return Gait(stride, shortest, turn, coast)
+    return Gait(stride, shortest, turn, coast, idles)
 
 
 @dataclass(frozen=True)
@@ -203,8 +205,9 @@ class Terrain:
     def squares(self, position: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
         """The number of the square of each position; of the nearest one where it lies outside of the map."""
         rows, columns = self.far.shape
-        at = ((position - self.origin) / self.pitch).round_().long()
-        return at[..., 0].clamp_(0, rows - 1) * columns + at[..., 1].clamp_(0, columns - 1)
+        row, column = ((position - self.origin) / self.pitch).round_().nan_to_num_().unbind(-1)
+        # Whole numbers as they are until the last step: that is faster.
+        return torch.add(column.clamp_(0, columns - 1), row.clamp_(0, rows - 1), alpha=columns).long()
 
     def steps_to(self, goal: Float[Tensor, "D"]) -> Float[Tensor, "squares"]:
         """How many of the longest steps it is to a goal from each square by their price, around what is barred."""
@@ -225,10 +228,10 @@ class Terrain:
         """Where an agent comes to rest if it does nothing more."""
         if not self.pace.coast:
             return states[..., :2]
-        c, s = states[..., 2].cos(), states[..., 2].sin()
-        ahead, left = states[..., 3], states[..., 4]
-        coasted = torch.stack([c * ahead - s * left, s * ahead + c * left])  # axis by axis in memory, which is faster
-        return states[..., :2] + self.pace.coast * coasted.movedim(0, -1)
+        x, y, heading, ahead, left = states[..., :5].unbind(-1)
+        c, s = heading.cos().mul_(self.pace.coast), heading.sin().mul_(self.pace.coast)
+        x, y = torch.addcmul(x, c, ahead).addcmul_(s, left, value=-1), torch.addcmul(y, s, ahead).addcmul_(c, left)
+        return torch.stack([x, y]).movedim(0, -1)  # axis by axis in memory, which is faster
 
     def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
         """The learned motion; a step from open to barred ground does not lead there, and takes the momentum away."""

@@ -502,9 +502,9 @@ def heard(landmarks, motion, monkeypatch, **asked):
     given = []
     plain = type(motion).filter
 
-    def spy(*arguments, walls):
+    def spy(*arguments, walls, slips):
         given.append(arguments[-1])
-        return plain(motion, *arguments, walls=walls)
+        return plain(motion, *arguments, walls=walls, slips=slips)
 
     monkeypatch.setattr(motion, "filter", spy)
     code = codes(2, 6)
@@ -540,7 +540,7 @@ def test_loops_are_closed_with_two_thirds_of_the_doubt_and_never_where_actions_a
     bonuses = []
 
     def spy(*arguments):
-        bonuses.append(arguments[-2:])
+        bonuses.append(arguments[-3:-1])
         return filter_with_closure(*arguments)
 
     monkeypatch.setattr(landmark, "filter_with_closure", spy)

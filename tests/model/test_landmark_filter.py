@@ -271,3 +271,26 @@ def test_a_walk_in_parts_is_the_walk_in_one_call():
 def test_slips_that_are_not_learned_are_no_column_of_memory():
     sights, surprise = clumsy(10, worth=0.0)
     assert walked(sights, surprise).slips is None
+
+
+def test_an_old_place_corrects_where_the_agent_is_and_not_how_fast_it_moves():
+    """The last frame agrees with the plan; an entry of the past says that the agent is 0.3 to the left."""
+
+    def settle(planned, pose):  # as a motion with momentum does
+        return torch.cat([pose, planned[:, 3:] + (pose - planned[:, :3])[:, :2]], dim=-1)
+
+    surprise = Surprise(0.2, (1e-4, 1e-4), (0.01, 0.01), Habits((0.2, 0.05)))
+    sights = Sights(
+        torch.tensor([[[1, 0]]]),
+        torch.full((1, 1, 2), 20.0, dtype=torch.float64),
+        torch.tensor([[[[0.1, 0.0, 0.0], [0.1, 0.3, 0.0]]]], dtype=torch.float64),
+        torch.full((1, 1, 2, 2), 1e-3, dtype=torch.float64),
+    )
+    past = torch.zeros(1, 2, 3, dtype=torch.float64), torch.tensor([[[0.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
+    track = filter_by_steps(
+        HEADING, lambda s, _: s + number(0.1, 0, 0, 0, 0), settle, number(0, 0, 0, 0.1, 0)[None],
+        torch.ones(1, 2, dtype=torch.float64), sights, past, surprise,
+    )  # fmt: skip
+    x, y, _, *velocity = track.state[0, -1].tolist()
+    assert [x, y] == pytest.approx([0.1, 0.3], abs=0.01)
+    assert velocity == pytest.approx([0.1, 0.0], abs=1e-6)

@@ -294,10 +294,13 @@ def filter_by_steps(
             ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
             slips = slips.then(otherwise(space, ways))
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
-            pose, variance = agree(space, *joined_ways(space, plan, variance, ways), *told)
+            watched, variance = joined_ways(space, plan, variance, ways)
+            pose, variance = agree(space, watched, variance, *told)
+            # Old places tell where the agent is, and nothing of how fast it moves.
+            s = torch.cat([pose, settle(planned, watched)[:, space.size :]], dim=-1)
         else:
             pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
-        s = settle(planned, pose)
+            s = settle(planned, pose)
         poses[:, first + t], variances[:, first + t] = pose, variance
         states.append(s)
         columns.append(slips.column)

@@ -19,6 +19,7 @@ from gtmsm import Belief, Explorer, Memory, WorldModel
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation.examine.examiner import from_start
+from gtmsm.evaluation.examine.image_walk import ImageWalkExaminer
 from gtmsm.model.motion import Walled
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
@@ -100,16 +101,17 @@ def beside(model: WorldModel, steps: int, closure: int, more: int = 1_280) -> No
 
 
 def loops(model: WorldModel, walks: int, closure: int, steps: int) -> None:
-    """Shares of right cells, on the map that is left in the end."""
-    world = slipping(a_world(), SlipConfig(probability=0.1))
-    clip = record(world, WALKER, walks, steps, torch.Generator().manual_seed(2))
-    paths = []
+    """Shares of right cells, on the map that is left in the end and as believed at each step."""
+    inner = a_world()
+    clip = record(slipping(inner, SlipConfig(probability=0.1)), WALKER, walks, steps, torch.Generator().manual_seed(2))
+    paths, poses = [], []
     for i in range(walks):
         explorer = Explorer(model, closure=closure)
-        for x, a in zip(clip.x[i], clip.a[i], strict=True):
-            explorer.step(x, a)
+        poses.append([explorer.step(x, a).mean for x, a in zip(clip.x[i], clip.a[i], strict=True)])
         explorer.close_loops()
         paths.append(explorer.path)
+    believed = right(torch.cat([torch.stack(each, 1) for each in poses]), clip).float().mean()
+    equal = right(ImageWalkExaminer(inner, steps).by_equal_frames(clip), clip).float().mean()
     one_call = right(model.follow(clip.x, clip.a, closure=closure).mean, clip).float().mean(1)
     online = right(torch.cat(paths), clip).float().mean(1)
     none = right(model.follow(clip.x, clip.a, closure=0).mean, clip).float().mean(1)
@@ -118,6 +120,7 @@ def loops(model: WorldModel, walks: int, closure: int, steps: int) -> None:
     print(f"{walks} walks of {steps} steps, 10% slips, in the right cell:")
     print(f"  no loops closed {100 * none.mean():.1f}%, closed in one call {100 * one_call.mean():.1f}%")
     print(f"  closed step by step {100 * online.mean():.1f}%: {mean:+.2f} ± {error:.2f} points")
+    print(f"  as believed at each step, closed step by step {100 * believed:.1f}%; equal frames {100 * equal:.1f}%")
 
 
 def walks_of_one_place(model: WorldModel, walks: int, closure: int, longest: int = 60) -> None:

@@ -236,6 +236,22 @@ def test_where_steps_can_fail_the_line_says_how_often_the_cell_was_right():
     assert "right cell" not in headline(IMAGE_WALK) and "obstacle" not in headline(IMAGE_WALK)
 
 
+def test_the_line_says_how_many_steps_of_the_most_slippery_walk_were_believed_right_beside_the_control():
+    def walks(probability, mine, theirs):
+        ways = {"closing_loops": mine, "equal_frames": theirs}
+        return {"probability": probability} | {
+            way: {"within": share, "within_by_step": [share] * 1000} for way, share in ways.items()
+        }
+
+    scores = CELLS | {"landmarks": {"slip": [walks(0.0, 1.0, 1.0), walks(0.1, 0.89, 0.679)]}}
+    assert headline(scores).endswith(
+        "; of 1,000 steps of which 10% slip believed there at 89.0% with loops closed on the way "
+        "(equal frames and true moves 67.9%)"
+    )
+    rooms = {"slip": [{"probability": 0.1, "closing_loops": {"within": 0.5, "within_by_step": [0.5]}}]}
+    assert "slip " not in headline(CELLS | {"landmarks": rooms}).split("first obstacle or slip")[1]
+
+
 def test_steps_that_can_be_known_lead_in_80_characters():
     lines = printed(CELLS | {"sampled": CELLS}, 80).splitlines()
     assert max(map(len, lines)) <= 80

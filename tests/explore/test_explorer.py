@@ -28,6 +28,8 @@ PLANS = torch.eye(5)[torch.tensor([[0, 1, 2, 3, 4], [3, 3, 3, 1, 1]])]
 
 EAGER = {"doubt": -20.0}
 """So ready to believe that even a network that has learned nothing is heard."""
+LEARNING = {"watch": True, "surprise_worth": 5.0, "surprise_again": 0.5, **EAGER}
+"""And how often steps slip is learned."""
 
 
 def model_of(form="bayes", seed=0, distance="euclidean", kind="walled", **landmarks) -> WorldModel:
@@ -63,9 +65,9 @@ def same(one: Explorer, other: Explorer) -> bool:
     return all(torch.equal(mine, theirs) for mine, theirs in pairs)
 
 
-@pytest.mark.parametrize("form", ["off", "bayes", "paper"])
-def test_steps_one_by_one_are_the_walk_in_one_call(form):
-    model, (frames, actions) = model_of(form), a_walk()
+@pytest.mark.parametrize(("form", "settings"), [("off", {}), ("bayes", {}), ("paper", {}), ("bayes", LEARNING)])
+def test_steps_one_by_one_are_the_walk_in_one_call(form, settings):
+    model, (frames, actions) = model_of(form, **settings), a_walk()
     memory, here = model.memorise(frames[None], actions[None])
     explorer = explored(model)
     assert torch.allclose(explorer.here.mean, here.mean, atol=1e-5)
@@ -76,10 +78,18 @@ def test_steps_one_by_one_are_the_walk_in_one_call(form):
 
 
 @pytest.mark.parametrize(
-    ("form", "distance", "closure"), [("off", "euclidean", 0), ("bayes", "euclidean", 8), ("off", "kl", 0)]
+    ("form", "distance", "closure", "settings"),
+    [
+        ("off", "euclidean", 0, EAGER),
+        ("bayes", "euclidean", 8, EAGER),
+        ("off", "kl", 0, EAGER),
+        ("bayes", "euclidean", 8, LEARNING),
+    ],
 )
-def test_an_explorer_reopened_answers_the_same_to_the_bit_and_walks_on_alike(tmp_path: Path, form, distance, closure):
-    model = model_of(form, distance=distance, **EAGER)
+def test_an_explorer_reopened_answers_the_same_to_the_bit_and_walks_on_alike(
+    tmp_path: Path, form, distance, closure, settings
+):
+    model = model_of(form, distance=distance, **settings)
     explorer = explored(model, closure=closure)
     explorer.save(tmp_path / "walk.safetensors")
     other = Explorer.load(tmp_path / "walk.safetensors", model)
@@ -88,6 +98,20 @@ def test_an_explorer_reopened_answers_the_same_to_the_bit_and_walks_on_alike(tmp
     for frame, action in zip(*a_walk(10, seed=2), strict=True):
         assert torch.equal(explorer.step(frame, action).mean, other.step(frame, action).mean)
     assert same(explorer, other)
+
+
+def test_a_memory_of_before_slips_were_learned_can_still_be_walked_on_with(tmp_path: Path):
+    model = model_of(**LEARNING)
+    assert explored(model).memory.slips.shape == (1, 20, 3)
+    explored(model).save(tmp_path / "walk.safetensors")
+    about, tensors = read_tensors(tmp_path / "walk.safetensors")
+    del tensors["memory.slips"]
+    write_tensors(tmp_path / "walk.safetensors", tensors, about)
+    old = Explorer.load(tmp_path / "walk.safetensors", model)
+    assert old.memory.slips is None
+    for frame, action in zip(*a_walk(3, seed=2), strict=True):
+        old.step(frame, action)
+    assert len(old) == 23
 
 
 def test_one_that_has_seen_nothing_is_saved_as_well(tmp_path: Path):

@@ -18,6 +18,7 @@ from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
+from gtmsm.model.slips import Slips
 from gtmsm.pose import Plane
 from gtmsm.tensors import Belief, Gaussian, gather
 
@@ -502,9 +503,9 @@ def heard(landmarks, motion, monkeypatch, **asked):
     given = []
     plain = type(motion).filter
 
-    def spy(*arguments, walls):
+    def spy(*arguments, walls, slips):
         given.append(arguments[-1])
-        return plain(motion, *arguments, walls=walls)
+        return plain(motion, *arguments, walls=walls, slips=slips)
 
     monkeypatch.setattr(motion, "filter", spy)
     code = codes(2, 6)
@@ -535,12 +536,40 @@ def test_where_actions_are_unknown_nearly_every_step_may_go_otherwise(monkeypatc
         assert [surprise.chance for surprise in given] == [chance]
 
 
+LEARNING = {"watch": True, "surprise": 0.3, "surprise_worth": 2.0, "surprise_again": 0.6, **NEVER}
+"""Only successive frames are compared, and tell how often steps slip."""
+
+
+@torch.no_grad()
+def test_what_was_learned_of_slips_outlasts_the_closing_of_loops():
+    (frames, actions), model = walks(), model_of(kind="turning", **LEARNING)
+    whole, parts = (model.observe(frames, 0.1 * actions, closure=every).entries.slips for every in (0, 4))
+    assert whole.shape == (2, STEPS, 6)
+    torch.testing.assert_close(parts, whole, rtol=1e-3, atol=1e-3)
+
+
+@torch.no_grad()
+def test_who_was_put_elsewhere_knows_how_often_it_slips_and_forgets_that_it_just_did():
+    (frames, actions), model = walks(), model_of(kind="turning", **LEARNING)
+    memory, here = model.memorise(frames, 0.1 * actions)
+    slips = Slips.of_column(memory.slips)
+    stumbled = replace(memory, slips=slips._replace(last=torch.ones_like(slips.last)).column)
+    rested = replace(memory, slips=slips.at_rest().column)
+
+    def learned(belief, past):
+        return model.observe(frames[:, :1], 0.1 * actions[:, :1], past, belief).entries.slips
+
+    assert torch.equal(*(learned(model.anywhere(2), past) for past in (stumbled, rested)))
+    assert not torch.allclose(*(learned(here, past) for past in (stumbled, rested)))
+    assert (learned(model.anywhere(2), rested)[..., 2:4] > slips.tried[:, -1:]).all()
+
+
 @torch.no_grad()
 def test_loops_are_closed_with_two_thirds_of_the_doubt_and_never_where_actions_are_unknown(monkeypatch):
     bonuses = []
 
     def spy(*arguments):
-        bonuses.append(arguments[-2:])
+        bonuses.append(arguments[-3:-1])
         return filter_with_closure(*arguments)
 
     monkeypatch.setattr(landmark, "filter_with_closure", spy)

@@ -14,8 +14,10 @@ from gtmsm.model.landmark_filter import (
     filter_by_steps,
     fuse,
     joined_ways,
+    otherwise,
     seen_ways,
 )
+from gtmsm.model.slips import Habits, Slips
 from gtmsm.pose import Plane, PlaneWithHeading, space_of
 
 HEADING = PlaneWithHeading()
@@ -53,7 +55,7 @@ def test_gradients_of_a_walk_with_headings_agree_with_finite_differences():
         return filter_by_steps(
             HEADING, lambda s, t: HEADING.step(s, steps[:, t]), lambda s, pose: pose, start, variance,
             Sights(index, log_odds, offset, noise), past, Surprise(0.2, (0.1, 0.05), (0.6, 0.3)),
-        )  # fmt: skip
+        )[:2]  # fmt: skip
 
     assert torch.autograd.gradcheck(scan, [x.requires_grad_() for x in leaves], fast_mode=True)
 
@@ -90,7 +92,7 @@ def test_three_axes_of_a_plane_are_no_heading():
 
 def watched(offset, log_odds=50.0, noise=(1e-4, 1e-4)):
     """What the last frame says of a step that was to lead 0.1 ahead and to turn by 0.2, from the origin."""
-    surprise = Surprise(0.2, (1e-8, 1e-8), (0.04, 0.04), (0.2, 0.05), 3.0)
+    surprise = Surprise(0.2, (1e-8, 1e-8), (0.04, 0.04), Habits((0.2, 0.05)), 3.0)
     planned = torch.tensor([[0.1, 0.0, 0.2]], dtype=torch.float64)
     last = Sights(
         torch.zeros(1, dtype=torch.int64),
@@ -98,7 +100,8 @@ def watched(offset, log_odds=50.0, noise=(1e-4, 1e-4)):
         torch.tensor([offset], dtype=torch.float64),
         torch.tensor([noise], dtype=torch.float64),
     )
-    ways = seen_ways(HEADING, planned, last, torch.zeros(1, 3, dtype=torch.float64), surprise)
+    start = torch.zeros(1, 3, dtype=torch.float64)
+    ways = seen_ways(HEADING, planned, last, start, surprise, torch.tensor([[0.2, 0.05]], dtype=torch.float64))
     return ways, [math.exp(way.log_chance.item()) for way in ways]
 
 
@@ -126,7 +129,8 @@ def test_without_a_last_frame_a_step_goes_as_often_as_expected_each_way():
 
 
 def test_a_watched_turn_goes_wrong_as_often_as_it_is_said_to_and_not_as_often_as_a_step():
-    together, apart = Surprise(0.2, (0.0, 0.0), (1.0, 1.0)), Surprise(0.2, (0.0, 0.0), (1.0, 1.0), (0.2, 0.05))
+    together = Surprise(0.2, (0.0, 0.0), (1.0, 1.0))
+    apart = together._replace(habits=Habits((0.2, 0.05)))
     assert [together.mean(0), together.mean(1), apart.mean(0), apart.mean(1)] == pytest.approx([0.2, 0.2, 0.2, 0.05])
     assert apart.of_any_step().mean(1) == pytest.approx(0.9)
 
@@ -180,8 +184,7 @@ def test_a_step_that_went_in_one_of_two_ways_is_believed_between_them():
 def test_a_walker_at_a_wall_that_watches_its_steps_stays_and_another_is_led_on(watch):
     """Ten steps ahead of which the last five fail. Noisy frames; only successive ones are compared."""
     steps, made = 10, 5
-    chances = (0.2, 0.05) if watch else None
-    surprise = Surprise(0.2, (1e-6, 1e-8), (0.01, 0.01), chances, 5.0)
+    surprise = Surprise(0.2, (1e-6, 1e-8), (0.01, 0.01), Habits((0.2, 0.05)) if watch else None, 5.0)
     index = torch.arange(-1, steps - 1).clamp(min=0).view(1, steps, 1)
     log_odds = torch.full((1, steps, 1), 2.0, dtype=torch.float64)
     log_odds[:, 0] = -math.inf
@@ -201,3 +204,93 @@ def test_a_walker_at_a_wall_that_watches_its_steps_stays_and_another_is_led_on(w
     )
     off = (track.state[0, -1] - number(0.5, 0.0, 0.0)).norm().item()
     assert off < 0.05 if watch else off > 0.2
+
+
+def test_the_chance_that_a_group_went_otherwise_is_that_of_all_ways_in_which_it_did():
+    ways, chances = watched([0.02, 0.0, 0.17], noise=(1e-3, 1e-3))
+    assert otherwise(HEADING, ways)[0].tolist() == pytest.approx([chances[2] + chances[3], chances[1] + chances[3]])
+
+
+# ---- how often steps slip, learned on the way
+
+
+def clumsy(every, steps=120, worth=10.0):
+    """A walk ahead of which every so many steps is not made; only successive frames are compared."""
+    surprise = Surprise(0.02, (1e-6, 1e-8), (0.01, 0.01), Habits((0.02, 0.02), worth), 0.0)
+    index = torch.arange(-1, steps - 1).clamp(min=0).view(1, steps, 1)
+    log_odds = torch.full((1, steps, 1), 2.0, dtype=torch.float64)
+    log_odds[:, 0] = -math.inf
+    offset = torch.zeros(1, steps, 1, 3, dtype=torch.float64)
+    offset[..., 0] = 0.1
+    if every:
+        offset[:, every - 1 :: every] = 0.0
+    return Sights(index, log_odds, offset, torch.full((1, steps, 1, 2), 1e-4, dtype=torch.float64)), surprise
+
+
+def walked(sights, surprise, begin=0, track=None):
+    """The steps from `begin` on, after those of `track`."""
+    nothing = torch.zeros(1, 0, 3, dtype=torch.float64)
+    start, past, slips, variance = torch.zeros(1, 3, dtype=torch.float64), (nothing, nothing[..., :2]), None, None
+    if track is not None:
+        start, past, slips = track.state[:, -1], (track.state, track.variance), Slips.of_column(track.slips[:, -1])
+        variance = track.variance[:, -1]
+    return filter_by_steps(
+        HEADING,
+        lambda s, _: s + number(0.1, 0.0, 0.0),
+        lambda _, pose: pose,
+        start,
+        torch.zeros(1, 2, dtype=torch.float64) if variance is None else variance,
+        Sights(*(part[:, begin:] for part in sights)),
+        past,
+        surprise,
+        slips,
+    )
+
+
+@pytest.mark.parametrize(("every", "expected"), [(0, 0.0), (10, 1 / 9), (4, 1 / 3)])
+def test_a_walker_is_soon_expected_to_slip_as_often_as_it_does(every, expected):
+    """Of the steps after one that was made."""
+    sights, surprise = clumsy(every)
+    slips = Slips.of_column(walked(sights, surprise).slips[:, -1])
+    position, turn = slips.chance(surprise.habits)[0].tolist()
+    assert position == pytest.approx(expected, abs=0.05)
+    assert turn < 0.01  # which never failed
+
+
+def test_a_walk_in_parts_is_the_walk_in_one_call():
+    sights, surprise = clumsy(7, steps=40)
+    whole = walked(sights, surprise)
+    first = walked(Sights(*(part[:, :15] for part in sights)), surprise)
+    rest = walked(sights, surprise, 15, first)
+    for one, other in zip(whole, rest, strict=True):
+        assert torch.equal(one[:, 15:], other)
+    forgotten = walked(sights, surprise, 15, first._replace(slips=0 * first.slips))
+    assert not torch.equal(whole.slips[:, 15:], forgotten.slips)
+
+
+def test_slips_that_are_not_learned_are_no_column_of_memory():
+    sights, surprise = clumsy(10, worth=0.0)
+    assert walked(sights, surprise).slips is None
+
+
+def test_an_old_place_corrects_where_the_agent_is_and_not_how_fast_it_moves():
+    """The last frame agrees with the plan; an entry of the past says that the agent is 0.3 to the left."""
+
+    def settle(planned, pose):  # as a motion with momentum does
+        return torch.cat([pose, planned[:, 3:] + (pose - planned[:, :3])[:, :2]], dim=-1)
+
+    surprise = Surprise(0.2, (1e-4, 1e-4), (0.01, 0.01), Habits((0.2, 0.05)))
+    sights = Sights(
+        torch.tensor([[[1, 0]]]),
+        torch.full((1, 1, 2), 20.0, dtype=torch.float64),
+        torch.tensor([[[[0.1, 0.0, 0.0], [0.1, 0.3, 0.0]]]], dtype=torch.float64),
+        torch.full((1, 1, 2, 2), 1e-3, dtype=torch.float64),
+    )
+    past = torch.zeros(1, 2, 3, dtype=torch.float64), torch.tensor([[[0.0, 0.0], [1.0, 1.0]]], dtype=torch.float64)
+    track = filter_by_steps(
+        HEADING, lambda s, _: s + number(0.1, 0, 0, 0, 0), settle, number(0, 0, 0, 0.1, 0)[None],
+        torch.ones(1, 2, dtype=torch.float64), sights, past, surprise,
+    )  # fmt: skip
+    x, y, _, *velocity = track.state[0, -1].tolist()
+    assert [x, y] == pytest.approx([0.1, 0.3], abs=0.01)
+    assert velocity == pytest.approx([0.1, 0.0], abs=1e-6)

@@ -87,7 +87,7 @@ class Meeting:
             variance = variance + torch.stack(parts[: variance.shape[-1]], -1)
         if covariance is not None:
             covariance = covariance + spread  # only where a pose is its own place, which no motion turns
-        return Memory(Belief(mean, covariance), memory.code, memory.digest, variance, memory.weights)
+        return Memory(Belief(mean, covariance), memory.code, memory.digest, variance, memory.weights, memory.slips)
 
 
 def _carried(

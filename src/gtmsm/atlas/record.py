@@ -23,7 +23,7 @@ Kind: TypeAlias = Literal["chunk", "meeting", "prune"]
 CHUNK, LARGEST = 1_000, 2**22
 """Entries of a chunk, and bytes that they should not exceed: those with digests are large."""
 NAME = re.compile(r"\w[\w .:/@+-]{0,99}")
-COLUMNS = {"place": 2, "mean": 2, "log_var": 2, "covariance": 3, "digest": 3, "variance": 2}
+COLUMNS = {"place": 2, "mean": 2, "log_var": 2, "covariance": 3, "digest": 3, "variance": 2, "slips": 2}
 """What is kept of entries, and how many axes it has."""
 
 

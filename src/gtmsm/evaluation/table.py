@@ -56,7 +56,7 @@ def headline(scores: Mapping[str, Any]) -> str:
     if has(scores, "heading_error"):
         return f"{_way_found(scores)}; {_quality(scores)}"
     if has(scores, KNOWN_STEPS.key):
-        return f"{known_steps(scores)}{_cells_found(scores)}"
+        return f"{known_steps(scores)}{_cells_found(scores)}{_slips_noticed(scores)}"
     retrieval, r2 = scores["retrieval_revisited"], scores.get("pose_r2")
     if "pose_r2" not in scores:  # recordings without poses
         again = "" if retrieval is None else f"; right view retrieved at {100 * retrieval:.1f}% of those that came back"
@@ -65,7 +65,7 @@ def headline(scores: Mapping[str, Any]) -> str:
     return (
         f"right place retrieved at {found} of revisited steps, R² of position {'–' if r2 is None else f'{r2:.4f}'}, "
         f"{100 * scores['revisited_fraction']:.0f}% of the predicted steps were at memorised places"
-        f"{_cells_found(scores)}"
+        f"{_cells_found(scores)}{_slips_noticed(scores)}"
     )
 
 
@@ -160,6 +160,20 @@ def _cells_found(scores: Mapping[str, Any]) -> str:
             by_actions = "" if theirs is None else f" (by actions alone {100 * theirs:.1f}%)"
             parts.append(f"{100 * mine:.1f}% {when}{by_actions}")
     return f"; in the right cell at {', '.join(parts)}" if parts else ""
+
+
+def _slips_noticed(scores: Mapping[str, Any]) -> str:
+    """How often a long walk that slips was believed where it was, at its own step, and what the control comes to."""
+    slips = (scores.get("landmarks") or {}).get("slip") or [{}]
+    walks = max(slips, key=lambda walks: walks.get("probability", 0.0))
+    if not ("closing_loops" in walks and "equal_frames" in walks):
+        return ""
+    steps, often = len(walks["closing_loops"]["within_by_step"]), 100 * walks["probability"]
+    mine, theirs = (100 * walks[way]["within"] for way in ("closing_loops", "equal_frames"))
+    return (
+        f"; of {steps:,} steps of which {often:.0f}% slip believed there at {mine:.1f}% with loops closed on the way "
+        f"(equal frames and true moves {theirs:.1f}%)"
+    )
 
 
 def _only_turns(scores: Mapping[str, Any]) -> bool:

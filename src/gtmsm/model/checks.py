@@ -104,6 +104,8 @@ def require_memory(model: "WorldModel", memory: Memory) -> None:
         require_like(model, "memory.place.covariance is", place.covariance, (*lead, size, size), OWN)
     if model.landmarks is not None and memory.variance is not None:
         require_like(model, "memory.variance is", memory.variance, (*lead, len(model.landmarks.groups)), OWN)
+    if model.landmarks is not None and memory.slips is not None:
+        require_like(model, "memory.slips is", memory.slips, (*lead, 3 * len(model.landmarks.groups)), OWN)
     if model.prior.digest_sizes is not None:  # in any precision: that of autocast when it was written
         found = None if memory.digest is None else tuple(memory.digest.shape)
         wanted = (*lead, *model.prior.digest_sizes)

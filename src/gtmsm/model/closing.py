@@ -6,6 +6,7 @@ from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
 from gtmsm.model.motion import Motion
 from gtmsm.model.place_graph import PlaceGraph, Sameness
 from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Poses, State, States, Variance
 
 
@@ -20,6 +21,7 @@ def filter_with_closure(
     same: Sameness,
     every: int,
     bonus: float,
+    slips: Slips | None = None,
 ) -> tuple[Track, States]:
     """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
 
@@ -28,14 +30,17 @@ def filter_with_closure(
     """
     size, s, v = motion.pose_size, start, variance
     states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
-    believed = []
+    believed, learned = [], []
     maps = _Maps(motion, start, past, same)
     for begin in range(0, actions.shape[1], every):
         now = slice(begin, begin + every)
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
-        state, added = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True)
+        state, added, column = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True, slips=slips)
         believed.append(state)
+        if column is not None:
+            learned.append(column)
+            slips = Slips.of_column(column[:, -1])
         plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
         states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
         pose = states[..., :size].clone()
@@ -47,7 +52,7 @@ def filter_with_closure(
             pose[others] = close_loops(motion.space, pose[others], *rest)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
-    return Track(states, variances), torch.cat(believed, dim=1)
+    return Track(states, variances, torch.cat(learned, dim=1) if learned else None), torch.cat(believed, dim=1)
 
 
 class _Maps:

@@ -4,11 +4,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from gtmsm.errors import InputError
 from gtmsm.model.landmark import Known
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
+from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Belief, Gaussian, State, States, Variance
 
 if TYPE_CHECKING:
@@ -41,6 +44,8 @@ class Followed(NamedTuple):
     """The pose before the first step, estimated where it was not given."""
     variance: Variance | None
     """Of its poses, with landmarks."""
+    slips: Float[Tensor, "batch time H"] | None
+    """What was learned of how often steps slip, after each step (`Slips`)."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
@@ -60,15 +65,15 @@ def follow(
     here = here or Belief(model.motion.start(len(made)))
     if model.landmarks is None:
         walk = model.motion.believe(here, made)
-        return Followed(walk, made, here.mean, None, None, walk.mean)
+        return Followed(walk, made, here.mean, None, None, None, walk.mean)
     past = known(model, memory, code)
     variance = model.landmarks.as_variance(here)
     trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure)
-    (state, variance), sights = trace.track, trace.sights
+    (state, variance, slips), sights = trace.track, trace.sights
     if sights is not None:
         sights = sights._replace(index=past.numbers(made.shape[1])[sights.index])
     walk = Belief(state, model.landmarks.as_covariance(variance, state))
-    return Followed(walk, made, trace.start, variance, sights, trace.believed)
+    return Followed(walk, made, trace.start, variance, slips, sights, trace.believed)
 
 
 def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:
@@ -91,4 +96,5 @@ def known(model: "WorldModel", memory: Memory | None, code: Gaussian) -> Known:
     found = memory.alike(code.mean, landmarks.asked)
     if found.variance is None:
         raise InputError("this memory does not say how sure its poses are; memorise with a model with landmarks")
-    return Known(model.motion.pose_at(found.place), found.variance, found.code, found.number, found.held)
+    slips = None if found.slips is None else Slips.of_column(found.slips[:, -1])  # after the last step
+    return Known(model.motion.pose_at(found.place), found.variance, found.code, found.number, found.held, slips)

@@ -22,6 +22,7 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.place_graph import Sameness
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
+from gtmsm.model.slips import Habits, Slips
 from gtmsm.tensors import (
     Actions,
     Belief,
@@ -48,6 +49,8 @@ class Known:
     """Which entries these are."""
     held: int
     """How many there are in all."""
+    slips: Slips | None = None
+    """What the steps that made them have told of how often steps slip."""
 
     @classmethod
     def whole(cls, pose: EntryPoses, variance: Float[Tensor, "batch n G"], code: Gaussian) -> "Known":
@@ -106,8 +109,11 @@ class Landmarks(nn.Module):
         """The noise of a step."""
         chosen = self.settings
         steady, stray = (chosen.steady**2, chosen.steady_turn**2), (chosen.stray**2, chosen.stray_turn**2)
-        chances = (chosen.surprise, chosen.surprise_turn) if chosen.watch else None
-        return Surprise(chosen.surprise, steady, stray, chances, chosen.doubt)
+        habits = None
+        if chosen.watch:
+            chances = (chosen.surprise, chosen.surprise_turn)[: len(self.groups)]
+            habits = Habits(chances, chosen.surprise_worth, chosen.surprise_again)
+        return Surprise(chosen.surprise, steady, stray, habits, chosen.doubt)
 
     @property
     def asked(self) -> int:
@@ -142,7 +148,9 @@ class Landmarks(nn.Module):
         `guess`: the actions are unknown, and every step may lead anywhere near. `closure`: steps after which loops are
         closed, 0 for never; None: as the settings say.
         """
+        slips = past.slips
         if self.is_lost(variance):
+            slips = slips and slips.at_rest()
             if past.pose.shape[1]:
                 found, agreed = locate_start(self.compare, motion, actions, code, past.pose, past.code)
                 start, variance = motion.settle(start, found), self._start_variance(agreed)
@@ -161,10 +169,10 @@ class Landmarks(nn.Module):
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess:
             closed = filter_with_closure(
-                motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus
+                motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus, slips
             )
             return Trace(closed[0], start, sights, closed[1])
-        track = motion.filter(start, actions, variance, sights, known, surprise, walls=True)
+        track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
         return Trace(track, start, sights, track.state)
 
     @property
@@ -199,11 +207,11 @@ class Landmarks(nn.Module):
         lookup = self.look_back(code, code, 0)
         sights, sure = self._sights(self.compare(code, code, lookup), lookup), self._certain(start)
         known = past.pose, past.variance
-        state, variance = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
+        state, variance, slips = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
         before, size = torch.cat([start[:, None], state[:, :-1]], dim=1), self.space.size
         steps = self.space.displacement(before[..., :size], state[..., :size])
         shift, added = motion.among_walls(before, actions, steps, self.settings.surprise)
-        return Track(state + shift[:, None], variance + added[:, None])
+        return Track(state + shift[:, None], variance + added[:, None], slips)
 
     def learn(self, motion: Motion, start: State, actions: Actions, code: Gaussian, lookup: Lookup) -> Learned:
         """The same for a walk from a known start, with gradients and with the KL that the bound pays.
@@ -221,10 +229,10 @@ class Landmarks(nn.Module):
             return Learned(track, isotropic_divergence(fresh[..., 0], far2, self.noise**2, size), before)
         match = self.compare(code, code, lookup)
         sights = self._sights(match, lookup)
-        surprise = self.surprise._replace(chances=None)  # training has the fast scan, and networks that know little yet
+        surprise = self.surprise._replace(habits=None)  # training has the fast scan, and networks that know little yet
         with torch.no_grad():
             # Walls are still being learned, and soft ones would squeeze the map.
-            state, variance = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
+            state, variance, _ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
         after = motion.go(before, actions)

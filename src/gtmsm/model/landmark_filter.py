@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
+from gtmsm.model.slips import Habits, Slips
 from gtmsm.pose import Space
 from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, State, States, Variance, gather
 
@@ -54,7 +55,7 @@ class Surprise(NamedTuple):
     """Variance of a step that goes as planned."""
     stray: tuple[float, ...]
     """Variance of one that does not."""
-    chances: tuple[float, ...] | None = None
+    habits: Habits | None = None
     """Where the last frame is asked first how a step went: the same probability for the position and for a heading,
     each by itself; None: it counts as one sight among others, and a step goes otherwise in all of its coordinates."""
     doubt: float = 0.0
@@ -62,11 +63,11 @@ class Surprise(NamedTuple):
 
     def of_any_step(self) -> "Surprise":
         """The same where actions are unknown: nearly every step goes otherwise."""
-        return self._replace(chance=0.9, chances=None if self.chances is None else (0.9,) * len(self.chances))
+        return self._replace(chance=0.9, habits=self.habits and Habits((0.9,) * len(self.habits.chance)))
 
     def chance_of(self, group: int) -> float:
         """Probability that one group of coordinates goes otherwise."""
-        return self.chance if self.chances is None else self.chances[group]
+        return self.chance if self.habits is None else self.habits.chance[group]
 
     def mean(self, group: int) -> float:
         """Variance of any step, for one group of coordinates."""
@@ -85,6 +86,8 @@ class Track(NamedTuple):
     """Means."""
     variance: Variance
     """Of the position and, where there is one, of the heading."""
+    slips: Float[Tensor, "batch time H"] | None = None
+    """`Slips` after each step, as a column of memory; None where they are not learned."""
 
 
 class Way(NamedTuple):
@@ -115,17 +118,19 @@ def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
     return [Way(all_of(math.log(chance))[..., 0], planned, all_of(*fresh)) for chance, fresh in surprise.components()]
 
 
-def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: Surprise) -> list[Way]:
+def seen_ways(
+    space: Space, planned: Pose, last: Sights, entry: Pose, surprise: Surprise, chance: Float[Tensor, "*batch G"]
+) -> list[Way]:
     """What the last frame says of a step: each group of coordinates went as planned or otherwise, by Bayes' rule.
 
     `last` is the sight of the last frame, without its axis K, and `entry` the pose that the frame was seen from.
+    `chance` is the probability of each group that it went otherwise.
     """
-    assert surprise.chances is not None
     away = space.difference(planned, space.step(entry, last.offset))
     is_there, ways = last.log_odds > -math.inf, []
     far2 = space.squared_lengths(away)
     for kinds in itertools.product((False, True), repeat=len(space.groups)):
-        chances = [c if other else 1 - c for c, other in zip(surprise.chances, kinds, strict=False)]
+        expected = [chance[..., g] if other else 1 - chance[..., g] for g, other in enumerate(kinds)]
         log_density, moved, added = last.log_odds + surprise.doubt, [], []
         for g, group in enumerate(space.groups):
             fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
@@ -138,10 +143,17 @@ def seen_ways(space: Space, planned: Pose, last: Sights, entry: Pose, surprise: 
             moved.append(gain[..., None] * away[..., group])
             added.append(torch.where(is_there, gain * noise, fresh))
         right_or_wrong = torch.stack([log_density, torch.zeros_like(log_density)])
-        log_chance = math.log(math.prod(chances)) + torch.logsumexp(right_or_wrong, dim=0)
+        log_chance = torch.stack(expected).log().sum(0) + torch.logsumexp(right_or_wrong, dim=0)
         ways.append(Way(log_chance, planned + torch.cat(moved, dim=-1), torch.stack(added, -1)))
     norm = torch.logsumexp(torch.stack([way.log_chance for way in ways]), dim=0)
     return [way._replace(log_chance=way.log_chance - norm) for way in ways]
+
+
+def otherwise(space: Space, ways: Sequence[Way]) -> Float[Tensor, "*batch G"]:
+    """The probability that each group of coordinates went otherwise, of the ways that `seen_ways` lists."""
+    chance, groups = torch.stack([way.log_chance for way in ways]).exp(), len(space.groups)
+    by_group = chance.unflatten(0, (2,) * groups)
+    return torch.stack([by_group.select(g, 1).reshape(-1, *chance.shape[1:]).sum(0) for g in range(groups)], dim=-1)
 
 
 def log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: int) -> Float[Tensor, "*n"]:
@@ -263,27 +275,37 @@ def filter_by_steps(
     sights: Sights,
     past: Past,
     surprise: Surprise,
+    slips: Slips | None = None,
 ) -> Track:
-    """The walk of any motion, step by step; every pose becomes an entry that later steps may recognise."""
+    """The walk of any motion, step by step; every pose becomes an entry that later steps may recognise.
+
+    `slips`: what earlier steps have told of how often steps slip.
+    """
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
-    states, s = [], start
+    states, columns, s, slips = [], [], start, slips or Slips.none(variance)
     for t in range(steps):
         seen, planned = sights.at(t), move(s, t)
         entries, known, plan = gather(poses, seen.index), gather(variances, seen.index), planned[:, : space.size]
         sighted = space.step(entries, seen.offset)
-        if surprise.chances is not None and seen.index.shape[-1]:
+        if surprise.habits is not None and seen.index.shape[-1]:
             # The sight of the last frame comes first (`look_up`), and is heard once.
             last, others = Sights(*(part[:, 0] for part in seen)), Sights(*(part[:, 1:] for part in seen))
-            ways = seen_ways(space, plan, last, entries[:, 0], surprise)
+            ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
+            slips = slips.then(otherwise(space, ways))
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
-            pose, variance = agree(space, *joined_ways(space, plan, variance, ways), *told)
+            watched, variance = joined_ways(space, plan, variance, ways)
+            pose, variance = agree(space, watched, variance, *told)
+            # Old places tell where the agent is, and nothing of how fast it moves.
+            s = torch.cat([pose, settle(planned, watched)[:, space.size :]], dim=-1)
         else:
             pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
-        s = settle(planned, pose)
+            s = settle(planned, pose)
         poses[:, first + t], variances[:, first + t] = pose, variance
         states.append(s)
-    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:])
+        columns.append(slips.column)
+    learned = torch.stack(columns, 1) if columns and surprise.habits and surprise.habits.worth else None
+    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned)
 
 
 def filter_positions(

@@ -45,6 +45,7 @@ class Alike:
     place: Float[Tensor, "batch n P"]
     code: Gaussian
     variance: Float[Tensor, "batch n G"] | None
+    slips: Float[Tensor, "batch n H"] | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,8 @@ class Memory:
     """Variance of the pose of each entry, of position and heading separately; landmarks need it."""
     weights: str | None = None
     """Fingerprint of the weights that made it; None where that is not known."""
+    slips: Float[Tensor, "batch n H"] | None = None
+    """What was known after each entry of how often steps slip (`Slips`), where landmarks learn it."""
 
     def __len__(self) -> int:
         """Number of entries in each memory of the batch."""
@@ -82,6 +85,7 @@ class Memory:
         columns = {
             "place": self.place.mean, "mean": self.code.mean, "log_var": self.code.log_var,
             "covariance": self.place.covariance, "digest": self.digest, "variance": self.variance,
+            "slips": self.slips,
         }  # fmt: skip
         return {name: column for name, column in columns.items() if column is not None}
 
@@ -89,7 +93,7 @@ class Memory:
     def of_columns(columns: Mapping[str, Tensor], weights: str | None) -> "Memory":
         """The memory that has these `columns`."""
         place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
-        return Memory(place, code, columns.get("digest"), columns.get("variance"), weights)
+        return Memory(place, code, columns.get("digest"), columns.get("variance"), weights, columns.get("slips"))
 
     @cached_property
     def is_finite(self) -> bool:
@@ -98,8 +102,9 @@ class Memory:
 
     def __getitem__(self, which: slice) -> "Memory":
         """Some of the memories: `memory[:1]` is the first of them."""
-        digest, variance = (None if x is None else x[which] for x in (self.digest, self.variance))
-        return Memory(self.place[which], self.code[which], digest, variance, self.weights)
+        parts = (self.digest, self.variance, self.slips)
+        digest, variance, slips = (None if x is None else x[which] for x in parts)
+        return Memory(self.place[which], self.code[which], digest, variance, self.weights, slips)
 
     def snapshot(self) -> "Memory":
         """This memory as it is now, whatever is written later: for a value, itself."""
@@ -140,7 +145,7 @@ class Memory:
     def alike(self, code: Codes, k: int) -> Alike:
         """Entries among which are the k whose codes are nearest to each of these, and the last one: here all."""
         number = torch.arange(len(self), device=self.code.mean.device)
-        return Alike(number, len(self), self.place.mean, self.code, self.variance)
+        return Alike(number, len(self), self.place.mean, self.code, self.variance, self.slips)
 
     def _require(self, index: object) -> None:
         require_index(index, self.batch, len(self), self.code.mean.device)

@@ -40,6 +40,11 @@ class LandmarkConfig:
     without a fast scan."""
     surprise_turn: float = 0.05
     """With `watch`: chance that an agent does not turn as planned."""
+    surprise_worth: float = 0.0
+    """With `watch`: steps of a walk that tell as much of how often steps go wrong as these chances do. It is learned on
+    the way, and memory keeps it. 0: it is not learned."""
+    surprise_again: float = 0.0
+    """With `surprise_worth`: least chance that a step does not go as planned after one that did not, but for turns."""
     stray: float = 1.0
     """Standard deviation of where such a step leads, in units of the pose space."""
     stray_turn: float = 0.2
@@ -73,6 +78,9 @@ class LandmarkConfig:
         for name in ("surprise", "surprise_turn"):
             chance = getattr(self, name)
             require(0 < chance < 1, f"{name} is {chance}; give a probability between 0 and 1")
+        require(self.surprise_worth >= 0, f"surprise_worth is {self.surprise_worth}; give a number of steps, or 0")
+        again = self.surprise_again
+        require(0 <= again < 1, f"surprise_again is {again}; give a probability from 0 to below 1")
         for name in ("steady", "steady_turn", "stray", "stray_turn", "grain", "reach", "tolerance", "tolerance_turn"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive number")
 

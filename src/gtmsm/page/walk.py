@@ -23,7 +23,7 @@ from gtmsm.page.overlay import Overlay
 from gtmsm.page.walkable import AnyWalkable, Frame, Pose, as_frame
 from gtmsm.page.way import Way
 from gtmsm.page.wire import packed
-from gtmsm.tensors import Belief, Gaussian
+from gtmsm.tensors import Belief
 from gtmsm.worlds.images import load_picture
 from gtmsm.worlds.physics import IDLE
 
@@ -362,8 +362,7 @@ class Walk:
 def part_of(memory: Memory, first: int, last: int) -> Memory:
     """The entries from `first` to `last` - 1; nothing is copied."""
     columns = {name: column[:, first:last] for name, column in memory.snapshot().columns.items()}
-    place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
-    return Memory(place, code, columns.get("digest"), columns.get("variance"))
+    return Memory.of_columns(columns, None)
 
 
 @contextmanager

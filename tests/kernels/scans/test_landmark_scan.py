@@ -10,7 +10,8 @@ from twins import strided
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.scans import landmark_scan_cpu
 from gtmsm.kernels.scans.walled_scan import Gate, walled_poses
-from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps, filter_positions
+from gtmsm.model import landmark_filter
+from gtmsm.model.landmark_filter import Sights, Surprise, filter_by_steps
 from gtmsm.pose import Plane
 from gtmsm.tensors import LOG_TWO_PI
 
@@ -61,6 +62,13 @@ def arranged(inputs, index):
     return start, displacement, Gate(*gate) if gate else None, variance, sights, (past, past_variance), SURPRISE
 
 
+def filter_positions(*arguments):
+    """Poses and variances; of slips it learns nothing."""
+    *track, slips = landmark_filter.filter_positions(*arguments)
+    assert slips is None
+    return tuple(track)
+
+
 def readable(*arguments):
     with forced("readable"):
         return filter_positions(*arguments)
@@ -74,7 +82,7 @@ def by_steps(start, displacement, gate, variance, sights, past, surprise):
         return q if gate is None else s + displacement[:, t] * gate(q)[..., None]
 
     space = Plane(start.shape[-1])
-    return filter_by_steps(space, move, lambda s, pose: pose, start, variance, sights, past, surprise)
+    return filter_by_steps(space, move, lambda s, pose: pose, start, variance, sights, past, surprise)[:2]
 
 
 def assert_same(one, other, **tolerance):

@@ -127,6 +127,11 @@ class LongMemory(Memory):
         return self._columns("variance")[0]
 
     @property
+    def slips(self) -> Float[Tensor, "1 n H"] | None:  # type: ignore[override]
+        """What was known of slips after each entry."""
+        return self._columns("slips")[0]
+
+    @property
     def weights(self) -> str | None:  # type: ignore[override]
         """Fingerprint of the weights that made it."""
         return self._weights
@@ -286,9 +291,10 @@ class LongMemory(Memory):
         if (k := min(k, end)) * len(asked) < end:
             found, end = index.look_alike(asked, k, end)
             number = torch.cat([found.flatten(), number[-1:]]).unique()
-        names = [name for name in ("place", "mean", "log_var", "variance") if name in index.rows.names]
-        place, mean, log_var, *variance = index.rows.at(names, number[None])
-        return Alike(number, end, place, Gaussian(mean, log_var), variance[0] if variance else None)
+        names = [name for name in ("place", "mean", "log_var", "variance", "slips") if name in index.rows.names]
+        of = dict(zip(names, index.rows.at(names, number[None]), strict=True))
+        code_of = Gaussian(of["mean"], of["log_var"])
+        return Alike(number, end, of["place"], code_of, of.get("variance"), of.get("slips"))
 
     def _now(self) -> tuple[TreeIndex | GridIndex | None, int]:
         """The index, and the number of entries to read by it: all that a reader needs of one moment."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gtmsm.config import config, require
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_by_steps
+from gtmsm.model.slips import Slips
 from gtmsm.pose import Space
 from gtmsm.tensors import Actions, Belief, PerStep, Place, Pose, Poses, State, States, Variance, applied, prefix_scan
 
@@ -177,12 +178,20 @@ class Motion(nn.Module, ABC):
         return torch.cat([pose, s[..., self.pose_size :]], dim=-1)
 
     def filter(
-        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
+        self,
+        start: State,
+        a: Actions,
+        variance: Variance,
+        sights: Sights,
+        past: Past,
+        surprise: Surprise,
+        walls: bool,
+        slips: Slips | None = None,
     ) -> Track:
         """States and variances after every action, corrected by what was recognised (App. D), with or without walls."""
         go = self.step if walls else self.go
         return filter_by_steps(
-            self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise
+            self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise, slips
         )
 
     def among_walls(self, before: States, a: Actions, steps: Poses, surprise: float) -> tuple[State, Variance]:

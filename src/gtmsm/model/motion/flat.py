@@ -10,6 +10,7 @@ from torch.nn.functional import logsigmoid
 from gtmsm.kernels.scans.walled_scan import Gate, walled_poses
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, filter_positions
 from gtmsm.model.motion.base import Motion, MotionConfig, Scout
+from gtmsm.model.slips import Slips
 from gtmsm.pose import Plane
 from gtmsm.tensors import Actions, PerStep, Poses, State, States, Variance, applied
 
@@ -30,11 +31,19 @@ class Free(Motion):
         self.M = nn.Parameter(0.3 * torch.randn(settings.state_size, action_size))
 
     def filter(
-        self, start: State, a: Actions, variance: Variance, sights: Sights, past: Past, surprise: Surprise, walls: bool
+        self,
+        start: State,
+        a: Actions,
+        variance: Variance,
+        sights: Sights,
+        past: Past,
+        surprise: Surprise,
+        walls: bool,
+        slips: Slips | None = None,
     ) -> Track:
         """The landmark scan, unless steps are watched."""
-        if surprise.chances is not None:
-            return super().filter(start, a, variance, sights, past, surprise, walls)
+        if surprise.habits is not None:
+            return super().filter(start, a, variance, sights, past, surprise, walls, slips)
         d = applied(self.M, a)
         return filter_positions(start, d, self.gate if walls else None, variance, sights, past, surprise)
 

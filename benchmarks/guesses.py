@@ -12,8 +12,8 @@ import torch
 from gtmsm.model.planning.goal import difference
 from gtmsm.tensors import Belief, Gaussian
 
-ALIKE = 16
-"""The number of most similar views at which guesses are put."""
+ALIKE, ELSEWHERE = 16, 3.0
+"""The number of most similar views at which guesses are put, and how much less likely, as a power of e, they are."""
 
 
 @dataclass(frozen=True)
@@ -58,13 +58,14 @@ class Guesses:
         imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
         return (imagined - frames).square().mean((1, 2, 3))
 
-    def step(self, frame, action, also=None):
+    def step(self, frame, action, also=None, bumps=None):
         """Go on by `action`, one row of the model's actions or None, and look at `frame`.
 
-        `also`: what else is known, as a function from states to log-likelihoods.
+        `also`: what else is known, as a function from states to log-likelihoods; `bumps`: one from states to the
+        probabilities that something is in the way there.
         """
         if action is not None:
-            self.states = self._moved(action)
+            self.states = self._moved(action, bumps)
         likely = torch.zeros(self.count, dtype=torch.double)
         if self.settings.sharp:
             anew = torch.rand(self.count, generator=self.chance) < self.settings.anew
@@ -72,7 +73,7 @@ class Guesses:
             errors = self._errors(self.states, frame[None])
             self.least.append(float(errors.min()))
             likely -= self.settings.sharp * errors / np.median(self.least)
-            likely[anew] -= 3.0  # who is put somewhere has no past that speaks for it
+            likely[anew] -= ELSEWHERE  # who is put somewhere has no past that speaks for it
         if also is not None:
             likely += also(self.states).double()
         weight = self.weight.double().log() + likely
@@ -80,17 +81,19 @@ class Guesses:
         if 1 / float(self.weight.square().sum()) < self.count / 2:
             self._resample()
 
-    def _moved(self, action):
+    def _moved(self, action, bumps):
         """Where the guesses are after an action."""
         before, size = self.states, self.model.motion.pose_size
         moved = self.model.motion.step(before, action.expand(self.count, -1))
         rough = torch.tensor(self.settings.rough[:size])
         moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * rough
-        bumped = torch.rand(self.count, generator=self.chance) < self.settings.bumped
+        often = self.settings.bumped if bumps is None else bumps(moved)
+        bumped = torch.rand(self.count, generator=self.chance) < often
         part = torch.rand(int(bumped.sum()), 1, generator=self.chance)
         moved[bumped, :2] = before[bumped, :2] + part * (moved - before)[bumped, :2]
         moved[bumped, size : size + 2] *= part
         if self.settings.swerve:
+            moved[bumped, 2] = before[bumped, 2] + part[:, 0] * (moved - before)[bumped, 2]
             moved[bumped, 2] += self.settings.swerve * torch.randn(len(part), generator=self.chance)
         return moved
 

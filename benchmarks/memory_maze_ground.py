@@ -14,21 +14,28 @@ from skimage.graph import MCP_Geometric
 
 SIDE, SQUARES = 0.1, 240
 """Of a square in cells, and squares to a side of the map; the start is in its middle."""
-SEEN, STANDS = 2.5, 2.0
+SEEN, STANDS = 3.0, 2.0
 """Cells up to which floor is believed, and walls are."""
 BODY, HIT = 0.1, 0.17
 """Cells around the agent that are surely free, and ahead of it where it bumped."""
-CLEAR, UNKNOWN = 0.22, 0.15
+CLEAR, UNKNOWN = 0.27, 0.15
 """Cells that a way keeps from walls, and from what is not known."""
 SOME = 12
 """Squares of a frontier that is worth looking at."""
+LEFT = 0.4
+"""Cells around a frontier that is left."""
 BEARINGS = np.arctan((PIXELS / 2 - 0.5 - np.arange(PIXELS)) / FOCAL)
 """Of the columns of a picture."""
-NEAR, OFF, LINE, WEIGHT = 0.3, 0.2, 0.06, 0.25
-"""Of walls that are seen beside where they are: cells that count most, their standard deviation, that beside lines of
-the grid, and how much each of them counts, since they are not independent."""
-ENOUGH = 40
-"""Squares of walls that tell how the grid lies."""
+COUNTS, NEAR, UNSURE, WEIGHT = 3.5, 0.3, (0.04, 0.02), 0.1
+"""Of walls that are seen beside where they are: cells up to which they are looked at; cells beside it that count most;
+the standard deviation, and how much more it is per squared cell; and how much each of them counts, since they are not
+independent."""
+INSIDE, BLOCKED = 2.0, 0.25
+"""How much less likely, as a power of e, it is to be where no floor was seen, and to see none where there is some."""
+MIDDLE = slice(24, 40)
+"""Columns of a picture of what is straight ahead."""
+ENOUGH, MOST = 40, 100
+"""Squares of walls that tell how the grid lies, and about the most that are asked."""
 
 
 def floor(frame):
@@ -48,11 +55,24 @@ def ranges(frame):
     return RISE * FOCAL / (PIXELS - count - LEVEL) / np.cos(BEARINGS), count > 0
 
 
+def blocked(frame, things):
+    """Whether a wall is straight ahead, so near that its foot is out of view; and whether the left side is freer."""
+    free = ranges(frame)[1] | things
+    return free[MIDDLE].mean() < 0.5, free[: PIXELS // 2].sum() > free[PIXELS // 2 :].sum()
+
+
+def _ends(poses, bearings, reach):
+    """Where rays end that leave these poses, in these directions and so far."""
+    x, y, heading = poses.double().numpy().T[:, :, None]
+    return np.stack([x + reach * np.cos(heading + bearings), y + reach * np.sin(heading + bearings)], -1)
+
+
 class Ground:
     """How often each square was seen to be free, and to be a wall."""
 
     def __init__(self):
         self.free, self.wall, self.lines = *np.zeros((2, SQUARES, SQUARES), int), None
+        self.left = self.free > 0
         rows = np.arange(SQUARES) - SQUARES // 2
         self.middles = SIDE * np.stack(np.meshgrid(rows, rows, indexing="ij"), -1)
 
@@ -98,7 +118,10 @@ class Ground:
     def frontier(self, pose):
         """Where to stand, on the nearest open ground beside what is not known, and where to look from there."""
         is_open, new = self.open(), self.new
-        edge, _ = label(is_open & (SIDE * distance_transform_edt(~new) < UNKNOWN + 2 * SIDE), np.ones((3, 3)))
+        beside = is_open & (SIDE * distance_transform_edt(~new) < UNKNOWN + 2 * SIDE)
+        if not (beside & ~self.left).any():
+            self.left[:] = False
+        edge, _ = label(beside & ~self.left, np.ones((3, 3)))
         here = tuple(int(i[0]) for i in self.squares([pose[:2]]))
         cost = np.where(is_open, 1.0, np.where(self.walls, -1.0, 10.0))
         cost[here] = 1.0
@@ -119,25 +142,31 @@ class Ground:
         return len(self._beside(point)) > 0
 
     def give_up(self, point):
-        """What is not known beside a point is taken for a wall, until it is seen."""
-        self._count(self.wall, self._beside(point))
+        """Leave what is not known beside a point, until nothing else is left."""
+        self.left |= np.hypot(*np.moveaxis(self.middles - point, 2, 0)) < LEFT
+
+    def near_walls(self, points):
+        """Whether an agent at these points would touch a wall."""
+        off = distance_transform_edt(~self.walls) if self.walls.any() else np.full(self.walls.shape, np.inf)
+        return torch.as_tensor(SIDE * off[self.squares(points.numpy())] < HIT)
 
     def likely(self, frame, poses, things):
         """Log-likelihood of the walls in a picture, at each of these poses."""
         far, seen = ranges(frame)
-        stands = np.flatnonzero(seen & (far < STANDS) & ~things)[::3]
-        walls = self.walls
-        if not len(stands) or not walls.any():
-            return torch.zeros(len(poses))
-        x, y, heading = poses.double().numpy().T[:, :, None]
-        angle, reach = heading + BEARINGS[stands], far[stands]
-        points = np.stack([x + reach * np.cos(angle), y + reach * np.sin(angle)], -1)
-        off = SIDE * distance_transform_edt(~walls)
+        stands, blocked = (np.flatnonzero(one & ~things)[::3] for one in (seen & (far < COUNTS), ~seen))
+        walls, reach = self.walls, far[stands]
+        points = _ends(poses, BEARINGS[stands], reach)
+        off = SIDE * distance_transform_edt(~walls) if walls.any() else np.zeros(walls.shape)
         missed = off[self.squares(points.reshape(-1, 2))].reshape(points.shape[:2]).clip(max=NEAR)
-        total = -0.5 * WEIGHT * np.square(missed / OFF).sum(1)
+        unsure = UNSURE[0] + UNSURE[1] * np.square(reach)
+        total = -0.5 * WEIGHT * np.square(missed / (unsure + SIDE)).sum(1)
+        at = self.squares(poses[:, :2].numpy())
+        total -= INSIDE * ((self.free[at] == 0) | walls[at])
+        at = self.squares(_ends(poses, BEARINGS[blocked], far[blocked] + SIDE).reshape(-1, 2))
+        total -= BLOCKED * ((self.free[at] > 1) & ~walls[at]).reshape(len(poses), -1).sum(1)
         if self.lines is not None:
             beside = self._beside_lines(points, *self.lines)
-            total -= 0.5 * WEIGHT * np.square(beside.clip(max=NEAR) / LINE).sum(1)
+            total -= 0.5 * WEIGHT * np.square(beside.clip(max=NEAR) / unsure).sum(1)
         return torch.as_tensor(total).float()
 
     def _beside_lines(self, points, turn, at):
@@ -151,6 +180,7 @@ class Ground:
         points = self.middles[self.walls]
         if len(points) < ENOUGH:
             return
+        points = points[:: 1 + len(points) // MOST]
         shifts = np.stack(np.meshgrid(*[np.arange(0, 1, 0.05)] * 2), -1).reshape(-1, 2)
 
         def fit(turn, at):

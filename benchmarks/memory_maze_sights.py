@@ -70,6 +70,8 @@ class Targets:
                 ahead, left, width = seen
                 c, s = math.cos(pose[2]), math.sin(pose[2])
                 point = np.array([pose[0] + c * ahead - s * left, pose[1] + s * ahead + c * left])
+                if (place := self.place(colour)) is not None and np.hypot(*(point - place)) > AGREE:
+                    continue
                 self.points.setdefault(colour, []).append((*point, width**2))
                 self.best[colour] = max(self.best.get(colour, (0, 0, 0)), (pose[0], pose[1], width), key=lambda x: x[2])
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from guesses import GuessConfig, Guesses
-from memory_maze_ground import Ground
+from memory_maze_ground import Ground, blocked
 from memory_maze_sights import BETWEEN, PIXELS, Targets, things
 
 from gtmsm.explore import Explorer
@@ -24,16 +24,18 @@ from gtmsm.worlds.memory_maze import NAMES, MemoryMazeEnv
 STEPS, WALKED, EVERY = 1_000, 500, 2
 GUESSES = 256
 """Of where the agent is."""
-GUESS = GuessConfig(rough=(0.008, 0.008, 0.004), bumped=0.03, swerve=0.1, anew=0.0, sharp=0.0)
+GUESS = GuessConfig(rough=(0.008, 0.008, 0.004), swerve=0.1, anew=0.0, sharp=0.0)
 MOVES, HELD = 0.15, 0.3
 """Length of a planned step that should move the agent, in the model's units, and the share of it below which something
 is in the way."""
 ALIGNED = (5, 10, 20, 40, 80)
 """Steps after which it works out how the grid of the maze lies: later ones know more, and their poses are less sure."""
+BUMPS = 0.5, 0.01
+"""Probabilities of a bump near walls, and elsewhere."""
 STEADY = 30
 """Decisions for which it goes to the same ground that it has not seen."""
-SETTINGS = PlanConfig(horizon=40, near=0.4, candidates=256, rounds=4, margin=0.1)
-"""In the model's units a stride is 0.33: 0.3 cells from the target count as there, 0.12 from open ground as open."""
+SETTINGS = PlanConfig(horizon=30, near=0.4, candidates=256, rounds=4, margin=0.06)
+"""In the model's units a stride is 0.33: 0.3 cells from the target count as there, 0.07 from open ground as open."""
 
 
 class Player:
@@ -55,20 +57,20 @@ class Player:
         self.colours = [tuple(colour) for colour in task._target_colors[: task.n_targets]]
         self.take_in(frame, None, info)
 
-    def memorise(self, led, most=WALKED):
-        """Explore until all targets were seen, or be led by an agent that knows the maze, and memorise."""
+    def memorise(self, most=WALKED):
+        """Be led by an agent that knows the maze until all targets were seen, and memorise."""
         self.begin()
         tour, rng = Tour(self.env), np.random.default_rng(self.seed)
         while self.done < most and not self.knows_all:
-            self.act(tour(rng) if led else self.next_actions(explore=True)[0])
-        self.walked, self.before = self.done, self.score
+            self.act(tour(rng))
+        self.walked = self.done
 
     def hunt(self):
         """To one target after the other, until the episode is over; returns how many were touched."""
         while self.done < STEPS:
             asked = self.asked
             for choice in self.next_actions():
-                if self.done == STEPS or self.act(choice) or self.asked != asked:
+                if self.done == STEPS or self.act(self.careful(choice)) or self.asked != asked:
                     self.plan = None
                     break
         return self.score
@@ -77,10 +79,9 @@ class Player:
     def knows_all(self):
         return all(self.targets.place(colour) is not None for colour in self.colours)
 
-    def next_actions(self, explore=False):
+    def next_actions(self):
         """To the asked target if it was seen, otherwise to ground that was not."""
-        place = None if explore else self.targets.place(self.asked)
-        if place is not None:
+        if (place := self.targets.place(self.asked)) is not None:
             return self.planned(place) or self.straight(place)
         if self.aim is None or self.aged > STEADY or not self.ground.is_new(self.aim[0]):
             self.aim, self.aged, self.plan = self.ground.frontier(self.cells), 0, None
@@ -93,7 +94,16 @@ class Player:
         bearing = self.bearing(look)
         if abs(bearing) < 0.2 or self.aged == STEADY:
             self.ground.give_up(stand)
+            self.aim = None
         return (2 if bearing > 0 else 3,)
+
+    def careful(self, action):
+        """The action, or a turn instead of a push against a wall, which turns the agent in ways that no motion knows."""
+        if action in (1, 4, 5):
+            is_blocked, left = blocked(self.log[-1][0], things(self.log[-1][0], self.colours))
+            if is_blocked:
+                return {1: 2 if left else 3, 4: 2, 5: 3}[action]
+        return action
 
     def act(self, action):
         """Whether this touched the target that was asked for; -1: nothing is done."""
@@ -139,7 +149,10 @@ class Player:
             poses = states[:, :3] * scale
             return self.targets.likely(frame, poses, touched) + self.ground.likely(frame, poses, hidden)
 
-        self.guesses.step(torch.from_numpy(small(frame)).permute(2, 0, 1) / 255, done, also)
+        def bumps(states):
+            return torch.where(self.ground.near_walls(states[:, :2] * scale[:2]), *BUMPS)
+
+        self.guesses.step(torch.from_numpy(small(frame)).permute(2, 0, 1) / 255, done, also, bumps)
         return self.guesses.best()[0]
 
     @property
@@ -224,16 +237,13 @@ def play(runs, seeds):
         outcomes, besides = {}, {}
         for who, true in (("planning", False), ("planning, true poses", True)):
             player = Player(runs[0], env, seed, true)
-            player.begin()
-            outcomes[who] = player.hunt()
-            if not true:
-                besides["cells off, median of an episode"] = float(np.median(player.off))
-                besides["cells off at its end"] = player.off[-1]
-            player = Player(runs[0], env, seed, true)
             player.memorise()
             if not true:
-                besides["steps of the walk that came before"] = player.walked
-            player.begin()
-            outcomes[f"{who}, memorised before"] = player.hunt()
+                besides |= {"steps of the walk": player.walked, "cells off at its end": player.off[-1]}
+                besides["touches on the walk"] = player.score
+            outcomes[who] = player.hunt()
+            if not true:
+                besides["cells off, median of the episode"] = float(np.median(player.off))
+                besides["cells off at the end of the episode"] = player.off[-1]
         outcomes["random"] = at_random(env, seed, np.random.default_rng(seed))
         yield {"seed": seed, "outcomes": outcomes, "kinds": [], "besides": besides}

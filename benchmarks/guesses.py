@@ -39,9 +39,9 @@ class Guesses:
     def __init__(self, model, memory, count, seed, here=None, settings=None):
         """At memorised places, any of them, or at `here`."""
         self.model, self.memory, self.count, self.settings = model, memory, count, settings or GuessConfig()
+        self.places = model.motion.pose_at(memory.place.mean[0])
         self.chance = torch.Generator().manual_seed(seed)
         self.weight = torch.full((count,), 1 / count)
-        self.places = model.motion.pose_at(memory.place.mean[0])
         if here is None:
             every = torch.randint(len(self.places), (count,), generator=self.chance)
             here = self._at(self.places[every])

@@ -25,6 +25,7 @@ STEPS, WALKED, EVERY = 1_000, 500, 2
 GUESSES = 256
 """Of where the agent is."""
 GUESS = GuessConfig(rough=(0.008, 0.008, 0.004), swerve=0.1, anew=0.0, sharp=0.0)
+"""Views are not compared with memorised ones: that did not make poses better (docs/notebook.md)."""
 MOVES, HELD = 0.15, 0.3
 """Length of a planned step that should move the agent, in the model's units, and the share of it below which something
 is in the way."""
@@ -98,7 +99,7 @@ class Player:
         return (2 if bearing > 0 else 3,)
 
     def careful(self, action):
-        """The action, or a turn instead of a push against a wall, which turns the agent in ways that no motion knows."""
+        """The action, or a turn instead of a push against a wall: no motion knows what that does."""
         if action in (1, 4, 5):
             is_blocked, left = blocked(self.log[-1][0], things(self.log[-1][0], self.colours))
             if is_blocked:

@@ -72,7 +72,7 @@ class Ground:
 
     def __init__(self):
         self.free, self.wall, self.lines = *np.zeros((2, SQUARES, SQUARES), int), None
-        self.left = self.free > 0
+        self.left, self._off = self.free > 0, None
         rows = np.arange(SQUARES) - SQUARES // 2
         self.middles = SIDE * np.stack(np.meshgrid(rows, rows, indexing="ij"), -1)
 
@@ -96,14 +96,23 @@ class Ground:
     def bump(self, pose):
         """Something is in the way of an agent that pushes ahead."""
         x, y, heading = pose
+        self._off = None
         self.wall[self.squares([[x + HIT * math.cos(heading), y + HIT * math.sin(heading)]])] += 10
 
     def _count(self, what, points):
+        self._off = None
         what[tuple(np.unique(np.stack(self.squares(points)), axis=1))] += 1
 
     @property
     def walls(self):
         return 2 * self.wall > self.free
+
+    def off(self):
+        """How far each square is from walls, in cells; worked out once after each change."""
+        if self._off is None:
+            walls = self.walls
+            self._off = SIDE * distance_transform_edt(~walls) if walls.any() else np.full(walls.shape, np.inf)
+        return self._off
 
     @property
     def new(self):
@@ -112,8 +121,7 @@ class Ground:
 
     def open(self):
         """Squares that are far enough from walls, and from what is not known, for an agent to be there."""
-        far = SIDE * distance_transform_edt(~self.walls), SIDE * distance_transform_edt(~self.new)
-        return (far[0] >= CLEAR) & (far[1] >= UNKNOWN)
+        return (self.off() >= CLEAR) & (SIDE * distance_transform_edt(~self.new) >= UNKNOWN)
 
     def frontier(self, pose):
         """Where to stand, on the nearest open ground beside what is not known, and where to look from there."""
@@ -147,8 +155,7 @@ class Ground:
 
     def near_walls(self, points):
         """Whether an agent at these points would touch a wall."""
-        off = distance_transform_edt(~self.walls) if self.walls.any() else np.full(self.walls.shape, np.inf)
-        return torch.as_tensor(SIDE * off[self.squares(points.numpy())] < HIT)
+        return torch.as_tensor(self.off()[self.squares(points.numpy())] < HIT)
 
     def likely(self, frame, poses, things):
         """Log-likelihood of the walls in a picture, at each of these poses."""
@@ -156,8 +163,7 @@ class Ground:
         stands, blocked = (np.flatnonzero(one & ~things)[::3] for one in (seen & (far < COUNTS), ~seen))
         walls, reach = self.walls, far[stands]
         points = _ends(poses, BEARINGS[stands], reach)
-        off = SIDE * distance_transform_edt(~walls) if walls.any() else np.zeros(walls.shape)
-        missed = off[self.squares(points.reshape(-1, 2))].reshape(points.shape[:2]).clip(max=NEAR)
+        missed = self.off()[self.squares(points.reshape(-1, 2))].reshape(points.shape[:2]).clip(max=NEAR)
         unsure = UNSURE[0] + UNSURE[1] * np.square(reach)
         total = -0.5 * WEIGHT * np.square(missed / (unsure + SIDE)).sum(1)
         at = self.squares(poses[:, :2].numpy())

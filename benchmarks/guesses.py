@@ -27,7 +27,9 @@ class GuessConfig:
     swerve: float = 0.0
     """Standard deviation of these guesses' turn, in radians."""
     anew: float = 0.05
-    """Share that is put elsewhere."""
+    """Share that is put where views are alike."""
+    put: float = 0.1
+    """Share that is put where something else tells, when something does."""
     sharp: float = 2.0
     """How much less likely, as a power of e, a guess is whose view is as much more off as the best one's is off at all;
     0 where views are not compared."""
@@ -58,15 +60,19 @@ class Guesses:
         imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
         return (imagined - frames).square().mean((1, 2, 3))
 
-    def step(self, frame, action, also=None, bumps=None):
+    def step(self, frame, action, also=None, bumps=None, put=None):
         """Go on by `action`, one row of the model's actions or None, and look at `frame`.
 
         `also`: what else is known, as a function from states to log-likelihoods; `bumps`: one from states to the
-        probabilities that something is in the way there.
+        probabilities that something is in the way there; `put`: one that moves states to where they may be instead.
         """
         if action is not None:
             self.states = self._moved(action, bumps)
         likely = torch.zeros(self.count, dtype=torch.double)
+        if put is not None:
+            chosen = torch.rand(self.count, generator=self.chance) < self.settings.put
+            self.states[chosen] = put(self.states[chosen])
+            likely[chosen] -= ELSEWHERE
         if self.settings.sharp:
             anew = torch.rand(self.count, generator=self.chance) < self.settings.anew
             self.states[anew] = self._alike(frame, int(anew.sum()))

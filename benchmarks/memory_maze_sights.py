@@ -17,6 +17,8 @@ HORIZON = 28
 NARROWEST, SURE, AGREE = 6, 30, 0.5
 """Pixels of a target that is looked at (narrower ones are walls often); pixels of all sightings that settle where one
 is, and how near to their middle these must be, in cells."""
+LARGE = 10
+"""Pixels of a target that is hardly ever something else."""
 BETWEEN = 0.1
 """Cells between points of open ground, from where a target was seen to where it is."""
 MISTAKEN = 0.01
@@ -83,6 +85,16 @@ class Targets:
         middle = np.array([_median(x, weight), _median(y, weight)])
         agree = np.hypot(x - middle[0], y - middle[1]) < AGREE
         return middle if np.sqrt(weight[agree]).sum() >= SURE else None
+
+    def implied(self, frame, touched=None):
+        """Where the agent is by a target that is touched or looks large: its place, how far ahead and to the left."""
+        if touched is not None and (place := self.place(touched)) is not None:
+            return place, REACH, 0.0
+        for colour in self.points:
+            seen, place = sighting(frame, colour), self.place(colour)
+            if seen is not None and place is not None and seen[2] >= LARGE:
+                return place, *seen[:2]
+        return None
 
     def likely(self, frame, poses, touched=None):
         """Log-likelihood of what a picture shows of the targets, and of a touch, at each of these poses (in cells)."""

@@ -150,10 +150,21 @@ class Player:
             poses = states[:, :3] * scale
             return self.targets.likely(frame, poses, touched) + self.ground.likely(frame, poses, hidden)
 
+        def put(states):
+            place, ahead, left = implied
+            c, s = states[:, 2].cos(), states[:, 2].sin()
+            moved = states.clone()
+            moved[:, 0] = (place[0] - c * ahead + s * left) / self.learned.unit
+            moved[:, 1] = (place[1] - s * ahead - c * left) / self.learned.unit
+            return moved
+
+        implied = self.targets.implied(frame, touched)
+
         def bumps(states):
             return torch.where(self.ground.near_walls(states[:, :2] * scale[:2]), *BUMPS)
 
-        self.guesses.step(torch.from_numpy(small(frame)).permute(2, 0, 1) / 255, done, also, bumps)
+        picture = torch.from_numpy(small(frame)).permute(2, 0, 1) / 255
+        self.guesses.step(picture, done, also, bumps, put if implied else None)
         return self.guesses.best()[0]
 
     @property

@@ -4,32 +4,50 @@ A particle filter for models without landmarks. Guesses follow the learned motio
 way (the agent may have bumped), and some are put where memory holds a view like the one that is seen.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 
 from gtmsm.model.planning.goal import difference
 from gtmsm.tensors import Belief, Gaussian
 
-BUMPED, ANEW, ALIKE = 0.1, 0.05, 16
-"""Shares of the guesses that go a part of their way only and that are put elsewhere; the number of most similar views
-there."""
-SHARP = 2.0
-"""How much less likely, as a power of e, a guess is whose view is as much more off as the best one's is off at all."""
-ROUGH = (0.02, 0.02, 0.01)
-"""Standard deviation of a guess's step ahead and aside, in units of the model, and of its turn."""
+ALIKE, ELSEWHERE = 16, 3.0
+"""The number of most similar views at which guesses are put, and how much less likely, as a power of e, they are."""
+
+
+@dataclass(frozen=True)
+class GuessConfig:
+    """How guesses move, and what speaks for them."""
+
+    rough: tuple[float, float, float] = (0.02, 0.02, 0.01)
+    """Standard deviation of a guess's step ahead and aside, in units of the model, and of its turn."""
+    bumped: float = 0.1
+    """Share that goes a part of its way only."""
+    swerve: float = 0.0
+    """Standard deviation of these guesses' turn, in radians."""
+    anew: float = 0.05
+    """Share that is put where views are alike."""
+    put: float = 0.1
+    """Share that is put where something else tells, when something does."""
+    sharp: float = 2.0
+    """How much less likely, as a power of e, a guess is whose view is as much more off as the best one's is off at all;
+    0 where views are not compared."""
 
 
 class Guesses:
     """`states` and their `weight`; `memory` and `count` do not change."""
 
-    def __init__(self, model, memory, count, seed, here=None):
+    def __init__(self, model, memory, count, seed, here=None, settings=None):
         """At memorised places, any of them, or at `here`."""
-        self.model, self.memory, self.count = model, memory, count
+        self.model, self.memory, self.count, self.settings = model, memory, count, settings or GuessConfig()
+        self.places = model.motion.pose_at(memory.place.mean[0])
         self.chance = torch.Generator().manual_seed(seed)
         self.weight = torch.full((count,), 1 / count)
-        self.places = model.motion.pose_at(memory.place.mean[0])
-        every = torch.randint(len(self.places), (count,), generator=self.chance)
-        self.states = self._at(self.places[every]) if here is None else here.expand(count, -1).clone()
+        if here is None:
+            every = torch.randint(len(self.places), (count,), generator=self.chance)
+            here = self._at(self.places[every])
+        self.states = here.expand(count, -1).clone()
         self.least = []  # the smallest error of each step: what even the best guess is off by
 
     def _at(self, poses):
@@ -42,30 +60,47 @@ class Guesses:
         imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
         return (imagined - frames).square().mean((1, 2, 3))
 
-    def step(self, frame, action):
-        """Go on by `action`, one row of the model's actions or None, and look at `frame`."""
+    def step(self, frame, action, also=None, bumps=None, put=None):
+        """Go on by `action`, one row of the model's actions or None, and look at `frame`.
+
+        `also`: what else is known, as a function from states to log-likelihoods; `bumps`: one from states to the
+        probabilities that something is in the way there; `put`: one that moves states to where they may be instead.
+        """
         if action is not None:
-            self.states = self._moved(action)
-        anew = torch.rand(self.count, generator=self.chance) < ANEW
-        self.states[anew] = self._alike(frame, int(anew.sum()))
-        errors = self._errors(self.states, frame[None])
-        self.least.append(float(errors.min()))
-        likely = (-SHARP * errors / np.median(self.least)).double()
-        likely[anew] -= 3.0  # who is put somewhere has no past that speaks for it
+            self.states = self._moved(action, bumps)
+        likely = torch.zeros(self.count, dtype=torch.double)
+        if put is not None:
+            chosen = torch.rand(self.count, generator=self.chance) < self.settings.put
+            self.states[chosen] = put(self.states[chosen])
+            likely[chosen] -= ELSEWHERE
+        if self.settings.sharp:
+            anew = torch.rand(self.count, generator=self.chance) < self.settings.anew
+            self.states[anew] = self._alike(frame, int(anew.sum()))
+            errors = self._errors(self.states, frame[None])
+            self.least.append(float(errors.min()))
+            likely -= self.settings.sharp * errors / np.median(self.least)
+            likely[anew] -= ELSEWHERE  # who is put somewhere has no past that speaks for it
+        if also is not None:
+            likely += also(self.states).double()
         weight = self.weight.double().log() + likely
         self.weight = (weight - weight.logsumexp(0)).exp().float()
         if 1 / float(self.weight.square().sum()) < self.count / 2:
             self._resample()
 
-    def _moved(self, action):
+    def _moved(self, action, bumps):
         """Where the guesses are after an action."""
         before, size = self.states, self.model.motion.pose_size
         moved = self.model.motion.step(before, action.expand(self.count, -1))
-        moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * torch.tensor(ROUGH[:size])
-        bumped = torch.rand(self.count, generator=self.chance) < BUMPED
+        rough = torch.tensor(self.settings.rough[:size])
+        moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * rough
+        often = self.settings.bumped if bumps is None else bumps(moved)
+        bumped = torch.rand(self.count, generator=self.chance) < often
         part = torch.rand(int(bumped.sum()), 1, generator=self.chance)
         moved[bumped, :2] = before[bumped, :2] + part * (moved - before)[bumped, :2]
         moved[bumped, size : size + 2] *= part
+        if self.settings.swerve:
+            moved[bumped, 2] = before[bumped, 2] + part[:, 0] * (moved - before)[bumped, 2]
+            moved[bumped, 2] += self.settings.swerve * torch.randn(len(part), generator=self.chance)
         return moved
 
     def _alike(self, frame, count):

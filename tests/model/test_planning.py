@@ -54,6 +54,14 @@ def test_a_plan_goes_back_the_way_it_came_where_no_other_ground_is_known(model):
     assert plan.frames.shape == (12, 3, 8, 8) and plan.confidence == 1
 
 
+def test_ground_that_is_known_to_be_open_is_a_shorter_way(model):
+    memory, here, frames, walked = memory_of(model, [STAY] + [RIGHT] * 4 + [DOWN] * 4 + [LEFT] * 4)
+    across = torch.stack([torch.arange(1.0, 4.0), torch.zeros(3)], 1)
+    assert model.plan(memory, here, frames[0], replace(walked, open=across), SMALL).choices == (UP,) * 4
+    beyond = model.plan(memory, here, torch.tensor([6.0, 0.0]), replace(walked, open=across + across[[0]] * 4), SMALL)
+    assert beyond.found and beyond.choices == (DOWN,) * 2
+
+
 def test_a_loop_is_left_by_its_shorter_side(model):
     memory, here, frames, walked = memory_of(model, SQUARE)
     assert model.plan(memory, here, frames[0], walked, SMALL).choices == (UP,)

@@ -12,6 +12,7 @@ import math
 import os
 import sys
 from contextlib import suppress
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -72,11 +73,10 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
             seed=self.place, camera_resolution=self.pixels, control_freq=self.frequency, target_color_in_image=False,
             global_observables=True,
         )  # fmt: skip
-        if not self.rewards:
-            for target in self._env.task._targets:
-                # Whether one is touched is looked up 75 times a step, three quarters of its time. A touched target
-                # looks as before.
-                target._update_activation = lambda physics: None
+        for target in self._env.task._targets:
+            # Whether one is touched is looked up 150 times a step, contact by contact: three quarters of its time.
+            # Where nothing is rewarded a touched target looks as before.
+            target._update_activation = partial(_touched, target) if self.rewards else lambda physics: None
         seen = self._see(self._env.reset())
         rows = self._seen["maze_layout"]
         free = frozenset((i, j) for j, row in enumerate(rows) for i, is_free in enumerate(row) if is_free)
@@ -114,6 +114,13 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
     def _pose(self) -> np.ndarray:
         (x, y), (cos, sin) = self._seen["agent_pos"], self._seen["agent_dir"]
         return np.array([x, y, math.atan2(sin, cos)], np.float32)
+
+
+def _touched(target: Any, physics: Any) -> None:
+    """What the engine does where a target is touched, which vanishes then, but for all contacts at once."""
+    if not target._activated and (physics.data.ptr.contact.geom == target._geom_id).any():
+        target._activated = True
+        physics.bind(target._material).rgba[-1] = 0
 
 
 def _tasks() -> Any:

@@ -74,6 +74,8 @@ class Walked:
     before: Float[Tensor, "n S"]
     actions: Float[Tensor, "n A"]
     after: Float[Tensor, "n S"]
+    open: Float[Tensor, "m 2"] | None = None
+    """Positions that are known to be open ground, though nothing was memorised there."""
 
     def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
         """Positions that steps led to by plan, but less than half of the way in truth: something is there."""
@@ -177,6 +179,8 @@ class Terrain:
         motion = model.motion
         require(motion.space.positions == 2, "planning needs positions in a plane, and this motion has others")
         pace, visited = gait(motion, choices), memory.place.mean[0, :, :2]
+        if walked is not None and walked.open is not None:
+            visited = torch.cat([visited, walked.open.to(visited)])
         near = settings.near * (3 * pace.stride if pace.turn else pace.shortest)
         margin = settings.margin * pace.stride * (5 if pace.coast else 1)
         known = visited.cpu().double().numpy()

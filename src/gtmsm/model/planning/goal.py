@@ -25,7 +25,7 @@ GAIN = (0.5, 2.0)
 COARSE = 4
 """Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
 UNEXPLAINED = 0.14
-"""Mean squared difference of such squares, as a share of the picture's variance, at which a match has probability 1/2."""
+"""Mean squared difference of such squares, as a share of the picture's variance, at which a match is likely by half."""
 SIMILAR = 0.5
 """With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
 

@@ -6,7 +6,7 @@ import time
 import torch
 from ray_by_ray import ray_by_ray
 
-from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, CONE, SPHERE
+from gtmsm.camera import BOX, COLUMN, CONE, SPHERE
 from gtmsm.worlds.scene import Camera, Scene, draw_frames
 from gtmsm.worlds.textures import load_textures
 

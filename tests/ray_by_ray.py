@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Float64, Int, UInt8
 from torch import Tensor
 
-from gtmsm.kernels.walks.camera_rays import (
+from gtmsm.camera import (
     AMBIENT,
     BOX,
     COLUMN,

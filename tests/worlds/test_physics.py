@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gtmsm.camera import BOX, COLUMN, NOTHING
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, NOTHING
 from gtmsm.worlds.physics import ACTIONS, IDLE, Body, Obstacles, Physics, PhysicsConfig
 from gtmsm.worlds.scene import Scene
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from gtmsm.camera import COLUMN
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.camera_rays import COLUMN
 from gtmsm.worlds import rooms as rooms_module
 from gtmsm.worlds.floor_map import WALL
 from gtmsm.worlds.floorplan import draw_floorplans

@@ -8,8 +8,8 @@ from jaxtyping import Bool, Float, UInt8
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from gtmsm.camera import BOX, CONE, NOTHING, SPHERE
 from gtmsm.config import require
-from gtmsm.kernels.walks.camera_rays import BOX, CONE, NOTHING, SPHERE
 from gtmsm.worlds.scene import Scene
 
 Colour = tuple[int, int, int]

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int
 from torch import Tensor
 
+from gtmsm.camera import BOX, NOTHING
 from gtmsm.config import config, require
-from gtmsm.kernels.walks.camera_rays import BOX, NOTHING
 from gtmsm.worlds.scene import Scene
 
 KEYS = {

@@ -7,9 +7,9 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from gtmsm.camera import BOX
 from gtmsm.config import config, require
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.camera_rays import BOX
 from gtmsm.worlds.physics import ACTIONS, IDLE
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.slip import unwrapped

@@ -37,7 +37,7 @@ class Scene:
     """x, y, radius (a box: half of its side), height, turn about the vertical in radians. They stand on the floor; a
     sphere's height is twice its radius, whatever is given."""
     object_kind: Int64[Tensor, "places objects"]
-    """One of `gtmsm.kernels.walks.camera_rays`: NOTHING is padding."""
+    """One of `gtmsm.camera`: NOTHING is padding."""
     object_colour: Float[Tensor, "places objects 3"]
     """In [0, 1]."""
     textures: UInt8[Tensor, "textures side side 3"]

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from gtmsm.kernels.walks.camera_rays import Eyes, camera_rays
+from gtmsm.camera import Eyes, camera_rays
 from gtmsm.kernels.walks.raycast import nearest_walls
 from gtmsm.kernels.walks.raycast_objects import draw_objects
 from gtmsm.worlds.scene import Camera, Scene

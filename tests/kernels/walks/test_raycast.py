@@ -7,10 +7,10 @@ import pytest
 import torch
 from ray_by_ray import ray_by_ray
 
+from gtmsm.camera import AMBIENT, BOX, COLUMN, CONE, DIM, NOTHING, SPHERE
 from gtmsm.errors import InputError
 from gtmsm.kernels.operator import forced
 from gtmsm.kernels.walks import raycast
-from gtmsm.kernels.walks.camera_rays import AMBIENT, BOX, COLUMN, CONE, DIM, NOTHING, SPHERE
 from gtmsm.worlds.scene import Camera, Scene, draw_frames
 
 on_a_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="Triton needs a CUDA device")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from gtmsm.camera import BOX, SPHERE
 from gtmsm.errors import InputError
-from gtmsm.kernels.walks.camera_rays import BOX, SPHERE
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.floorplan.plans import MOST_OBJECTS
 from gtmsm.worlds.floorplan.regions import split_into_regions

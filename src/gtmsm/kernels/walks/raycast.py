@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Float, Int, Int32, Int64, UInt8
 from torch import Tensor
 
+from gtmsm import camera
+from gtmsm.camera import Eyes, Fan, camera_rays, level_side_for, level_start
 from gtmsm.kernels.operator import operator
-from gtmsm.kernels.walks import camera_rays as camera
-from gtmsm.kernels.walks.camera_rays import Eyes, Fan, camera_rays, level_side_for, level_start
 from gtmsm.kernels.walks.raycast_objects import draw_objects
 
 RAYS = 2**18

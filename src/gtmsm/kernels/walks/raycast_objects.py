@@ -6,8 +6,8 @@ import torch
 from jaxtyping import Bool, Float, Int32, Int64
 from torch import Tensor
 
-from gtmsm.kernels.walks import camera_rays as camera
-from gtmsm.kernels.walks.camera_rays import Eyes, Fan
+from gtmsm import camera
+from gtmsm.camera import Eyes, Fan
 
 
 class _Solids(NamedTuple):

@@ -12,8 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gtmsm import camera as definition
 from gtmsm.kernels.operator import Fast
-from gtmsm.kernels.walks import camera_rays as definition
 from gtmsm.kernels.walks.raycast import texture_side
 
 NEAR, FAR, HIDDEN = (tl.constexpr(depth) for depth in (definition.NEAR, definition.FAR, definition.HIDDEN))

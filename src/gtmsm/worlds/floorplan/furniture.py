@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from gtmsm.kernels.walks.camera_rays import BOX, COLUMN, CONE, SPHERE
+from gtmsm.camera import BOX, COLUMN, CONE, SPHERE
 from gtmsm.worlds.floorplan.shells import Shells
 
 GAP = 0.5

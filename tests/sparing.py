@@ -1,4 +1,4 @@
-"""Checks of shapes that cost little: a call is checked unless the same test made one just like it before.
+"""Checks of shapes that cost little: a call is checked unless the same file of tests made one just like it.
 
 A check costs as much as ten small operations of PyTorch, and physics makes thousands of calls of one kind. What is
 checked are types, shapes and numbers' kinds, so calls that agree in these are of one kind.
@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable
 from functools import wraps
+from types import CodeType
 from typing import Any
 
 import jaxtyping
@@ -15,20 +16,23 @@ import numpy as np
 import torch
 
 TIMES = 1
-"""Calls of one kind that are checked in each test. A second check costs a tenth of all tests' time."""
+"""Calls of one kind that are checked in each file of tests. A second check costs a tenth of all time."""
 
 MANY = 50
 """Calls of one function in a test, after which only every eighth is looked at."""
 
 _made: Counter[Hashable] = Counter()
-_calls: Counter[Callable[..., Any]] = Counter()
+_calls: Counter[CodeType] = Counter()
+_file: list[Hashable] = []
 _always = jaxtyping.jaxtyped
 
 
-def forget_calls() -> None:
-    """At the start of every test."""
-    _made.clear()
+def begin_test(file: Hashable) -> None:
+    """Calls are counted anew in every test, and their kinds in every file of tests."""
     _calls.clear()
+    if _file != [file]:
+        _file[:] = [file]
+        _made.clear()
 
 
 def kind_of(value: Any) -> Hashable:
@@ -51,17 +55,18 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
     if isinstance(fn, (type, classmethod, staticmethod, property)):
         return _always(fn, typechecker=typechecker)  # which comes back for every function in it
     checked: list[Callable[..., Any]] = []
+    code = fn.__code__  # of a function within a function there is a new one for each call, but of the same code
 
     @wraps(fn)
     def sparing(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if torch.compiler.is_dynamo_compiling():  # which cannot look into checks
             return fn(*args, **kwargs)
-        _calls[fn] += 1
-        if _calls[fn] > MANY and _calls[fn] % 8:  # to tell their kinds takes longer than some of these calls
+        _calls[code] += 1
+        if _calls[code] > MANY and _calls[code] % 8:  # to tell their kinds takes longer than some of these calls
             return fn(*args, **kwargs)
         try:
-            kind = fn, *map(kind_of, args), *kwargs, *map(kind_of, kwargs.values())
+            kind = code, *map(kind_of, args), *kwargs, *map(kind_of, kwargs.values())
             _made[kind] += 1
             known = _made[kind] > TIMES
         except TypeError:  # a size without a number yet has no hash
@@ -82,10 +87,11 @@ def spare() -> None:
 
 def interpret_faster() -> None:
     """Triton's interpreter with less to do for every operation, and with scans that are computed as on a GPU."""
-    from triton.language import core
+    from triton.language import core, semantic
     from triton.runtime import interpreter
 
     _patch_once_a_launch(interpreter)
+    _agree_at_once(core, semantic.TritonSemantic)
     number_kinds, kind_of_numbers = dict[str, Any](), interpreter._get_np_dtype
     blocks, make_block = dict[Hashable, tuple[Any, ...]](), core.block_type.__init__
 
@@ -101,8 +107,8 @@ def interpret_faster() -> None:
         key = element_ty.name, *(size.value if isinstance(size, core.constexpr) else size for size in shape)
         if key not in blocks:
             make_block(self, element_ty, shape)
-            blocks[key] = self.shape, self.numel, self.name, as_of_tensors(self.shape)
-        self.element_ty, (self.shape, self.numel, self.name, self.of_tensors) = element_ty, blocks[key]
+            blocks[key] = self.shape, self.numel, self.name, as_of_tensors(self.shape), key[1:]
+        self.element_ty, (self.shape, self.numel, self.name, self.of_tensors, self.sizes) = element_ty, blocks[key]
 
     def init_tensor(self: Any, handle: Any, type: Any) -> None:
         self.handle, self.type, self.dtype = handle, type, type.scalar
@@ -143,3 +149,32 @@ def _patch_once_a_launch(interpreter: Any) -> None:
         return launch(self, *args, **kwargs)
 
     interpreter._patch_lang, interpreter.GridExecutor.__call__ = patch_once, launch_anew
+
+
+def _agree_at_once(core: Any, semantic: Any) -> None:
+    """A short way for operands that agree in type and shape, which are most; all others go the way of Triton."""
+    broadcast, cast, check = semantic.broadcast_impl_value, semantic.cast, semantic.binary_op_type_checking_impl
+    equal, unwrap, as_they_are = core.dtype.__eq__, core._unwrap_if_constexpr, {core.tensor, int, float, bool, str}
+
+    def broadcast_value(self: Any, lhs: Any, rhs: Any) -> tuple[Any, Any]:
+        left, right = getattr(lhs.type, "sizes", None), getattr(rhs.type, "sizes", None)
+        return (lhs, rhs) if left == right else broadcast(self, lhs, rhs)  # None is a scalar's
+
+    def cast_value(self: Any, input: Any, dst_ty: Any, *rounding: Any, **more: Any) -> Any:
+        return input if input.dtype is dst_ty.scalar else cast(self, input, dst_ty, *rounding, **more)
+
+    def check_types(self: Any, lhs: Any, rhs: Any, *allowed: Any, **more: Any) -> tuple[Any, Any]:
+        if type(lhs) is type(rhs) is core.tensor and lhs.dtype is rhs.dtype and lhs.dtype in stay:
+            return broadcast_value(self, lhs, rhs)
+        return check(self, lhs, rhs, *allowed, **more)
+
+    def equal_types(self: Any, other: Any) -> bool:
+        return self is other or equal(self, other)
+
+    def unwrapped(value: Any) -> Any:
+        return value if type(value) in as_they_are else unwrap(value)
+
+    stay = {core.float32, core.float64, core.int32, core.int64}  # whatever is done with two of them
+    semantic.broadcast_impl_value, semantic.cast = broadcast_value, cast_value
+    semantic.binary_op_type_checking_impl = check_types
+    core.dtype.__eq__, core._unwrap_if_constexpr = equal_types, unwrapped

@@ -126,7 +126,7 @@ def test_the_reference_describes_all_public_names_and_commands():
     assert build.spaced("So:\n- one\n- two\n|a|\n") == "So:\n\n- one\n- two\n\n|a|\n"
 
 
-WORDS_OF_LOAD = "To look with, not to learn: its weights ask for no gradients."
+WORDS_OF_LOAD = "For use, not for training: its weights have no gradients."
 
 WALKED = """
 import gymnasium

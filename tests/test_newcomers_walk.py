@@ -46,11 +46,11 @@ def entered(walk: Callable[[], object]) -> list[tuple[str, str]]:
         if event == "call" and code.co_filename.startswith(str(SOURCE)):
             order.setdefault((str(Path(code.co_filename).relative_to(SOURCE)), code.co_qualname))
 
-    sys.setprofile(note)
+    sys.settrace(note)  # calls of Python functions only: it asks for nothing inside of them
     try:
         walk()
     finally:
-        sys.setprofile(None)
+        sys.settrace(None)
     return list(order)
 
 

@@ -13,7 +13,8 @@ import torch
 from fuzz import material, recordings
 from fuzz.harness import failures, make_material, play_all, table
 
-LATE = ("gtmsm.film", "gtmsm.find", "gtmsm.bench", "gtmsm.evaluation.report", "matplotlib.pyplot", "scipy.spatial")
+LATE = ("gtmsm.film", "gtmsm.find", "gtmsm.bench", "gtmsm.evaluation.report", "matplotlib.pyplot", "scipy.spatial",
+        "lightning_fabric", "torch._dynamo")  # fmt: skip
 """What commands import when they run: here once, before processes are forked."""
 
 

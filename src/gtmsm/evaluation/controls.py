@@ -48,7 +48,7 @@ class RandomEntry(Guessing):
 
 
 class NearestCopy(Guessing):
-    """Shows the frame memorised nearest to the true pose; that it is the right one is no merit of its own."""
+    """Shows the frame memorised nearest to the true pose. It has no retrieval score: it is told which one is right."""
 
     needs_poses = True
     privileges: tuple[str, ...] = (TRUE_POSES,)
@@ -139,7 +139,7 @@ def _told_places(
     model: WorldModel, past: Clip, memory: Memory, true: Float[Tensor, "batch time _"],
     known: Float[Tensor, "batch time _"],
 ) -> dict[str, Guess]:  # fmt: skip
-    """Told the true pose, they retrieve the right place by construction: that is no score of theirs."""
+    """Controls that are told true places. They have no retrieval score, which would be right by construction."""
     tau, reading = past.steps, replace(model.settings.recall, distance="euclidean")
     keys, queries = Belief(known[:, :tau]), Belief(known[:, tau:])
     knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)

@@ -1,4 +1,4 @@
-"""What recognising places is good for: walks that slip, starts that are unknown, single pictures (App. D)."""
+"""Scores of recognising places: on walks whose steps slip, from unknown starts, and of single pictures (App. D)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ WORK = 6
 
 @config
 class LandmarkEvaluationConfig:
-    """How a model that recognises places is scored; one that does not is not."""
+    """How a model with landmarks is scored; a model without landmarks has no such scores."""
 
     walks: int = 32
     """Held-out walks of each kind, or as many as there are clips to score if these are fewer."""
@@ -154,7 +154,7 @@ class Trials:
     def _on_own_map(
         self, memory: Memory, past: Clip, again: Clip, believed: Float[Tensor, "n time D"]
     ) -> Bool[Tensor, "n time"]:
-        """Whether agents that are back at a memorised place believe to be where their own map has it."""
+        """Whether agents back at a memorised place infer the pose at which their own map has that place."""
         n, time, size = believed.shape
         then, now, shape = past.true_pose[:, None], again.true_pose[:, :, None], (n, time, past.steps, size)
         own = self.examiner.in_world(self.model.motion.pose_at(memory.place.mean))

@@ -52,7 +52,7 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 
 
 def headline(scores: Mapping[str, Any]) -> str:
-    """What the table comes to, in a line."""
+    """The conclusion of the table in one line."""
     if has(scores, "heading_error"):
         return f"{_way_found(scores)}; {_quality(scores)}"
     if has(scores, KNOWN_STEPS.key):

@@ -1,4 +1,4 @@
-"""The form in which stable-worldmodel's solvers plan: `encode`, `rollout` and `get_cost`.
+"""An explorer as a model for the solvers of stable-worldmodel: `encode`, `rollout` and `get_cost`.
 
 >>> solver = CategoricalCEMSolver(model=PlanningModel(explorer))      # doctest: +SKIP
 >>> solver.solve({"goal": goal[None, None]})["actions"]               # doctest: +SKIP

@@ -180,7 +180,7 @@ class DreamEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         return self.dreams.look()[0], float(reward[0]), bool(there[0]), bool(late[0]), self._info()
 
     def render(self) -> np.ndarray | None:  # type: ignore[override]
-        """What is imagined, enlarged."""
+        """The imagined frame, enlarged."""
         if self.render_mode is None:
             return None
         return _enlarged(self.dreams.frames()[0])
@@ -228,7 +228,7 @@ class DreamVectorEnv(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarr
         return self.dreams.look(), self.dreams.info()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        """One step of all; those whose episode is over are put to a new place."""
+        """One step of all agents; an agent whose episode is over begins the next at a new place."""
         require(self.action_space.contains(np.asarray(actions)), f"actions are {shown(actions)}; give one per agent")
         reward, there, late = self.dreams.step(np.asarray(actions))
         seen, over = self.dreams.look(), there | late
@@ -239,7 +239,7 @@ class DreamVectorEnv(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarr
         return self.dreams.look(), reward, there, late, self.dreams.info() | final
 
     def render(self) -> tuple[np.ndarray, ...] | None:
-        """What each of them imagines, enlarged."""
+        """The imagined frame of each agent, enlarged."""
         if self.render_mode is None:
             return None
         return tuple(_enlarged(frame) for frame in self.dreams.frames())

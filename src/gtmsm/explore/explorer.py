@@ -47,7 +47,7 @@ class Explorer:
     here: Belief
     """Where it is."""
     lost: bool
-    """Whether it has not found out yet where on the map it is. Until then nothing is memorised."""
+    """Whether it does not know yet where on the map it is. As long as this holds, nothing is memorised."""
 
     def __init__(
         self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None, closure: int | None = None
@@ -64,8 +64,8 @@ class Explorer:
         require(poses == 1, f"here holds {poses} poses, and an explorer is 1 agent; give one, as here[:1] is")
         self.lost = model.landmarks is not None and model.landmarks.is_lost(model.landmarks.as_variance(self.here))
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
-        with torch.inference_mode(False):  # who is made there may walk outside of it
-            self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with room for more
+        with torch.inference_mode(False):  # an explorer made in inference mode may walk outside of it
+            self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with capacity for more
         self._done: list[Float[Tensor, "1 1 A"]] = []  # the action of each step of the path
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
@@ -81,11 +81,11 @@ class Explorer:
 
     @property
     def path(self) -> States:
-        """Where it was after each step, by what is known now: while it was lost, a guess."""
+        """The pose after each step, corrected by all later loop closures; a guess for steps at which it was lost."""
         return self._path[:, : self._walked].clone()
 
     def _went(self, where: States, again: int = 0) -> None:
-        """Add these states to the path, instead of its last `again`."""
+        """Append these states to the path, in place of its last `again` states."""
         first = self._walked - again
         self._walked = first + where.shape[1]
         with torch.inference_mode(False), torch.no_grad():
@@ -105,7 +105,7 @@ class Explorer:
         return self.here
 
     def _find_out(self, x: Tensor, a: Tensor) -> None:
-        """Look at the last views together; where they are recognised, they are the first of this walk."""
+        """Localise the last views together; once they are recognised, the walk on this map begins with them."""
         assert self.model.landmarks is not None
         self._unplaced = [*self._unplaced, (x, a)][-LOOK:]
         frames, actions = (torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True))
@@ -119,7 +119,7 @@ class Explorer:
             self._went(self.here.mean[:, None])
 
     def _take_in(self, seen: Observed) -> None:
-        """Write what was seen, and close loops where it is time."""
+        """Write what was seen to memory, and close loops after every `closure` steps."""
         self.here = seen.walk[:, -1]
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
         self._went(seen.walk.mean)
@@ -130,7 +130,7 @@ class Explorer:
                 self.close_loops()
 
     def _known_here(self) -> Belief:
-        """The pose, with a covariance kept below that of an unknown start: a long walk alone loses nobody."""
+        """The pose; its covariance is bounded by that of an unknown start, however long the walk is."""
         landmarks = self.model.landmarks
         if landmarks is None or not landmarks.is_lost(variance := landmarks.as_variance(self.here)):
             return self.here
@@ -162,9 +162,9 @@ class Explorer:
         self._open, self._since_closure = closed.without(old), 0
 
     def _move_settled(self, first: int, pose: Poses) -> None:
-        """Let the settled entries from number `first` on lie at these poses, where that is somewhere else by far.
+        """Move settled entries from number `first` on to these poses, if they differ much from where the entries are.
 
-        This takes time by the length of the walk. So it is done only after a sixteenth more of it.
+        This takes time proportional to the walk. So it is done only after the walk has grown by a sixteenth.
         """
         assert self.model.landmarks is not None
         size, moved = pose.shape[-1], slice(self._walked - len(self) + first, None)
@@ -305,7 +305,7 @@ class Explorer:
 
 
 def _own(model: WorldModel, memory: Memory | None) -> Memory:
-    """A memory that nobody else writes to, with the entries of this one."""
+    """A copy of this memory, to which no other explorer writes."""
     if memory is not None:
         require_memory(model, memory)
         require(

@@ -89,15 +89,15 @@ def travel(
 
 
 def _astray(explorer: Explorer, plan: Plan, t: int) -> bool:
-    """Whether the agent is not where the plan had it by now."""
+    """Whether the agent is not at the pose that the plan predicted for this step."""
     return bool((explorer.here.mean[0] - plan.poses[t])[:2].norm() > plan.near)
 
 
 class _Sights:
-    """Where an agent is that knows neither landmarks nor walls: whether another place nearby explains what it sees.
+    """Corrects the pose of an agent without landmarks and walls: a nearby place may explain better what it sees.
 
-    Where it bumps, it is not where its actions would have led it. Looked up is only what was memorised before the
-    journey: what came later is believed to be where it may not be.
+    After a bump the agent is not where its actions would have led it. Only what was memorised before the journey is
+    compared: poses of later entries may be wrong for the same reason.
     """
 
     def __init__(self, explorer: Explorer, near: float) -> None:
@@ -107,9 +107,9 @@ class _Sights:
         self.usual: list[float] = []
 
     def correct(self, explorer: Explorer, seen: Frame) -> None:
-        """Move `explorer.here` to the place nearby whose imagined view differs least, if that is far less.
+        """Move `explorer.here` to the nearby place whose imagined view differs least, if it differs far less.
 
-        Places nearby are looked at only where what is seen differs more than it used to.
+        Nearby places are compared only if the frame differs more from its imagined view than it used to.
         """
         here, frame = explorer.here.mean, explorer._frame(seen)
         error = float(self._errors(here, frame))

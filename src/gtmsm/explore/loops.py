@@ -53,7 +53,7 @@ class OpenSteps:
         return replace(self, state=state, plan=plan, sights=sights)
 
     def closed(self, model: WorldModel, memory: Memory) -> "OpenSteps":
-        """With poses that agree best with all that was planned and recognised; entries before them are fixed."""
+        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed."""
         assert model.landmarks is not None
         size, number = model.motion.pose_size, self.sights.index
         fixed = number[number < self.first].unique()
@@ -67,9 +67,9 @@ class OpenSteps:
         return self.at(pose)
 
     def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
-        """The graph of places with those of these steps that are new to it, closed where it is a map.
+        """The graph of places with the new ones of these steps, its loops closed where it is a map.
 
-        None where the walk does not come back to equal views: nothing is gained by places then.
+        None if the walk never comes back to equal views: places do not help then.
         """
         assert model.landmarks is not None
         space, same, size = model.motion.space, model.landmarks.same, model.motion.pose_size
@@ -100,7 +100,7 @@ class OpenSteps:
 
 
 def _padded(sights: Sights | None, k: int) -> Sights:
-    """With k of them at each step; those that are missing cannot be right."""
+    """The same sights padded to k at each step; padding has a probability of 0."""
     assert sights is not None
     missing = k - sights.index.shape[-1]
     if not missing:

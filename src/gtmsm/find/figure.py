@@ -77,7 +77,7 @@ def _draw_ground(axes: Axes, ground: Ground) -> None:
 
 
 def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) -> None:
-    """All that are worth it, the most likely one on top, with their probabilities beside them."""
+    """The most likely places with their probabilities; the likeliest is drawn last, on top of the others."""
     shown = worth_telling(where)
     wide = ground.chart.picture.shape[1]
     for i in reversed(shown):
@@ -116,7 +116,7 @@ def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: 
 
 
 def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:
-    """What is what, and how it came onto the map."""
+    """The legend, and the caption of the map."""
     colour, like = GREY if lost else BLUE, f"step {entry + 1}, which looks most like it"
     found = "where it would be, if it was seen" if lost else "where it was seen (2σ), with its probability"
     dot = {"ls": "", "marker": "o", "ms": 6, "mfc": "white", "mec": DARK, "mew": 1.4}

@@ -21,7 +21,7 @@ from gtmsm.worlds.rooms import RoomsConfig
 Poses: TypeAlias = Float[np.ndarray, "n D"]
 
 PAPER = 246
-"""Grey of where nothing is known."""
+"""Grey value of the background, where nothing is known."""
 LARGEST = 2_000
 """Pixels of a mosaic along each side, about."""
 SHEET = 480
@@ -39,7 +39,7 @@ class Fit:
     name: str = ""
 
     def __call__(self, poses: Poses) -> Poses:
-        """The poses, laid over the others."""
+        """The same poses in the frame that they were fitted to."""
         return np.hstack([poses[:, :2] @ self.matrix + self.offset, self.sign * poses[:, 2:] + self.turn])
 
 
@@ -50,8 +50,8 @@ SAME = Fit(np.eye(2), np.zeros(2))
 def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
     """The least-squares map of inferred poses onto true ones: shifted and turned where they are metric, else affine.
 
-    An affine map takes headings by their sign and a turn. Of a turn headings are a sign, too: an agent that turns on
-    the spot has no other.
+    With an affine map, headings are fitted apart: by a sign, since the map may mirror, and by an angle. With metric
+    poses, headings help to find the rotation: an agent that turns on the spot has no positions to find it by.
     """
     if not metric:
         found = affine_fit(torch.from_numpy(inferred[:, :2].copy()), torch.from_numpy(true[:, :2].copy()))
@@ -73,7 +73,7 @@ def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
 
 
 def off_by(fitted: Poses, true: Poses) -> float:
-    """How far positions still are apart, on average."""
+    """Mean distance between fitted and true positions."""
     return float(np.linalg.norm((fitted - true)[:, :2], axis=1).mean())
 
 
@@ -118,7 +118,7 @@ def require_same_world(what: str, recording: Recording, pose_size: int) -> None:
 
 
 def ground_for(model: WorldModel, world: Any, recording: Recording, inferred: Poses, metric: bool) -> Ground:
-    """The best there is to draw on."""
+    """The map of the clip, if it has one and true poses; otherwise a map made of what the model memorised."""
     if recording.chart is not None and recording.poses is not None:
         return _on_the_map(recording.chart, inferred, recording.poses, metric)
     return GROUNDS[type(world)](model, world, recording, inferred, metric)

@@ -1,4 +1,4 @@
-"""Poses and places found, as people say them."""
+"""Poses and localised places in words."""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from gtmsm.model.localisation import PoseMixture
 
 DOUBTFUL = 0.5
-"""Beyond this probability of `unknown`, it was never seen."""
+"""A picture whose probability of `unknown` exceeds this is said to be never seen."""
 
 
 def pose_in_words(pose: Sequence[float]) -> str:

@@ -98,7 +98,7 @@ class Examiner(ABC):
 
     @abstractmethod
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed] | None:
-        """Where the agent was, in coordinates in which near is similar: the world's, and those of a model's `walk`.
+        """Places whose distance says how similar views are: true ones, and those of a model's `walk`.
 
         None where that is unknown.
         """
@@ -118,7 +118,7 @@ class Examiner(ABC):
         return slipping(self.world, replace(config, probability=probability))
 
     def clumsy(self, walker: Walker) -> Walker | None:
-        """The walker, if it took no care of what is in its way; None where that makes no difference."""
+        """The same walker without its avoidance of obstacles; None where that makes no difference."""
         return None
 
     def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time D"] | None:

@@ -51,7 +51,7 @@ class ImageWalkExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By walks of their own until a step fails: so far actions alone tell where one is, and nothing is seen."""
+        """By walks that are not scored, up to their first failed step: until then actions alone determine the pose."""
         if self.metric:
             return
         generator, world = torch.Generator().manual_seed(seed), self.slips or self.world
@@ -97,11 +97,11 @@ class ImageWalkExaminer(Examiner):
         return {"position_error": (believed - true).norm(dim=-1)}
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
-        """Within half a cell; that is also all a model can claim, whose own units may be any."""
+        """Within half a cell; the model's own tolerance is not used, since its units are arbitrary."""
         return errors["position_error"] <= 0.5
 
     def masks(self, clip: Clip) -> Masks:
-        """Where steps can fail: steps at memorised cells before any predicted one failed, which nobody can know."""
+        """Where steps can fail: steps at memorised cells before the first failed one, which cannot be predicted."""
         if not self.can_be_hindered:
             return {}
         return {"unhindered": self.revisited(clip) & self.unhindered(clip)}

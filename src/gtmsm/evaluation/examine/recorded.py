@@ -66,7 +66,7 @@ class RecordedExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By other clips, all of whose frames are shown to the model where it finds its way by them."""
+        """By clips that are not scored; a model that tells by frames which steps fail is given all of their frames."""
         if self.metric or not self.size:
             return
         source = elsewhere if isinstance(elsewhere, RecordedWorld) else self.world
@@ -164,7 +164,7 @@ class RecordedExaminer(Examiner):
         return space_of(self.size).place(pose), known
 
     def masks(self, clip: Clip) -> Masks:
-        """Where steps can fail: steps at memorised places before any predicted one failed, which nobody can know."""
+        """Where steps can fail: steps at memorised places before the first failed one, which cannot be predicted."""
         if self.world.failing is None:
             return {}
         failed = self.world.failed(clip)[:, self.tau :]

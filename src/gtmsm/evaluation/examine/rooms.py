@@ -163,7 +163,7 @@ class RoomsExaminer(Examiner):
         }
 
     def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
-        """As always, and how wrong pixels are whose surfaces were seen while memorising, and all others."""
+        """As in every world; also errors of pixels whose surfaces were seen while memorising, and of all others."""
         super().note(clip, walk, imagined, reckoned)
         past, future = clip.true_pose.split([self.tau, clip.steps - self.tau], dim=1)
         world, device = self.world, self.world.device
@@ -234,7 +234,7 @@ class RoomsExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By 32 walks of their own, along which nothing is seen."""
+        """By 32 walks that are not scored, followed by actions alone."""
         generator = torch.Generator().manual_seed(seed)
         self.world.reset(CALIBRATED, generator)
         start, actions = self.world.pose, walker(self.world, steps, generator)

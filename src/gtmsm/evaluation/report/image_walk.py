@@ -26,7 +26,7 @@ WHERE_STEPS_FAIL = (
         "until the first step that failed",
     ),
 )
-"""What leads where steps can fail, or the model recognises places."""
+"""Headline scores, with what they mean, where steps can fail or the model recognises places."""
 
 HEADLINES = (
     (Column("psnr_revisited", "PSNR at revisited places", "dB", 2), "where memory can know the answer"),

@@ -64,7 +64,7 @@ def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
 
 
 def worth_showing(gallery: ImageGallery, way: WayFound) -> int:
-    """The clip that actions alone lead farthest astray while it is memorised."""
+    """The clip whose dead reckoning is farthest off while it is memorised."""
     off: Float[np.ndarray, "clips tau"] = np.linalg.norm(way.reckoned - gallery.true_pose, axis=-1)[:, : gallery.tau]
     return int(off.mean(1).argmax())
 

@@ -184,6 +184,6 @@ def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: 
 
 
 def unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
-    """Headings that go on beyond a full circle, the inferred one by as many circles as the true one at the start."""
+    """Headings unwrapped beyond a full circle; inferred ones are shifted by whole circles to begin near true ones."""
     true, inferred = np.unwrap(true), np.unwrap(inferred)
     return true, inferred + 2 * math.pi * np.round((true[0] - inferred[0]) / (2 * math.pi))

@@ -52,7 +52,7 @@ def horizon(scores: Mapping[str, Any], about: str) -> str:
 
 
 def known_fraction(scores: Mapping[str, Any], where: str) -> str:
-    """How much of the future could be known, in words."""
+    """The share of predicted steps at memorised places, in words."""
     known = scores.get("revisited_fraction")
     return "" if known is None else f"{100 * known:.0f}% of the predicted steps are {where}."
 

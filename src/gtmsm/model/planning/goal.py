@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
 EXACT = 1e-3
-"""Mean squared difference of two codes, in units of their variances, up to which they are of the same picture."""
+"""Two codes whose mean squared difference, in units of their variances, is at most this show the same picture."""
 LOOKED_AT = 64
-"""Memorised views of the most similar codes, which are compared with a picture pixel by pixel."""
+"""Number of memorised views, those of the most similar codes, that are compared with a picture pixel by pixel."""
 GAIN = (0.5, 2.0)
-"""How much darker or brighter a picture may be than the view it is of."""
+"""Least and largest gain of brightness by which a view is fitted to a picture."""
 COARSE = 4
 """Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
 FIT = 0.004
-"""Mean squared difference of such squares at which a picture is known by one half."""
+"""Mean squared difference of such squares at which the probability of a match is one half."""
 SIMILAR = 0.7
-"""How well a picture must be known by likeness where landmarks could tell."""
+"""With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A pose, and how sure it is that this is what was asked for."""
+    """A pose to reach, and the probability that it is the place that was asked for."""
 
     pose: Float[Tensor, "D"]
-    """Of an agent with a heading perhaps x and y alone: turned as it likes."""
+    """Of an agent with a heading this may be x and y alone: any heading will do."""
     known: float
     """Probability that a picture was seen there; 1 where a pose was given."""
 

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
 PORTION = 128
-"""Sequences that are tried first: from then on it is known what has a chance."""
+"""Sequences that are unrolled first: the worst kept one bounds the cost of all that follow."""
 PART = 16
-"""Steps that are unrolled before sequences without a chance are left."""
+"""Steps that are unrolled at a time, before sequences that cannot be kept any more are dropped."""
 HASTE = 3.0
-"""Steps that may be spent to come one step nearer: getting there comes before getting there fast."""
+"""Weight of a missing step against a step taken: to arrive matters more than to arrive soon."""
 SLACK = 3.0
-"""Steps by which the way that is missing may be overestimated: a goal is as wide as what counts as there."""
+"""Steps by which the estimate of missing steps may be too large: a goal is an area, not a point."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +69,10 @@ class _Course:
     table: Float[Tensor, "m A"]
 
     def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple["_Found", list["_Part"]]:
-        """The least cost of each sequence, after how many steps, and whether that is at the goal; and the way there.
+        """The least cost of each sequence, its step, and whether the goal is reached there; and the paths.
 
-        Steps behind, plus those that are missing. A sequence is tried from where it begins to differ from what was
-        tried before, up to where it leaves open ground, or cannot cost less than `bound` any more.
+        The cost is that of the steps taken and of those still missing. A sequence is unrolled from its first new action
+        on, until it leaves open ground or cannot cost less than `bound` any more.
         """
         count, limit = sequence.shape
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
@@ -96,19 +96,19 @@ class _Course:
         return _Found(least, when, arrived), parts
 
     def actions(self, sequence: Int[Tensor, "n time"]) -> Float[Tensor, "n time A"]:
-        """What numbers stand for; sequences lie side by side in memory, as those who unroll many of them want it."""
+        """The actions of these numbers; sequences are the last axis in memory, to unroll many of them fast."""
         count, time = sequence.shape
         return self.table.T.index_select(1, sequence.T.reshape(-1)).view(-1, time, count).permute(2, 1, 0)
 
     def judge(self, path: Float[Tensor, "n time S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
-        """What the poses of paths cost, where `steps` are behind already and open ground was reached or not."""
+        """The cost of each pose of paths, which continue others of cost `steps` that were on open ground or not."""
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
         closed = terrain.barred[at]
         if terrain.pace.coast:
             closed |= terrain.barred[terrain.squares(path[..., :2])]
-        # Who starts on barred ground may cross it, but not come back to it.
+        # An agent that starts on barred ground may cross it, but not enter it again.
         been = (~closed).cummax(1).values | opened[:, None]
         lost = (closed & been).cummax(1).values
         missing = fewest = self.togo[at]
@@ -118,13 +118,13 @@ class _Course:
             twist = turns(path[..., 2] - self.goal[2])
             there &= twist <= terrain.near_turn
             off = twist / terrain.pace.turn
-            # One can turn while walking, but for the last of it.
+            # An agent turns while it walks, except at the end.
             fewest = torch.maximum(missing, off)
             missing = fewest + 0.3 * torch.minimum(missing, off)
             away = away + twist / terrain.near_turn
         there &= ~lost
         walked = steps[:, None] + terrain.price[at].cumsum(1)
-        # Of two ways of one length, that which ends nearer to the middle.
+        # Of two paths of equal length, prefer the one that ends nearer to the goal's centre.
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
         return _Judged(cost.masked_fill(lost, math.inf), there, walked, lost, been, fewest)
 
@@ -136,18 +136,18 @@ class _Course:
 
 
 class _Judged(NamedTuple):
-    """What is known of each pose of a path."""
+    """The cost of each pose of a path."""
 
     cost: Float[Tensor, "n time"]
     there: Bool[Tensor, "n time"]
     steps: Float[Tensor, "n time"]
-    """Behind, by their price."""
+    """Cost of the steps taken so far."""
     lost: Bool[Tensor, "n time"]
-    """Whether open ground has been left."""
+    """Whether the path has left open ground."""
     opened: Bool[Tensor, "n time"]
-    """Whether it was reached."""
+    """Whether the path has reached open ground."""
     fewest: Float[Tensor, "n time"]
-    """Steps that are missing at the least."""
+    """Lower bound of the steps that are still missing."""
 
 
 class _Path(NamedTuple):
@@ -155,20 +155,20 @@ class _Path(NamedTuple):
 
     state: Float[Tensor, "*n S"]
     steps: Float[Tensor, "*n"]
-    """Behind, by their price."""
+    """Cost of the steps taken so far."""
     opened: Bool[Tensor, "*n"]
     """Whether open ground was reached."""
 
 
 class _Begin(NamedTuple):
-    """Where sequences are to be tried from: after `time` steps, which are known."""
+    """The step from which each sequence is to be unrolled, and its path up to there, which is known."""
 
     time: Int[Tensor, "n"]
     after: _Path
 
 
 class _Part(NamedTuple):
-    """Some steps of those sequences that were still tried: which ones, what was behind, and where they led."""
+    """Some steps of the sequences that were not dropped yet: which sequences, from which step on, and their paths."""
 
     which: Int[Tensor, "m"]
     time: Int[Tensor, "m"]
@@ -176,13 +176,13 @@ class _Part(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """What came of sequences."""
+    """The results of trying sequences."""
 
     cost: Float[Tensor, "n"]
     end: Int[Tensor, "n"]
     """After how many steps it costs least."""
     arrived: Bool[Tensor, "n"]
-    """Whether that is at the goal."""
+    """Whether the goal is reached there."""
 
 
 @torch.no_grad()
@@ -242,9 +242,10 @@ def plan(
 def _evolve(
     course: _Course, settings: PlanConfig, first: Int[Tensor, "steps"] | None, generator: torch.Generator
 ) -> tuple[Int[Tensor, "steps"], bool]:
-    """The best sequence that was found, up to where it is best, and whether it arrives.
+    """The best sequence that was found, cut off where its cost is least, and whether it reaches the goal.
 
-    Steps cost: no sequence is tried further than what has a chance to be kept, or than the best that arrives has gone.
+    Every step costs at least 1. So no sequence is unrolled beyond the cost of the worst one kept, or of the best one
+    that reaches the goal.
     """
     count, limit, bound, device = settings.candidates, settings.horizon, math.inf, course.start.device
     ideas = _held(count, limit, len(course.table), generator)
@@ -278,7 +279,7 @@ def _evolve(
 
 @dataclass(frozen=True)
 class _Best:
-    """Sequences, best first, what came of them, and their paths, which begin at the start and are known up to `end`."""
+    """Sequences, best first, with their results and their paths from the start, which are computed up to `end`."""
 
     sequence: Int[Tensor, "n time"]
     found: _Found
@@ -305,13 +306,13 @@ class _Best:
         return _Best(sequence, _Found(*rest), path)
 
     def up_to(self, limit: int) -> "_Best":
-        """Without steps beyond a limit."""
+        """The same, cut off after a number of steps."""
         found = self.found._replace(end=self.found.end.clamp(max=limit))
         return _Best(self.sequence[:, :limit], found, _Path(*(part[:, : limit + 1] for part in self.path)))
 
 
 def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:
-    """With as many steps, which are not known yet."""
+    """The same, padded to a number of steps; the values of the new ones are not computed yet."""
     return path.repeat(1, steps + 1, *[1] * (path.dim() - 2))
 
 

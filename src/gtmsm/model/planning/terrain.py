@@ -1,4 +1,4 @@
-"""What memory knows of the ground: where one can go, and how far it is from there to a goal.
+"""A map of the ground made from memory: where an agent can go, and how far each place is from a goal.
 
 Positions lie in a plane, which is divided into squares. Where the motion knows walls, all ground is open but for what
 was bumped into; where it knows none, only ground near places that were visited is. Distances go around what is barred.
@@ -49,8 +49,8 @@ class PlanConfig:
     elite: int = 64
     """How many are kept."""
     near: float = 0.5
-    """Distance from the goal that counts as there, in steps; with a heading, three times as far and twice as many
-    turns."""
+    """The goal counts as reached within this distance, in steps. With a heading: three times this distance, and twice
+    as many of the largest turns."""
     margin: float = 0.6
     """How far from visited places ground counts as open where the motion knows no walls, in steps; five times as far
     for agents with momentum, whose steps are short."""
@@ -58,7 +58,7 @@ class PlanConfig:
     """Least probability that the goal picture was seen in this memory: below it, the plan says that it is not known."""
 
     def __post_init__(self) -> None:
-        """Refuse a search of nothing."""
+        """Refuse sizes and thresholds that no search can have."""
         for name in ("candidates", "horizon", "rounds", "elite"):
             require_whole(name, getattr(self, name), most=10**6)
         require(self.elite <= self.candidates, f"elite is {self.elite}; give at most candidates, {self.candidates}")
@@ -105,13 +105,13 @@ class Gait(NamedTuple):
     shortest: float
     """The longest step of the action that moves least, of those that move at all."""
     turn: float
-    """The largest turn in radians; 0 for motions without a heading."""
+    """The largest turn of one step in radians; 0 for motions without a heading."""
     coast: float
     """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
 
 
 def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
-    """What an agent with momentum does to come to rest, and whether that is nothing at all (zeros).
+    """The action by which an agent with momentum comes to rest, and whether it is that of doing nothing (zeros).
 
     Where an agent always does something, such as turning, its motion was never shown zeros and knows nothing of them:
     then an action that does not move it comes to rest sooner.
@@ -147,12 +147,12 @@ def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
 
 @dataclass(frozen=True)
 class Terrain:
-    """A map of squares: which are open, and how a step at each is priced."""
+    """A map of squares: which of them are open, and what a step in each costs."""
 
     motion: Motion
     pace: Gait
     near: float
-    """Distance from a goal that counts as there."""
+    """Distance from a goal within which it counts as reached."""
     near_turn: float
     """The same of headings, in radians."""
     margin: float
@@ -217,7 +217,7 @@ class Terrain:
         price[end] = 1
         steps = MCP_Geometric(price).find_costs([end])[0] * self.pitch / self.pace.stride
         reached = np.isfinite(steps)
-        # An agent on barred ground must find back: the nearer to visited places, the better.
+        # An agent on barred ground is led back: the cost there grows with the distance to visited places.
         steps = np.where(reached, steps, steps[reached].max() + 1 + self.far / self.pace.stride)
         return torch.as_tensor(steps.ravel()).to(self.origin)
 

@@ -29,7 +29,7 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.textures import load_textures
 from gtmsm.worlds.walkers import PoissonWalker, SpinWalker, SpinWalkerConfig
 
-BRIEF = {"candidates": 256, "rounds": 20, "clips": 16, "tau": 24, "horizon": 8}
+BRIEF = {"candidates": 256, "rounds": 20, "restarts": 2, "clips": 16, "tau": 24, "horizon": 8}
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
 

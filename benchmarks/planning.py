@@ -3,6 +3,7 @@
     python benchmarks/planning.py image-walk           # or obstacles, rooms, time
     python benchmarks/planning.py rooms --trials 200 --seed 3000
     python benchmarks/planning.py rooms --new          # goals are new pictures
+    python benchmarks/planning.py rooms --pictures --seed 1000    # where new pictures are found, and strange ones
     python benchmarks/planning.py rooms --trials 52 --seed 3100 --rows 3100.json  # a part of many journeys
     python benchmarks/planning.py rooms --pool 3000.json 3100.json                # all parts in one table
 
@@ -180,6 +181,44 @@ def measure(name, trials, seed, policies, new=False, file=None):
     report(name, rows, solved)
 
 
+@torch.no_grad()
+def find_pictures(name, seed, places=10, each=6):
+    """How often new pictures are believed, and at the right place; and views of five other places, four of each."""
+    torch.set_num_threads(1)
+    run = Run.open(WEIGHTS / WORLDS[name])
+    rooms = name == "rooms"
+    setting = run.set_up(torch.device("cpu"), images=None if rooms else "builtin")
+    model = run.load_model(torch.device("cpu"))
+    world = draw_rooms(run.experiment.world, 64, seed) if rooms else setting.test_world
+    chance, doubt, known = np.random.default_rng(seed), PlanConfig().doubt, []
+    believed, right, strange = [], [], []
+    for number in range(places):
+        place = Place(setting, world, model, seed + number)
+        truth, memory, pictures = list(place.poses), place.explorer.memory.snapshot(), []
+        for _ in range(each):
+            place.back()
+            fair = [t for t in range(MEMORISED) if place.arrival.fair(truth[t])]
+            place.poses = truth
+            pictures.append(place.new_picture(truth[int(chance.choice(fair))], chance))
+        known.append((memory, place.frames))
+        entries = model.motion.pose_at(memory.place.mean[0])
+        for picture, pose in pictures:
+            found = find_goal(model, memory, picture)
+            away = truth[int((entries - found.pose).norm(dim=-1).argmin())] - pose
+            believed.append(found.known >= doubt)
+            right.append(float(away[:2].norm()) <= (0.4 if rooms else 0.5))
+    for i, (memory, _) in enumerate(known):
+        for j in range(1, 6):
+            views = known[(i + j) % places][1]
+            strange += [find_goal(model, memory, views[t]).known >= doubt for t in (20, 80, 140, 200)]
+    sure = np.mean(np.array(right)[believed])
+    print(
+        f"{name}: of {len(right)} new pictures {np.mean(believed):.1%} are believed, {sure:.1%} of these rightly; ",
+        end="",
+    )
+    print(f"of {len(strange)} strange ones {np.mean(strange):.1%} are believed")
+
+
 def pool(name, files):
     """The table of several parts."""
     parts = [json.loads(file.read_text()) for file in files]
@@ -242,6 +281,7 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=3000)
     parser.add_argument("--only", action="store_true", help="without controls")
     parser.add_argument("--new", action="store_true", help="goals are pictures that were never seen")
+    parser.add_argument("--pictures", action="store_true", help="where pictures are found that were never seen")
     parser.add_argument("--rows", type=Path, help="a file for the outcome of every journey")
     parser.add_argument("--pool", type=Path, nargs="+", help="such files, to be reported together")
     flags = parser.parse_args()
@@ -251,6 +291,9 @@ if __name__ == "__main__":
         raise SystemExit
     if flags.pool:
         pool(flags.what, flags.pool)
+        raise SystemExit
+    if flags.pictures:
+        find_pictures(flags.what, flags.seed)
         raise SystemExit
     settings = TravelConfig(steps=256 if flags.what == "rooms" else 64)
     known = {"planning": (planned, settings)}

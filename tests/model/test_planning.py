@@ -13,7 +13,7 @@ from gtmsm.data.record import record
 from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
-from gtmsm.model.planning import Terrain, Walked, search
+from gtmsm.model.planning import Terrain, Walked, find_goal, goal, search
 from gtmsm.model.planning.goal import _compared
 from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
@@ -98,9 +98,9 @@ def test_an_explorer_of_vectors_plans_with_what_it_did_or_with_what_it_is_given(
 def test_views_of_little_contrast_do_not_pass_for_each_other():
     stripes = (0.05 * torch.tensor([-1.0, 1.0])).repeat_interleave(8).expand(3, 16, 16)
     picture, turned = 0.5 + stripes, 0.5 + stripes.transpose(1, 2)
-    assert _compared(picture, turned[None])[1] < 0.1
-    best, known = _compared(picture, torch.stack([turned, 0.8 * picture]))
-    assert best == 1 and known == pytest.approx(1)
+    assert _compared(picture, turned[None]).known < 0.1
+    fit = _compared(picture, torch.stack([turned, 0.8 * picture]))
+    assert fit.best == 1 and fit.known == pytest.approx(1)
 
 
 def test_what_was_never_seen_is_a_place_that_is_not_known(model):
@@ -235,6 +235,17 @@ def test_a_goal_of_two_numbers_may_be_reached_with_any_heading(strong):
     assert anyhow.found and len(anyhow.choices) < len(turned.choices)
     with pytest.raises(InputError, match="a pose of 3 numbers, or 2 for any heading, or a picture"):
         model.plan(memory, here, torch.zeros(1))
+
+
+def test_a_picture_taken_a_step_beside_the_walk_is_found_beside_it(strong, monkeypatch):
+    monkeypatch.setattr(goal, "IMAGINED", 2)
+    monkeypatch.setattr(goal, "ROUNDS", (1.0,))  # that is quicker
+    model, memory, _ = strong
+    beside = model.motion.pose_at(memory.place.mean[0, 12]) + torch.tensor([0.0, 0.13, 0.0])
+    picture = model.vae.decode(model.read(memory, Belief(model.motion.place(beside)[None, None])).peak())[0, 0]
+    found = find_goal(model, memory, picture)
+    torch.testing.assert_close(found.pose, beside, rtol=0, atol=0.03)
+    assert found.known > 0.9
 
 
 class WalksOn(Gliding):

@@ -83,8 +83,11 @@ def travel(
                 break
         if sights is not None:
             sights.correct(explorer, seen)
-        left = replace(plan, choices=plan.choices[len(done) - begun :])
-        plan = explorer.plan(goal, settings.plan, left, generator, choices)
+        left, known = replace(plan, choices=plan.choices[len(done) - begun :]), plan.goal
+        # Where nothing corrects a memory, a picture stays where it was found.
+        plan = explorer.plan(known.pose if blind else goal, settings.plan, left, generator, choices)
+        if blind:
+            plan = replace(plan, goal=known, confidence=known.known if plan.found else 0.0)
     return Journey(plan.found, tuple(done), tuple(plans), plan.reason)
 
 

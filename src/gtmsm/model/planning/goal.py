@@ -1,9 +1,10 @@
 """Where to go: a pose as it is, or a picture that is looked up in memory."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import avg_pool2d
 
@@ -11,7 +12,7 @@ from gtmsm.config import require
 from gtmsm.errors import shown
 from gtmsm.model.checks import require_frames
 from gtmsm.model.memory import Memory
-from gtmsm.tensors import Gaussian
+from gtmsm.tensors import Belief, Gaussian
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -28,6 +29,12 @@ UNEXPLAINED = 0.14
 """Mean squared difference of such squares, as a share of the picture's variance, at which a match is likely by half."""
 SIMILAR = 0.5
 """With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
+
+
+IMAGINED = 4
+"""Places that fit best, around which views are imagined."""
+ROUNDS = (1.0, 1.0, 0.5)
+"""How far around, in steps and turns of the memorised walk: first around all of these places, then around the best."""
 
 
 @dataclass(frozen=True)
@@ -61,28 +68,75 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bo
     code = model.vae.encode(goal[None, None])
     far = difference(memory.code, code)[0]
     entry, known = int(far.argmin()), 1.0
+    pose = model.motion.pose_at(memory.place.mean[0, entry])
     if far[entry] > EXACT:
-        likely = far.topk(min(LOOKED_AT, len(far)), largest=False).indices
-        best, known = _compared(goal, model.vae.decode(memory.code.mean[0, likely]))
-        entry = int(likely[best])
+        pose, known = _likeliest(model, memory, goal, far.topk(min(LOOKED_AT, len(far)), largest=False).indices)
     if known < SIMILAR and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:
         found = model.localise(memory, goal[None, None])
         return Goal(found.pose[0, 0], float(found.weight[0, 0]))
-    return Goal(model.motion.pose_at(memory.place.mean[0, entry]), known)
+    return Goal(pose, known)
 
 
-def _compared(
-    picture: Float[Tensor, "channel height width"], views: Float[Tensor, "n channel height width"]
-) -> tuple[int, float]:
-    """Which of these views fits a picture best, and the probability that it is of the same place."""
+def _likeliest(
+    model: "WorldModel", memory: Memory, picture: Float[Tensor, "channel height width"], entries: Int[Tensor, "n"]
+) -> tuple[Float[Tensor, "D"], float]:
+    """The pose of that of these entries which fits a picture best, or one beside it; and the probability of that."""
+    fit = _compared(picture, model.vae.decode(memory.code.mean[0, entries]))
+    poses = model.motion.pose_at(memory.place.mean[0, entries])
+    pose, known = poses[fit.best], fit.known
+    if model.motion.space.angles:
+        beside, closer = _from_beside(model, memory, picture, poses[fit.off.argsort()])
+        if closer.off.min() < fit.off.min():
+            pose, known = beside, closer.known
+    return pose, known
+
+
+class Fit(NamedTuple):
+    """How well views fit a picture."""
+
+    off: Float[Tensor, "n"]
+    """Mean squared difference."""
+    best: int
+    known: float
+    """Probability that the best is of the same place."""
+
+
+def _compared(picture: Float[Tensor, "channel height width"], views: Float[Tensor, "n channel height width"]) -> Fit:
+    """Compare a picture with views pixel by pixel, up to a gain."""
     gain = ((views * picture).flatten(1).sum(1) / views.square().flatten(1).sum(1).clamp_min(1e-6)).clamp(*GAIN)
     off = gain[:, None, None, None] * views - picture
-    best = int(off.square().flatten(1).sum(1).argmin())
-    side = min(COARSE, *picture.shape[1:])
+    square = off.square().flatten(1).mean(1)
+    best, side = int(square.argmin()), min(COARSE, *picture.shape[1:])
     # A share of the variance: any view of little contrast is near to any other.
     spread = picture.flatten(1).var(1, correction=0).mean().clamp_min(1e-6)
     share = avg_pool2d(off[best], side, ceil_mode=True).square().mean() / spread
-    return best, float(UNEXPLAINED / (UNEXPLAINED + share))
+    return Fit(square, best, float(UNEXPLAINED / (UNEXPLAINED + share)))
+
+
+def _from_beside(
+    model: "WorldModel", memory: Memory, picture: Float[Tensor, "channel height width"], poses: Float[Tensor, "n 3"]
+) -> tuple[Float[Tensor, "3"], Fit]:
+    """Where the imagined view fits a picture best, around some of these poses, the likeliest first.
+
+    An agent with a heading may have taken the picture a step beside any view that was memorised.
+    """
+    space, path = model.motion.space, model.motion.pose_at(memory.place.mean[0])
+    walked = space.difference(path[:-1], path[1:]) if len(path) > 1 else path
+    step, turn = walked[:, :2].norm(dim=-1).max(), walked[:, 2].abs().max()
+    scale = torch.stack([step, step, turn]).clamp_min(1e-6)
+    around = poses[:1]
+    for pose in poses[1:]:
+        far = (space.difference(around, pose.expand_as(around)) / scale).abs().amax(1)
+        if len(around) < IMAGINED and bool((far > 2).all()):
+            around = torch.cat([around, pose[None]])
+    beside = torch.cat([torch.zeros(1, 3), torch.eye(3), -torch.eye(3)]).to(scale) * scale
+    for share in ROUNDS:
+        tried = (around[:, None] + share * beside).flatten(0, 1)
+        fit = _compared(
+            picture, model.vae.decode(model.read(memory, Belief(model.motion.place(tried)[None])).peak())[0]
+        )
+        around = tried[fit.best : fit.best + 1]
+    return around[0], fit
 
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:

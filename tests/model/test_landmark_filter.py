@@ -214,7 +214,7 @@ def test_the_chance_that_a_group_went_otherwise_is_that_of_all_ways_in_which_it_
 # ---- how often steps slip, learned on the way
 
 
-def clumsy(every, steps=120, worth=10.0):
+def clumsy(every, steps=60, worth=5.0):
     """A walk ahead of which every so many steps is not made; only successive frames are compared."""
     surprise = Surprise(0.02, (1e-6, 1e-8), (0.01, 0.01), Habits((0.02, 0.02), worth), 0.0)
     index = torch.arange(-1, steps - 1).clamp(min=0).view(1, steps, 1)
@@ -253,23 +253,23 @@ def test_a_walker_is_soon_expected_to_slip_as_often_as_it_does(every, expected):
     sights, surprise = clumsy(every)
     slips = Slips.of_column(walked(sights, surprise).slips[:, -1])
     position, turn = slips.chance(surprise.habits)[0].tolist()
-    assert position == pytest.approx(expected, abs=0.05)
+    assert position == pytest.approx(expected, rel=0.3, abs=0.01)
     assert turn < 0.01  # which never failed
 
 
 def test_a_walk_in_parts_is_the_walk_in_one_call():
-    sights, surprise = clumsy(7, steps=40)
+    sights, surprise = clumsy(7, steps=20)
     whole = walked(sights, surprise)
-    first = walked(Sights(*(part[:, :15] for part in sights)), surprise)
-    rest = walked(sights, surprise, 15, first)
+    first = walked(Sights(*(part[:, :8] for part in sights)), surprise)
+    rest = walked(sights, surprise, 8, first)
     for one, other in zip(whole, rest, strict=True):
-        assert torch.equal(one[:, 15:], other)
-    forgotten = walked(sights, surprise, 15, first._replace(slips=0 * first.slips))
-    assert not torch.equal(whole.slips[:, 15:], forgotten.slips)
+        assert torch.equal(one[:, 8:], other)
+    forgotten = walked(sights, surprise, 8, first._replace(slips=0 * first.slips))
+    assert not torch.equal(whole.slips[:, 8:], forgotten.slips)
 
 
 def test_slips_that_are_not_learned_are_no_column_of_memory():
-    sights, surprise = clumsy(10, worth=0.0)
+    sights, surprise = clumsy(2, steps=4, worth=0.0)
     assert walked(sights, surprise).slips is None
 
 

@@ -36,9 +36,8 @@ class MemoryMazeEnv(gymnasium.Env[np.ndarray, Any]):
     """Walk through a maze with coloured targets.
 
     `info["pose"]` is x, y in cells and the heading in radians, counter-clockwise; `info["place"]` is the maze.
-    Nothing is rewarded unless `rewards` asks for it, which is slow: then touching the target whose colour is asked for
-    is worth 1, and another colour is asked for; `info["asked"]` is that colour, RGB in [0, 1]. The published task has a
-    `frequency` of 4.
+    Nothing is rewarded unless `rewards` asks for it: then touching the target whose colour is asked for is worth 1, and
+    another colour is asked for; `info["asked"]` is that colour, RGB in [0, 1]. The published `frequency` is 4.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": FREQUENCY}

@@ -190,7 +190,7 @@ def find_pictures(name, seed, places=10, each=6):
     setting = run.set_up(torch.device("cpu"), images=None if rooms else "builtin")
     model = run.load_model(torch.device("cpu"))
     world = draw_rooms(run.experiment.world, 64, seed) if rooms else setting.test_world
-    chance, doubt, known = np.random.default_rng(seed), PlanConfig().doubt, []
+    chance, least, known = np.random.default_rng(seed), PlanConfig().least_known, []
     believed, right, strange = [], [], []
     for number in range(places):
         place = Place(setting, world, model, seed + number)
@@ -205,12 +205,12 @@ def find_pictures(name, seed, places=10, each=6):
         for picture, pose in pictures:
             found = find_goal(model, memory, picture)
             away = truth[int((entries - found.pose).norm(dim=-1).argmin())] - pose
-            believed.append(found.known >= doubt)
+            believed.append(found.known >= least)
             right.append(float(away[:2].norm()) <= (0.4 if rooms else 0.5))
     for i, (memory, _) in enumerate(known):
         for j in range(1, 6):
             views = known[(i + j) % places][1]
-            strange += [find_goal(model, memory, views[t]).known >= doubt for t in (20, 80, 140, 200)]
+            strange += [find_goal(model, memory, views[t]).known >= least for t in (20, 80, 140, 200)]
     sure = np.mean(np.array(right)[believed])
     print(
         f"{name}: of {len(right)} new pictures {np.mean(believed):.1%} are believed, {sure:.1%} of these rightly; ",

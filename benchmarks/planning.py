@@ -136,14 +136,18 @@ def straight(place, explorer, picture, settings, seed):
     return False
 
 
+def opened(name, seed):
+    """Shipped weights on one thread: their setting, the model, and places that nothing was learned from."""
+    torch.set_num_threads(1)
+    run, rooms = Run.open(WEIGHTS / WORLDS[name]), name == "rooms"
+    setting = run.set_up(torch.device("cpu"), images=None if rooms else "builtin")
+    world = draw_rooms(run.experiment.world, 64, seed) if rooms else setting.test_world
+    return setting, run.load_model(torch.device("cpu")), world
+
+
 @torch.no_grad()
 def measure(name, trials, seed, policies, new=False, file=None):
-    torch.set_num_threads(1)
-    run = Run.open(WEIGHTS / WORLDS[name])
-    rooms = name == "rooms"
-    setting = run.set_up(torch.device("cpu"), images=None if rooms else "builtin")
-    model = run.load_model(torch.device("cpu"))
-    world = draw_rooms(run.experiment.world, 64, seed) if rooms else setting.test_world
+    setting, model, world = opened(name, seed)
     rows, solved = {policy: [] for policy in policies}, []
     chance = np.random.default_rng(seed)
     for number in range(-(-trials // GOALS)):
@@ -184,12 +188,7 @@ def measure(name, trials, seed, policies, new=False, file=None):
 @torch.no_grad()
 def find_pictures(name, seed, places=10, each=6):
     """How often new pictures are believed, and at the right place; and views of five other places, four of each."""
-    torch.set_num_threads(1)
-    run = Run.open(WEIGHTS / WORLDS[name])
-    rooms = name == "rooms"
-    setting = run.set_up(torch.device("cpu"), images=None if rooms else "builtin")
-    model = run.load_model(torch.device("cpu"))
-    world = draw_rooms(run.experiment.world, 64, seed) if rooms else setting.test_world
+    rooms, (setting, model, world) = name == "rooms", opened(name, seed)
     chance, least, known = np.random.default_rng(seed), PlanConfig().least_known, []
     believed, right, strange = [], [], []
     for number in range(places):

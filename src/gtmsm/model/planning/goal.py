@@ -29,8 +29,6 @@ UNEXPLAINED = 0.14
 """Mean squared difference of such squares, as a share of the picture's variance, at which a match is likely by half."""
 SIMILAR = 0.5
 """With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
-
-
 IMAGINED = 4
 """Places that fit best, around which views are imagined."""
 ROUNDS = (1.0, 1.0, 0.5)

@@ -19,7 +19,7 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation import forecasts, metrics
 from gtmsm.evaluation.controls import BestCopy, MeanFrame, NearestCopy, RandomEntry, control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, Guess, Guessing, ModelForecaster
-from gtmsm.evaluation.forecasts import band, flip, score_forecaster
+from gtmsm.evaluation.forecasts import band, flip, score_forecaster, score_forecasters
 from gtmsm.evaluation.score import SSIM_EVERY, EvaluationConfig, evaluate
 from gtmsm.evaluation.sets import FixedSet, Recipe, Size, named_set
 from gtmsm.model.gtmsm import WorldModel
@@ -76,12 +76,13 @@ def test_scores_are_those_of_evaluation(model: WorldModel):
     fixed = own_set(Size(6, 30, 40))
     settings = EvaluationConfig(tau=30, horizon=40, clips=6)
     theirs = evaluate(model, fixed.world, fixed.walker, settings, torch.device("cpu")).scores
-    mine = score_forecaster(ModelForecaster(model), fixed)
+    together = score_forecasters({"mine": ModelForecaster(model), **control_forecasters(model.vae)}, fixed)
+    mine = together.pop("mine")
+    assert mine == score_forecaster(ModelForecaster(model), fixed, name="mine")
     for key in (*ONE_NUMBER, "psnr_by_step", "revisited_fraction", "pose_r2"):
         assert mine[key] == pytest.approx(theirs[key], rel=1e-6), key
-    for name, control in control_forecasters(model.vae).items():
+    for name, scores in together.items():
         if name in theirs["controls"]:
-            scores = score_forecaster(control, fixed)
             both = scores, theirs["controls"][name]
             found, expected = ({key: each[key] for key in ONE_NUMBER if each[key] is not None} for each in both)
             assert found == pytest.approx(expected, rel=1e-5), name

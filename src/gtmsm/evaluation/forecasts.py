@@ -1,6 +1,7 @@
 """Scores of anything that forecasts frames, on a fixed set."""
 
 import importlib.util
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -57,28 +58,39 @@ def score_forecaster(
 
     With `write`, predicted and true frames go to a .npz of float32, for others to score again.
     """
-    if not isinstance(forecaster, Forecaster):
-        lacks = "it needs needs_poses, privileges and forecast"
-        raise InputError(f"a {type(forecaster).__name__} is no forecaster; {lacks}")
     require(write is None or Path(write).suffix == ".npz", f"cannot write frames as {write}; end its name with .npz")
-    size = fixed_set.size
-    examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
-    if isinstance(forecaster, ModelForecaster):
-        steps, seed = size.tau + size.horizon, fixed_set.seed + 6
-        examiner.calibrate(forecaster.model, fixed_set.walker, steps, seed, fixed_set.elsewhere)
-    digest, tally = Digest(), _Batches()
+    return _score_all({name: forecaster}, fixed_set, torch.device(device), write)[name]
+
+
+@torch.no_grad()
+def score_forecasters(
+    forecasters: Mapping[str, Any], fixed_set: FixedSet, *, device: torch.device | str = "cpu"
+) -> dict[str, dict[str, Any]]:
+    """The same of several by name; the clips are drawn once for all of them."""
+    return _score_all(forecasters, fixed_set, torch.device(device), None)
+
+
+def _score_all(
+    forecasters: Mapping[str, Any], fixed_set: FixedSet, device: torch.device, write: str | Path | None
+) -> dict[str, dict[str, Any]]:
+    """Scores by name; frames that are written are those of the last."""
+    for forecaster in forecasters.values():
+        if not isinstance(forecaster, Forecaster):
+            lacks = "it needs needs_poses, privileges and forecast"
+            raise InputError(f"a {type(forecaster).__name__} is no forecaster; {lacks}")
+    size, digest = fixed_set.size, Digest()
+    examiners = {name: _examiner(forecaster, fixed_set) for name, forecaster in forecasters.items()}
+    tallies = {name: _Batches() for name in forecasters}
     for clip in fixed_set.clips():
         digest.add(clip)
-        guess = _guess(forecaster, examiner.prepared(clip), size.tau, torch.device(device))
-        _score_batch(tally, examiner, clip, guess, size.skip, write is not None)
+        for name, forecaster in forecasters.items():
+            guess = _guess(forecaster, examiners[name].prepared(clip), size.tau, device)
+            _score_batch(tallies[name], examiners[name], clip, guess, size.skip, write is not None)
     if write is not None:
-        _write(Path(write), fixed_set, tally)
-    scores = _scores(tally, examiner)
+        for tally in tallies.values():
+            _write(Path(write), fixed_set, tally)
     found = digest.checksum
     about = {
-        "forecaster": name or type(forecaster).__name__,
-        "privileges": list(forecaster.privileges),
-        "parameters": _parameters(forecaster),
         "set": fixed_set.name,
         "split": fixed_set.split,
         "quick": fixed_set.quick,
@@ -90,8 +102,29 @@ def score_forecaster(
         "skipped": size.skip,
         "protocol": PROTOCOL,
     }
-    result: dict[str, Any] = only_numbers(about | scores)
-    return result
+    return {
+        name: only_numbers(_about(name, forecaster) | about | _scores(tallies[name], examiners[name]))
+        for name, forecaster in forecasters.items()
+    }
+
+
+def _about(name: str, forecaster: Forecaster) -> dict[str, Any]:
+    """Who forecasts, and what it is given."""
+    return {
+        "forecaster": name or type(forecaster).__name__,
+        "privileges": list(forecaster.privileges),
+        "parameters": _parameters(forecaster),
+    }
+
+
+def _examiner(forecaster: Forecaster, fixed_set: FixedSet) -> Examiner:
+    """Who looks at its forecasts; of a model with poses, which are compared in the world's frame."""
+    size = fixed_set.size
+    examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
+    if isinstance(forecaster, ModelForecaster):
+        steps, seed = size.tau + size.horizon, fixed_set.seed + 6
+        examiner.calibrate(forecaster.model, fixed_set.walker, steps, seed, fixed_set.elsewhere)
+    return examiner
 
 
 def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -> Guess:

@@ -1,5 +1,6 @@
 """One row, one seed: trained, scored on every set of its world, and written as a result."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from gtmsm.config import Device, require
 from gtmsm.contest import at_rate, train_rival
 from gtmsm.evaluation.controls import control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
-from gtmsm.evaluation.forecasts import score_forecaster
+from gtmsm.evaluation.forecasts import score_forecasters
 from gtmsm.evaluation.metrics import converged
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.evaluation.sets import SETS, Split, named_set
@@ -25,6 +26,8 @@ from gtmsm.training.engine import build_fabric, choose_device
 from gtmsm.training.train import Outcome
 
 SECONDS = "seconds.json"
+SELF = ""
+"""The name of what was trained among the forecasters that are scored."""
 RUNS = "runs"
 """Folder of the trainings, beside the results."""
 LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
@@ -59,7 +62,11 @@ class Trial:
         """Train, score and write the result; where learning rates were tried, by the best on validation places."""
         tried = {} if self.row.is_ablation else swept(self.out, self.row.name)
         trained, sets = self._train(best(tried)), self.row.sets(self.images)
-        scores = {name: self._score(trained.forecaster, name) for name in sets}
+        # Controls once a seed, beside GTM-SM itself.
+        model = trained.model if self.row.name == self.row.world else None
+        controls = control_forecasters(model.vae) if model is not None else {}
+        found = {name: self._score({SELF: trained.forecaster, **controls}, name) for name in sets}
+        scores = {name: of.pop(SELF) for name, of in found.items()}
         facts: dict[str, Any] = {
             "quick": self.quick,
             "updates": self._experiment.training.updates,
@@ -70,15 +77,10 @@ class Trial:
             "privileges": list(trained.forecaster.privileges),
             "converged": converged(scores[sets[0]]),
             "scores": scores,
-            "controls": {},
+            "controls": found if model is not None else {},
         }
-        if trained.model is not None and self.row.name == self.row.world:  # once a seed, beside GTM-SM itself
-            controls = control_forecasters(trained.model.vae)
-            facts["controls"] = {
-                name: {control: self._score(one, name) for control, one in controls.items()} for name in sets
-            }
-            if self.seed == 0:
-                facts["figure"] = self._draw(trained.model)
+        if model is not None and self.seed == 0:
+            facts["figure"] = self._draw(model)
         write_result(self.out, self.row.name, self.seed, facts)
 
     def _draw(self, model: WorldModel) -> str:
@@ -103,17 +105,19 @@ class Trial:
     def _where(self) -> torch.device:
         return choose_device(self.device)
 
-    def _score(self, forecaster: Forecaster, name: str, split: Split = "test") -> dict[str, Any]:
+    def _score(
+        self, forecasters: Mapping[str, Forecaster], name: str, split: Split = "test"
+    ) -> dict[str, dict[str, Any]]:
         """On a set, on the device; without what is the same for all, or of single clips."""
         images = self.images if SETS[name].needs_images else None
-        scores = score_forecaster(forecaster, named_set(name, split, self.quick, images), device=self._where)
-        return {key: value for key, value in scores.items() if key not in LEFT_OUT}
+        found = score_forecasters(forecasters, named_set(name, split, self.quick, images), device=self._where)
+        return {who: {key: scores[key] for key in scores if key not in LEFT_OUT} for who, scores in found.items()}
 
     def try_rate(self, factor: float) -> None:
         """Train in full by a factor of the learning rate, and note the PSNR on validation places."""
         name = self.row.sets(self.images)[0]
-        found = self._score(self._train(factor).forecaster, name, "validation")["psnr_pooled"]
-        noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found}
+        found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
+        noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"]}
         write_json(sweep_path(self.out, self.row.name, factor), noted)
 
     def _train(self, factor: float) -> Trained:

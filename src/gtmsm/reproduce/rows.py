@@ -241,7 +241,7 @@ def _rows() -> dict[str, Row]:
                 Row(f"{name}/{kind}", kind, name, rival=kind, at_toy_size=first or kind not in SLOW) for kind in KINDS
             ]
         rows += [
-            Row(f"{name}/{short}", about, name, changes=numbers, seeds=1, at_toy_size=short in QUICK_ABLATIONS)
+            Row(f"{name}/{short}", about, name, changes=numbers, seeds=5, at_toy_size=short in QUICK_ABLATIONS)
             for short, (about, numbers) in ABLATIONS.get(name, {}).items()
         ]
     return {row.name: row for row in rows}

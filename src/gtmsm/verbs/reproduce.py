@@ -31,7 +31,7 @@ class ReproduceFlags:
     out: Path = Path("reproduced")
     """Folder of the results, one JSON file for each row and seed. What is there already is not made again."""
     seeds: tuple[int, ...] | None = None
-    """Seeds to train; default: 5 of GTM-SM, 3 of each rival, 1 of an ablation; with --quick one each."""
+    """Seeds to train; default: 5 of GTM-SM, 3 of each rival, 5 of an ablation; with --quick one each."""
     images: str | None = None
     """A .npz of pictures for the image walks: with CelebA's the rows are the paper's."""
     sweep: tuple[float, ...] | None = None

@@ -1,5 +1,6 @@
 """Rows and seeds as a list of work: done one after the other, or by several processes."""
 
+import gc
 import os
 import signal
 import time
@@ -181,6 +182,9 @@ def _logged(job: _Job, order: Order) -> None:
         except Exception:
             traceback.print_exc()
             raise
+        finally:
+            gc.collect()
+            torch.cuda.empty_cache()  # other processes need what this one does not use any more
 
 
 def _log(job: _Job, order: Order) -> Path:

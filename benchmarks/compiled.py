@@ -64,7 +64,7 @@ def cases() -> Iterator[tuple[str, tuple[Any, ...], int]]:
         yield "dense_layer", (r(2048, 192), r(128, 192), r(128), True, kind), 1
         yield "dense_layer", (r(4000, 256).to(kind), r(256, 256), r(256), True, kind), 1
         for activation in ("elu", "silu", "gelu"):
-            yield "activated", (row, r(256), activation), 1
+            yield "activated", (row, r(256), activation, None), 1
             yield "shortcut", (row, *sum_of, activation), 2
         yield "normed_sum", (row, *sum_of, r(256), r(256), 1e-5), 2
         for asked in (640, 600):

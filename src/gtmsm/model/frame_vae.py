@@ -126,14 +126,14 @@ class _ConvEncoder(nn.Sequential):
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n out"]:
         """The last layer's output, in the precision of x also under autocast."""
         h = edge_conv_in(x, *weight_and_bias(self[0]), between_layers(x))
-        for layer in (self[2], self[4]):
+        for layer, made in ((self[2], None), (self[4], x.dtype)):
             weight, bias = weight_and_bias(layer)
-            h = activated(F.conv2d(h, weight, None, stride=2, padding=1), bias, "elu")
+            h = activated(F.conv2d(h, weight, None, stride=2, padding=1), bias, "elu", made)
         # Channels lie last in h: the few weights are turned to match, rather than all of h.
         weight, bias = weight_and_bias(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
         with torch.autocast(x.device.type, enabled=False):
-            return F.linear(h.permute(0, 2, 3, 1).flatten(1).to(x.dtype), turned, bias)
+            return F.linear(h.permute(0, 2, 3, 1).flatten(1), turned, bias)
 
 
 class _ConvDecoder(nn.Sequential):

@@ -122,6 +122,22 @@ def test_the_kernels_equal_the_readable_functions(shape, dtype, kind, triton_dev
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("shape", [(5, 300), (2, 3, 5, 6)])
+def test_what_is_made_may_be_of_another_precision(shape, kind, triton_device, launched):
+    x, bias = layer(*shape, dtype=torch.bfloat16, device=triton_device)
+
+    def widened(run):
+        return lambda x, bias, kind: run(x, bias, kind, torch.float32)
+
+    fast = values_and_gradients(widened(by_kernel(activated)), x, bias, kind=kind)
+    assert [part.dtype for part in fast] == [torch.float32, torch.bfloat16, torch.float32]
+    assert torch.allclose(fast[0], activated.readable(x.float(), bias, kind), atol=1e-6)
+    readable = values_and_gradients(activated.readable, *doubled((x, bias)), kind=kind)
+    assert_equal_twins(fast, readable, 1e-2)
+    assert launched == ["_activation_forward", "_activation_backward"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_kernels_round_as_the_readable_functions(kind, triton_device):
     x, r, bias = block(3, 8, 4, 4, dtype=torch.bfloat16, device=triton_device)
     y, a = by_kernel(shortcut)(x, r, bias, kind)

@@ -19,7 +19,7 @@ def drawn(*shape):
 
 ARGUMENTS = {
     dense_layer: (drawn(5, 3), drawn(4, 3), drawn(4), True, torch.float32),
-    activated: (drawn(2, 3, 4, 5), drawn(3), "silu"),
+    activated: (drawn(2, 3, 4, 5), drawn(3), "silu", torch.bfloat16),
     shortcut: (drawn(2, 3, 4, 5), drawn(2, 3, 4, 5), drawn(3), "elu"),
     edge_conv_in: (drawn(2, 3, 5, 6).detach(), drawn(8, 3, 3, 3), drawn(8), torch.float32),
     edge_conv_out: (drawn(2, 8, 5, 6), drawn(3, 8, 3, 3), drawn(3)),

@@ -19,13 +19,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "silu": F.si
 
 
 @operator(cuda="gtmsm.kernels.layers.activation_triton")
-def activated(x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"], kind: str) -> Float[Tensor, "*shape"]:
-    """act(x + bias), worked out in float32 at least and rounded once, to the precision of x.
+def activated(
+    x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"], kind: str, made: torch.dtype | None = None
+) -> Float[Tensor, "*shape"]:
+    """act(x + bias), worked out in float32 at least and rounded once: to the precision of x, or as `made`.
 
     Channels are the second axis of pictures (four axes), and the last of anything else. The fast implementation wants
     the channels of a pixel beside each other: channels_last, or row by row.
     """
-    return ACTIVATIONS[kind](_total(x, None, bias)).to(x.dtype)
+    return ACTIVATIONS[kind](_total(x, None, bias)).to(made or x.dtype)
 
 
 @operator(cuda="gtmsm.kernels.layers.activation_triton")

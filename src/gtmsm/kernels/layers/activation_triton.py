@@ -186,24 +186,29 @@ def _gradients(
     return g, shares.sum(0) if learns else None
 
 
-def _empty(x: Tensor, *rest: object) -> list[Tensor]:
-    return [torch.empty_like(x, memory_format=_like(x))]
+def _empty(x: Tensor, bias: Tensor, kind: str, made: torch.dtype | None = None) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=_like(x), dtype=made)]
 
 
-def _forward(x: Tensor, bias: Tensor, kind: str) -> list[Tensor]:
-    (a,) = _empty(x)
+def _forward(x: Tensor, bias: Tensor, kind: str, made: torch.dtype | None) -> list[Tensor]:
+    (a,) = _empty(x, bias, kind, made)
     _launch(x, None, bias, kind, a, a, keep=False)
     return [a]
 
 
 def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed) -> Gradients:
-    x, bias, kind = args
-    kept, how = (made[0], "made by an elu") if kind == "elu" else (x, "before the bias")
-    return *_gradients(kept, how, bias, None, gradients[0], kind, needed[1]), None
+    x, bias, kind, _ = args
+    by_result = kind == "elu" and made[0].dtype == x.dtype
+    kept, how = (made[0], "made by an elu") if by_result else (x, "before the bias")
+    return *_gradients(kept, how, bias, None, gradients[0], kind, needed[1]), None, None
+
+
+def _shortcut_empty(x: Tensor, r: Tensor | None, bias: Tensor, kind: str) -> list[Tensor]:
+    return [torch.empty_like(x, memory_format=_like(x)) for _ in ("y", "a")]
 
 
 def _shortcut_forward(x: Tensor, r: Tensor | None, bias: Tensor, kind: str) -> list[Tensor]:
-    (y,), (a,) = _empty(x), _empty(x)
+    y, a = _shortcut_empty(x, r, bias, kind)
     _launch(x, r, bias, kind, y, a, keep=True)
     return [y, a]
 
@@ -217,8 +222,8 @@ def _channels_beside(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=_like(x))
 
 
-def _supports(x: Tensor, bias: Tensor, kind: str) -> bool:
-    usual = x.dtype in (torch.float32, torch.bfloat16) and x.dim() >= 2 and 0 < x.numel() < MOST
+def _supports(x: Tensor, bias: Tensor, kind: str, made: torch.dtype | None = None) -> bool:
+    usual = {x.dtype, made or x.dtype} <= {torch.float32, torch.bfloat16} and x.dim() >= 2 and 0 < x.numel() < MOST
     return usual and _channels_beside(x) and bias.dtype == torch.float32 and len(bias) == _sizes(x)[1]
 
 
@@ -228,4 +233,4 @@ def _shortcut_supports(x: Tensor, r: Tensor | None, bias: Tensor, kind: str) -> 
 
 
 activated = Fast(_forward, _empty, _backward, _supports)
-shortcut = Fast(_shortcut_forward, lambda x, *rest: _empty(x) + _empty(x), _shortcut_backward, _shortcut_supports)
+shortcut = Fast(_shortcut_forward, _shortcut_empty, _shortcut_backward, _shortcut_supports)

@@ -20,6 +20,7 @@ from gtmsm.episodes.split import split
 from gtmsm.episodes.survey import survey
 from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
+from gtmsm.evaluation.score import evaluate
 from gtmsm.run import Run
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
@@ -314,8 +315,9 @@ def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(open
     data = opened(image_walks(200, 96, poses=False))
     small = {"updates": 300, "warm_up": 150, "batch": 16, "model__vae__width": 64, "watch_every": 10_000}
     small |= {"prospect__candidates": 128, "evaluation__clips": 24}
-    run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, **small)
-    scores = json.loads((run.folder / "scores.json").read_text())
+    run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, **small)
+    setting, model = run.set_up(CPU), run.load_model(CPU)
+    scores = evaluate(model, setting.test_world, setting.walker, run.experiment.evaluation, CPU).scores
     assert scores["revisited_fraction"] > 0.5
     assert scores["retrieval_revisited"] > 0.95
     assert scores["psnr_pooled"] > scores["controls"]["mean_frame"]["psnr_pooled"] + 1

@@ -52,6 +52,7 @@ def check_shapes() -> None:
 
 
 sparing.spare()
+sparing.parse_faster()
 check_shapes()
 
 from gtmsm import cli  # noqa: E402

@@ -6,12 +6,14 @@ checked are types, shapes and numbers' kinds, so calls that agree in these are o
 
 import math
 from collections.abc import Callable, Hashable
-from functools import wraps
+from functools import cache, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import jaxtyping
 import numpy as np
 import torch
+from tyro import _docstrings, _unsafe_cache
 
 MANY = 50
 """Calls of one function in a test, after which only every eighth is looked at."""
@@ -79,6 +81,13 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
 def spare() -> None:
     """From now on, wherever the import hook of jaxtyping finds a function."""
     jaxtyping.jaxtyped = jaxtyping._decorator.jaxtyped = sparingly_jaxtyped
+
+
+def parse_faster() -> None:
+    """tyro without what it does in tests only, every tenth thing twice, and reading the source of a class once."""
+    _unsafe_cache.sys = SimpleNamespace(modules={})  # it looks for pytest there
+    read = _docstrings._ClassTokenization.make.__wrapped__
+    _docstrings._ClassTokenization.make = staticmethod(cache(read))
 
 
 def interpret_faster() -> None:

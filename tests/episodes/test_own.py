@@ -31,7 +31,7 @@ TOY: dict[str, Any] = {
     "prospect__candidates": 32, "prospect__rounds": 2, "prospect__restarts": 1, "prospect__clips": 4,
     "prospect__tau": 8, "prospect__horizon": 4, "prospect__angles": 64, "prospect__loop_updates": 10,
     "prospect__loop_clips": 20, "displacement_after": 0,
-    "evaluation__tau": 12, "evaluation__horizon": 10, "evaluation__clips": 3,
+    "evaluation__tau": 12, "evaluation__horizon": 10, "evaluation__clips": 1,
 }  # fmt: skip
 
 

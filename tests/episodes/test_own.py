@@ -314,7 +314,8 @@ def test_without_data_there_is_nothing_to_train_on(capsys):
 def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(opened, tmp_path: Path):
     data = opened(image_walks(200, 96, poses=False))
     small = {"updates": 300, "warm_up": 150, "batch": 16, "model__vae__width": 64, "watch_every": 10_000}
-    small |= {"prospect__candidates": 128, "evaluation__clips": 24}
+    small |= {"prospect__candidates": 128, "prospect__clips": 24, "prospect__tau": 24, "prospect__horizon": 12}
+    small |= {"evaluation__clips": 24}
     run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, **small)
     setting, model = run.set_up(CPU), run.load_model(CPU)
     scores = evaluate(model, setting.test_world, setting.walker, run.experiment.evaluation, CPU).scores

@@ -3,6 +3,7 @@
 ```sh
 python benchmarks/compiled.py               # compiles for an H200 (sm_90); nothing is launched
 python benchmarks/compiled.py glide attend  # only modules whose names contain one of these
+python benchmarks/compiled.py --bfloat16    # of what takes either, only bfloat16; float32 uses no tensor cores here
 ```
 Run it before and after a change that should change nothing: the same hash is the same instructions in the same order.
 The interpreter of the tests does not refuse what the compiler refuses; this does. It does not say how fast anything is.
@@ -50,14 +51,14 @@ class NoGpu:
         return torch.device("cpu")
 
 
-def cases() -> Iterator[tuple[str, tuple[Any, ...], int]]:
+def cases(kinds: tuple[torch.dtype, ...]) -> Iterator[tuple[str, tuple[Any, ...], int]]:
     """Operator, arguments, and how many of its outputs have gradients; sizes are those of presets, or a little less."""
     for noise in (None, r(64, 288, 2)):
         yield "walled_poses", (r(64, 2), r(64, 288, 2), noise, r(64, 2), r(64), r(64), r(())), 1
     steps = r(32, 182), r(32, 182), r(32, 182, 48), r(2), r(48, 2), r(4, 48)
     yield "glide_steps", (r(32, 2), r(32, 182, 2), *steps), 2
     yield "most_visible", (r(2, 150, 4), r(2, 10, 4), 10, 80.0), 0
-    for kind in (torch.float32, torch.bfloat16):
+    for kind in kinds:
         row, sum_of = r(512, 256).to(kind), (r(512, 256).to(kind), r(256))
         yield "edge_conv_in", (r(8, 3, 32, 32), r(32, 3, 3, 3), r(32), kind), 1
         yield "edge_conv_out", (r(8, 32, 32, 32).to(kind), r(3, 32, 3, 3), r(3)), 1
@@ -99,8 +100,10 @@ def not_awaited(ptx: str) -> bool:
     return any(re.search(r"\}\s*,\s*\{", product) for product in products) and any(map(int, left))
 
 
-def main(wanted: list[str]) -> None:
+def main(words: list[str]) -> None:
     """Compile what is launched, and print it instead of launching it."""
+    wanted = [word for word in words if word != "--bfloat16"]
+    kinds = (torch.bfloat16,) if "--bfloat16" in words else (torch.float32, torch.bfloat16)
     driver.set_active(NoGpu())
     run: Callable[..., Any] = JITFunction.run
     unsafe = []
@@ -114,7 +117,7 @@ def main(wanted: list[str]) -> None:
     JITFunction.run = compile_only  # type: ignore[method-assign]
     from gtmsm.model import gtmsm as _  # noqa: F401 - registers all operators
 
-    for name, args, outputs in cases():
+    for name, args, outputs in cases(kinds):
         operator = OPERATORS[name]
         if not wanted or any(word in operator._modules["cuda"] for word in wanted):
             fast = operator.load("cuda")

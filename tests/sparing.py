@@ -5,24 +5,21 @@ checked are types, shapes and numbers' kinds, so calls that agree in these are o
 """
 
 import math
-from collections import Counter
 from collections.abc import Callable, Hashable
-from functools import wraps
-from types import CodeType
+from functools import cache, wraps
+from types import SimpleNamespace
 from typing import Any
 
 import jaxtyping
 import numpy as np
 import torch
-
-TIMES = 1
-"""Calls of one kind that are checked in each file of tests. A second check costs a tenth of all time."""
+from tyro import _docstrings, _unsafe_cache
 
 MANY = 50
 """Calls of one function in a test, after which only every eighth is looked at."""
 
-_made: Counter[Hashable] = Counter()
-_calls: Counter[CodeType] = Counter()
+_made: set[Hashable] = set()
+_calls: dict[int, int] = {}
 _file: list[Hashable] = []
 _always = jaxtyping.jaxtyped
 
@@ -55,20 +52,21 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
     if isinstance(fn, (type, classmethod, staticmethod, property)):
         return _always(fn, typechecker=typechecker)  # which comes back for every function in it
     checked: list[Callable[..., Any]] = []
-    code = fn.__code__  # of a function within a function there is a new one for each call, but of the same code
+    # A function within a function is a new one at each call, but of the same code; to hash that itself takes long.
+    code = id(fn.__code__)
 
     @wraps(fn)
     def sparing(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         if torch.compiler.is_dynamo_compiling():  # which cannot look into checks
             return fn(*args, **kwargs)
-        _calls[code] += 1
-        if _calls[code] > MANY and _calls[code] % 8:  # to tell their kinds takes longer than some of these calls
+        calls = _calls[code] = _calls.get(code, 0) + 1
+        if calls > MANY and calls % 8:  # to tell their kinds takes longer than some of these calls
             return fn(*args, **kwargs)
         try:
             kind = code, *map(kind_of, args), *kwargs, *map(kind_of, kwargs.values())
-            _made[kind] += 1
-            known = _made[kind] > TIMES
+            known = kind in _made
+            _made.add(kind)
         except TypeError:  # a size without a number yet has no hash
             known = False
         if known:
@@ -83,6 +81,13 @@ def sparingly_jaxtyped(fn: Any = None, *, typechecker: Any = None) -> Any:
 def spare() -> None:
     """From now on, wherever the import hook of jaxtyping finds a function."""
     jaxtyping.jaxtyped = jaxtyping._decorator.jaxtyped = sparingly_jaxtyped
+
+
+def parse_faster() -> None:
+    """tyro without what it does in tests only, every tenth thing twice, and reading the source of a class once."""
+    _unsafe_cache.sys = SimpleNamespace(modules={})  # it looks for pytest there
+    read = _docstrings._ClassTokenization.make.__wrapped__
+    _docstrings._ClassTokenization.make = staticmethod(cache(read))
 
 
 def interpret_faster() -> None:

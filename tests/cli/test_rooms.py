@@ -10,7 +10,7 @@ ROOMS_FLAGS = (
     "--world.textures procedural --world.objects 0 --world.train-places 3 --world.test-places 2 --world.antialias 1 "
     "--pool.clips 4 --pool.steps 60 --model.vae.width 16 --model.vae.code-size 8 --model.recall.width 16 --batch 2 "
     "--horizon 4 --warm-up 2 --warm-up-tau 4 --updates 4 --prospect.angles 16 --prospect.clips 2 --prospect.tau 33 "
-    "--prospect.horizon 20 --log-every 2 --watch-every 100 --save-every 2 --evaluation.horizon 12 --evaluation.clips 2 "
+    "--prospect.horizon 20 --log-every 2 --watch-every 100 --save-every 2 --evaluation.horizon 12 --evaluation.clips 1 "
     "--device cpu"
 )
 

@@ -20,6 +20,7 @@ from gtmsm.episodes.split import split
 from gtmsm.episodes.survey import survey
 from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
+from gtmsm.evaluation.score import evaluate
 from gtmsm.run import Run
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
@@ -30,7 +31,7 @@ TOY: dict[str, Any] = {
     "prospect__candidates": 32, "prospect__rounds": 2, "prospect__restarts": 1, "prospect__clips": 4,
     "prospect__tau": 8, "prospect__horizon": 4, "prospect__angles": 64, "prospect__loop_updates": 10,
     "prospect__loop_clips": 20, "displacement_after": 0,
-    "evaluation__tau": 12, "evaluation__horizon": 10, "evaluation__clips": 3,
+    "evaluation__tau": 12, "evaluation__horizon": 10, "evaluation__clips": 1,
 }  # fmt: skip
 
 
@@ -313,9 +314,11 @@ def test_without_data_there_is_nothing_to_train_on(capsys):
 def test_what_is_proposed_for_walks_without_poses_retrieves_what_comes_back(opened, tmp_path: Path):
     data = opened(image_walks(200, 96, poses=False))
     small = {"updates": 300, "warm_up": 150, "batch": 16, "model__vae__width": 64, "watch_every": 10_000}
-    small |= {"prospect__candidates": 128, "evaluation__clips": 24}
-    run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, **small)
-    scores = json.loads((run.folder / "scores.json").read_text())
+    small |= {"prospect__candidates": 128, "prospect__clips": 24, "prospect__tau": 24, "prospect__horizon": 12}
+    small |= {"evaluation__clips": 24}
+    run = gtmsm.train(data, run=tmp_path / "run", device="cpu", quiet=True, evaluate=False, **small)
+    setting, model = run.set_up(CPU), run.load_model(CPU)
+    scores = evaluate(model, setting.test_world, setting.walker, run.experiment.evaluation, CPU).scores
     assert scores["revisited_fraction"] > 0.5
     assert scores["retrieval_revisited"] > 0.95
     assert scores["psnr_pooled"] > scores["controls"]["mean_frame"]["psnr_pooled"] + 1

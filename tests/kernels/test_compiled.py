@@ -17,7 +17,11 @@ def test_products_of_registers_are_awaited_on_hopper(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment["TRITON_CACHE_DIR"] = str(tmp_path)
     done = subprocess.run(
-        [sys.executable, SCRIPT, "dense_layer"], env=environment, capture_output=True, text=True, check=False
+        [sys.executable, SCRIPT, "dense_layer", "--bfloat16"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "_dense_layer_into_parameters" in done.stdout

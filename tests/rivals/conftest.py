@@ -98,10 +98,12 @@ def make(setting: ImageWalkSetting, walking: WorldModel) -> Callable[..., Rival]
 def train(setting: ImageWalkSetting, walking: WorldModel) -> Callable[..., Rival]:
     """Train a rival in a folder, as `reproduce` does."""
 
-    def trained(kind: str, folder: Path, updates: int, width: int = 16, rate: float = 1.0, **training: int) -> Rival:
+    def trained(
+        kind: str, folder: Path, updates: int, width: int = 16, rate: float = 1.0, batch: int = 16, **training: int
+    ) -> Rival:
         if kind == "ssm":
             pytest.importorskip("mambapy")
-        optimiser = replace(EXPERIMENT.training.optimiser, anneal_updates=updates)
+        optimiser = replace(EXPERIMENT.training.optimiser, anneal_updates=updates, batch=batch)
         settings = replace(EXPERIMENT.training, **{"updates": updates, "optimiser": optimiser, **training})
         borrowed = walking if kind == "grid-map" else None
         rival = RivalConfig(kind=kind, **SIZES | {"width": width}, rate=rate)

@@ -7,14 +7,20 @@ from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
 from gtmsm.rivals.build import KINDS
 
 TAU = 4
-LONGER = {"gru": (300, 96, 5 / 3), "rssm": (400, 64), "transformer": (200, 32), "ssm": (220, 32)}
-"""Updates, width and rate of those that need more than 120, 32 and 1."""
+SIZES = {
+    "gru": (300, 96, 5 / 3),
+    "rssm": (250, 64, 1.5, 64),
+    "transformer": (150, 32, 1.5),
+    "ssm": (220, 32),
+    "gtmm-introspection": (80, 32, 1.5),
+}
+"""Updates, width, rate and batch, where they are not 120, 32, 1 and 16."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_walk_that_repeats_itself_is_predicted(kind, train, clip, tmp_path):
-    rival = train(kind, tmp_path, *LONGER.get(kind, (120, 32)))
+    rival = train(kind, tmp_path, *SIZES.get(kind, (120, 32)))
     future = clip.x[:, TAU:]
     reached = psnr_pooled(frame_mse(future, rival.forecast(*given_to(rival, clip, TAU, clip.x.device))))
     blended = psnr_pooled(frame_mse(future, clip.x[:, :TAU].mean(1, keepdim=True).expand_as(future)))

@@ -810,7 +810,7 @@ def test_an_agent_that_turns_in_rooms_learns_how_far_and_what_it_will_see(tmp_pa
 def test_who_recognises_places_is_less_lost_among_obstacles(tmp_path: Path):
     small = PRESETS["obstacles"][1]
     assert isinstance(small, ImageWalkExperiment)
-    updates = 100
+    updates = 60
     experiment = replace(
         small,
         world=replace(small.world, size=24),
@@ -824,21 +824,21 @@ def test_who_recognises_places_is_less_lost_among_obstacles(tmp_path: Path):
             small.training,
             updates=updates,
             optimiser=OptimiserConfig(batch=16, learning_rate=9e-3, anneal_updates=updates),
-            curriculum=replace(small.training.curriculum, tau=32, horizon=8, warm_up=40),
+            curriculum=replace(small.training.curriculum, tau=32, horizon=8, warm_up=25),
             watch_every=10_000,
             save_every=10_000,
         ),
     )
-    setting = open_worlds(experiment, images=256)
+    setting = open_worlds(experiment, images=128)
     model = setting.build_model()
     loss = Loss(model, experiment.training.objective)
     train(loss, setting.source, experiment.training, tmp_path, fabric=one_process(), seed=0, watch=setting.watch())
-    clip = record(setting.test_world, setting.walker, 64, 96, torch.Generator().manual_seed(3))
+    clip = record(setting.test_world, setting.walker, 32, 96, torch.Generator().manual_seed(3))
     with torch.no_grad():
         walks = {
             "landmarks": model.follow(clip.x, clip.a).mean,
             "loops closed": model.follow(clip.x, clip.a, closure=32).mean,
-            "dead reckoning": model.motion.unroll(model.motion.start(64), clip.a),
+            "dead reckoning": model.motion.unroll(model.motion.start(32), clip.a),
         }
     error = {way: (poses - clip.true_step.cumsum(1)).norm(dim=-1).mean().item() for way, poses in walks.items()}
     assert error["landmarks"] < 0.6 * error["dead reckoning"]

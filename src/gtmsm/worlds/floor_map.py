@@ -90,13 +90,14 @@ class FloorMap:
         size = self.image.width
         centre = (np.arange(size) + 0.5) / self.scale
         x, y = self.corner[0] + centre, self.corner[1] + centre[::-1]
-        colours = scene.textures.float().mean((1, 2)).cpu().numpy()
-        tiles = scene.floor_texture[place].cpu().numpy()
+        shown, tiles = scene.floor_texture[place].unique(return_inverse=True)
+        colours = scene.textures[shown].float().mean((1, 2)).round().byte().cpu().numpy()
+        tiles = tiles.cpu().numpy()
         west, south = scene.corner[place].tolist()
         column = np.floor((x - west) / scene.tile).astype(int).clip(0, tiles.shape[1] - 1)
         row = np.floor((y - south) / scene.tile).astype(int).clip(0, tiles.shape[0] - 1)
         floor = colours[tiles[row[:, None], column[None]]]
-        picture = np.where(_enclosed(x, y, walls)[..., None], floor, np.array(OUTSIDE)).round().astype(np.uint8)
+        picture = np.where(_enclosed(x, y, walls)[..., None], floor, np.array(OUTSIDE, np.uint8))
         return replace(self, image=Image.fromarray(picture))
 
     def _with_walls(self, walls: Float[np.ndarray, "walls 4"]) -> "FloorMap":

@@ -57,8 +57,8 @@ class Recogniser(ABC):
 
     def near(self, relative: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
         """Whether a relative pose is so small that both have been at one place."""
-        apart = self.space.difference(torch.zeros_like(relative), relative)
-        position, turn = apart[..., : self.space.positions], apart[..., self.space.positions :]
+        wrapped = self.space.difference(torch.zeros_like(relative), relative)
+        position, turn = wrapped[..., : self.space.positions], wrapped[..., self.space.positions :]
         return (position.norm(dim=-1) <= self.tolerance[0]) & (
             turn.abs() <= self.tolerance[self.space.positions :]
         ).all(-1)

@@ -36,6 +36,8 @@ BEGIN, END = "<!-- made by make results -->\n", "\n<!-- to here -->\n"
 """Around the table of the README."""
 IN_HEAD = ("dB", "ms")
 """Units that stand in the head of a table."""
+WIDE = 6
+"""Figures in a row from which on a table is turned, if it has fewer rows: a phone shows four or five columns."""
 RIVALS = """## Rivals
 GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."""
 
@@ -113,8 +115,9 @@ def readme(docs: Path, text: str) -> str:
                     ", ".join(f"{word} {figure(facts, row, column)}".strip() for row, column, word in line[part])
                     for part in ("shows", "beside")
                 )
-                rows.append([line["what"], f"`{line['trained']}`", *shown, line["told"], str(line["seeds"])])
-    table = markdown_table(["", "command", "result", "beside it", "training is told", "seeds"], rows)
+                seeds = f"{line['seeds']} seed{'s' * (line['seeds'] > 1)}"
+                rows.append([f"{line['what']}:<br>`{line['trained']}`", *shown, f"{line['told']}; {seeds}"])
+    table = markdown_table(["", "result", "beside it", "training is told"], rows)
     before, rest = text.split(BEGIN)
     return before + BEGIN + table + END + rest.split(END)[1]
 
@@ -138,14 +141,18 @@ def number(value: float, digits: int | None) -> str:
 def section(facts: Mapping[str, Any]) -> str:
     """What was measured, by which command, and the figures."""
     head = ["", *(f"{name}, {unit}" if unit in IN_HEAD else name for name, unit, _ in facts["columns"])]
-    own_commit = any("commit" in row for row in facts["rows"])
-    body = []
+    table = [head]
     for row in facts["rows"]:
         cells = [
             cell(value, column[1], column[2], in_table=True)
             for value, column in zip(row["values"], facts["columns"], strict=True)
         ]
-        body.append([row["name"], *cells, *([f"`{row['commit']}`" if "commit" in row else ""] if own_commit else [])])
+        table.append([row["name"], *cells])
+    if any("commit" in row for row in facts["rows"]):
+        commits = [f"`{row['commit']}`" if "commit" in row else "" for row in facts["rows"]]
+        table = [[*row, one] for row, one in zip(table, ["commit, where another", *commits], strict=True)]
+    if len(facts["rows"]) < len(facts["columns"]) >= WIDE:
+        table = [list(column) for column in zip(*table, strict=True)]
     source = facts.get("archive", "")
     where = f" In full: [{source.split('.md')[0].replace('-', ' ')}]({source})." if source else ""
     commit = re.sub(r"\b([0-9a-f]{7})\b", r"`\1`", facts["commit"])
@@ -154,7 +161,7 @@ def section(facts: Mapping[str, Any]) -> str:
         facts["about"] + "\n",
         "```sh", *facts["command"], "```",
         f"Commit: {commit} ({facts['date']}); {facts['device']}.{where}\n",
-        markdown_table([*head, *(["commit, where another"] if own_commit else [])], body),
+        markdown_table(table[0], table[1:]),
     ])  # fmt: skip
 
 

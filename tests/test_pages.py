@@ -96,6 +96,12 @@ def test_the_table_of_the_readme_is_what_the_json_files_say():
     assert written.count("\n| ") == 9
 
 
+def test_tables_of_the_readme_and_of_measurements_fit_on_a_phone():
+    measured = (ROOT / "docs" / "results.md").read_text().partition("\n## Rivals")[0]
+    for text, most in ((ROOT / "README.md").read_text(), 4), (measured, 6):
+        assert max(line.count("|") - 1 for line in text.splitlines() if line.startswith("|--")) <= most
+
+
 def test_every_measured_figure_is_on_the_page_that_it_was_copied_from():
     results = script("results")
     for facts in results.read_measured(ROOT / "docs" / "measured"):

@@ -94,7 +94,7 @@ def film_imagination(
     memory, here = model.memorise(past.x, past.a)
     chance = torch.Generator(device).manual_seed(seed + 1) if sample else None
     dream = model.imagine(memory, here, future.a, chance)
-    bumped = examiner.world.bumped[0, tau:].tolist() if isinstance(examiner, RoomsExaminer) else [False] * future.steps
+    bumped = examiner.bumped(clip)[0].tolist()
     seen = examiner.revisited(clip)[0].tolist()
     captions = [
         f"step {tau + 1 + t}: {_name(a, world.action_names)}{', bumped' * bump}, "

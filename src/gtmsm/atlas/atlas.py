@@ -34,7 +34,7 @@ class Unfinished(InputError):
     def __init__(self, reason: str, committed: int, asked: int) -> None:
         super().__init__(f"{reason}; {committed} of {asked} entries are committed, the others are not in the atlas")
         self.committed = committed
-        """How many of the entries that were given are in the atlas, the first ones."""
+        """How many of the given entries are in the atlas: the first ones."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Atlas:
     def add(self, world: str, agent: str, memory: Memory, time: float | None = None) -> int:
         """Append the entries of a memory, in the agent's own frame; returns how many it has written now.
 
-        They are committed some chunks at a time. Where that fails, `Unfinished` says how many are.
+        They are committed a few chunks at a time. If that fails, `Unfinished` says how many entries are committed.
         """
         require_name("world", world)
         require_name("agent", agent)
@@ -158,8 +158,8 @@ class Atlas:
     def memory(self, world: str, agent: str | None = None, newer_wins: bool = False) -> LongMemory:
         """What an agent and those whom it met remember, in its frame; its own entries come first.
 
-        Where a place has changed both views are kept, and the nearest one is read. `newer_wins` leaves out what was
-        seen otherwise later.
+        Where a place has changed, both views are kept and the nearest one is read. `newer_wins` leaves out entries at
+        whose places something else was seen later.
         """
         local = self.local(world)
         space = None if self.model is None else self.model.motion.space
@@ -209,7 +209,7 @@ class Atlas:
         return found
 
     def prune(self, world: str, keep: int) -> Pruned:
-        """Leave the `keep` entries of a world that imagination needs most; views that others repeat go first."""
+        """Keep the `keep` entries of a world that imagination needs most; repeated views are dropped first."""
         model, local = self._require_model("prune"), self.local(world)
         require_whole("keep", keep)
         before, share = len(local), min(1.0, keep / max(1, len(local)))

@@ -15,13 +15,13 @@ from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief
 
 ASKED = 512
-"""Entries that were dropped, of each agent, at whose places imagination is asked what it has lost."""
+"""Number of dropped entries of each agent at whose places the loss of imagination is measured."""
 HALVINGS = 30
-"""Of the range in which the side of a box is searched for."""
+"""Number of bisections in the search for the side of a box."""
 AXES = 4
-"""Directions of codes that count when views are compared for pruning ..."""
+"""Number of directions in which codes are compared for pruning ..."""
 CODES = 0.25
-"""... and how much a code counts beside a place."""
+"""... and the weight of a code relative to a place."""
 AT_ONCE = 4_096
 """Entries that are compared with their neighbours at a time."""
 
@@ -32,7 +32,7 @@ class Loss:
 
     before: float
     after: float
-    """The same by what is left."""
+    """The same with the entries that are left."""
     asked: int
 
 
@@ -48,7 +48,7 @@ class Pruned:
 
     @staticmethod
     def of(before: int, after: int, losses: Sequence[Loss]) -> "Pruned":
-        """The mean over all that were asked."""
+        """The mean over all places that were asked for."""
         asked = sum(loss.asked for loss in losses)
         if not asked:
             return Pruned(before, after, None)
@@ -91,7 +91,7 @@ def _newest_of_boxes(seen: Float[Tensor, "n d"], side: float) -> Int[Tensor, "m"
 
 @torch.no_grad()
 def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor, "n"]) -> Loss:
-    """What is lost where entries are dropped: imagined frames against the decoded code that was kept there."""
+    """What pruning costs: frames imagined at places of dropped entries, against the decoded codes of these entries."""
     gone = torch.ones(len(memory), dtype=torch.bool).index_fill_(0, number, False).nonzero()[:, 0]
     asked = gone[torch.linspace(0, len(gone) - 1, min(ASKED, len(gone))).round().long()]
     entries = memory.at(asked)

@@ -26,7 +26,7 @@ class Met:
     found: list[Meeting]
     """Best first: alternatives, where places look alike."""
     known: tuple[int, int]
-    """How many entries of each they were found in."""
+    """Number of entries of each agent when the motions were found."""
 
     @property
     def clear(self) -> bool:
@@ -79,7 +79,7 @@ class LocalWorld:
         return sum(map(len, self.agents.values()))
 
     def take(self, lines: Iterable[Record]) -> int:
-        """Take these lines, which follow those that it has, in; returns how many there were."""
+        """Take in these lines, which follow those it has; returns their number."""
         fresh: dict[str, list[Memory]] = {}
         taken, missing = 0, set[int]()
         for line in lines:
@@ -118,7 +118,7 @@ class LocalWorld:
         return name
 
     def frames(self, agent: str, space: Space) -> dict[str, Meeting]:
-        """Motions to the frame of this agent from those of all that it has met, or whom they have, the surest way."""
+        """Motions into the frame of this agent from those of all it has met, directly or through others: the surest."""
         links: dict[str, list[tuple[str, Meeting]]] = {}
         for (one, other), met in self.met.items():
             if met.clear and {one, other} <= self.agents.keys():

@@ -3,7 +3,7 @@
 Every agent counts poses from its own origin. A view of one that the other recognises is a *sight*: it says where the
 origin of one lies on the map of the other. Many sights are wrong, since places look alike. So each votes, the votes
 that agree are refined together, and the map that follows is tested: where both were, do they remember the same views?
-What is recognised, landmarks say or, where a model has none, the likeness of codes (`recognisers.py`).
+Landmarks recognise views; in a model without landmarks, similar codes do (`recognisers.py`).
 """
 
 from collections.abc import Callable
@@ -24,15 +24,15 @@ LOOKS = 256
 SCANNED = 2**16
 """Entries among which they are chosen."""
 VOTES = 512
-"""Sights, the likeliest ones, whose votes are counted."""
+"""Number of sights whose votes are counted: the likeliest ones."""
 SHARE = 0.6
 """The fraction of places known to both that must look alike."""
 CLEARLY = 1.5
-"""How many times as many places the best motion must explain as the next one, to be used."""
+"""The best motion is used if it explains at least this many times as many places as the next."""
 ALTERNATIVES = 3
 """Motions that are kept, at most."""
 ROUNDS = 5
-"""Of refining a motion by all sights that agree with it."""
+"""Number of times that a motion is refined by all sights that agree with it."""
 NEAR = 5
 """Entries beside a place that are compared with what the other saw there."""
 
@@ -47,11 +47,11 @@ class Meeting:
     sights: float
     """Places recognised, as a sum of probabilities."""
     share: float
-    """Of the places that both have been to by this motion, the fraction that looks alike."""
+    """Fraction of places that look alike, among those that both have been to if this motion is right."""
 
     @property
     def support(self) -> float:
-        """Places recognised, less for those that should have been."""
+        """Places recognised, weighted by the fraction of common places that look alike."""
         return self.sights * self.share
 
     @staticmethod
@@ -75,12 +75,12 @@ class Meeting:
         return Meeting(space.displacement(self.origin, zero), back, self.sights, self.share)
 
     def moved(self, memory: Memory, space: Space) -> Memory:
-        """The same entries in the other's frame, less sure of their poses by as much as this motion is."""
+        """The same entries in the other's frame; the variance of this motion is added to that of their poses."""
         pose = space.pose_at(memory.place.mean)
         origin, spread = self.origin.to(pose), self.covariance.to(pose)
         mean, covariance, variance = space.place(space.step(origin, pose)), memory.place.covariance, memory.variance
         if variance is not None:
-            # How far a doubt about the heading of the origin moves a place grows with the distance from it.
+            # An error of the heading moves a place in proportion to its distance from the origin.
             parts = [spread.diagonal()[group].mean().expand(pose.shape[:-1]) for group in space.groups]
             if space.angles:
                 parts[0] = parts[0] + 0.5 * spread[-1, -1] * pose[..., : space.positions].square().sum(-1)

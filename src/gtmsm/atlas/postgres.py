@@ -19,7 +19,7 @@ SCHEMA = "gtmsm_atlas"
 PARTS = 8
 """Partitions, by world: a look-up in one world reads one of them."""
 LOCK = 0x67746D73
-"""Of those that make the tables."""
+"""Advisory lock of the process that makes the tables."""
 TABLES = f"""
 CREATE SCHEMA {SCHEMA};
 CREATE EXTENSION IF NOT EXISTS vector;

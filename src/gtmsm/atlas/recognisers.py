@@ -20,7 +20,7 @@ from gtmsm.tensors import Gaussian, gather
 ALIKE = 1.5
 """How much views of one place may differ, where successive views of a walk differ by 1."""
 SHARPEST = 0.05
-"""The least difference between views that says something of how far apart they were seen."""
+"""Smaller differences between views say nothing about the distance between their poses."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Sights:
 
 
 class Recogniser(ABC):
-    """What it takes to find where two maps meet."""
+    """Finds out which views of two agents show one place."""
 
     space: Space
     tolerance: Float[Tensor, "D"]
@@ -53,12 +53,12 @@ class Recogniser(ABC):
 
     @abstractmethod
     def alike(self, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]) -> Bool[Tensor, "1 n K"]:
-        """Whether each of K entries (`1 n K Z`) shows what a view (`1 n Z`) does, if the view is that far from it."""
+        """Whether each of K entries (`1 n K Z`) shows the place of a view (`1 n Z`) at this relative pose."""
 
     def near(self, relative: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
         """Whether a relative pose is so small that both have been at one place."""
-        apart = self.space.difference(torch.zeros_like(relative), relative)
-        position, turn = apart[..., : self.space.positions], apart[..., self.space.positions :]
+        wrapped = self.space.difference(torch.zeros_like(relative), relative)
+        position, turn = wrapped[..., : self.space.positions], wrapped[..., self.space.positions :]
         return (position.norm(dim=-1) <= self.tolerance[0]) & (
             turn.abs() <= self.tolerance[self.space.positions :]
         ).all(-1)
@@ -107,7 +107,7 @@ class ByLandmarks(Recogniser):
 class ByLikeness(Recogniser):
     """Views that differ little were seen from nearly one pose; the unit is what successive views of a walk differ by.
 
-    A view that differs as much from another one is of the same place by one half, about a step away.
+    Two views that differ by one unit show the same place with a probability of one half, about a step away.
     """
 
     matches = 12

@@ -1,7 +1,7 @@
-"""Where the log of an atlas is kept: what SQLite and PostgreSQL share, which is all but a few lines.
+"""Where the log of an atlas is kept: all that SQLite and PostgreSQL have in common.
 
-A world has a counter, which a writer raises and thereby holds until its transaction ends. So numbers have no gaps, and
-appear in their order: who has pulled up to number n misses nothing when it asks for what comes after n.
+A world has a counter. A writer raises it, which locks it until the transaction ends. So numbers have no gaps and become
+visible in their order: a reader that has pulled up to number n misses nothing when it asks for what comes after n.
 """
 
 from abc import ABC, abstractmethod
@@ -49,7 +49,7 @@ class Store(ABC):
 
     @abstractmethod
     def forget_codes(self, world: int, seqs: Sequence[int]) -> None:
-        """The opposite."""
+        """Undo `index_codes` for lines that were dropped."""
 
     def worlds(self) -> list[World]:
         """All of them, by name."""

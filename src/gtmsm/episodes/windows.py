@@ -35,7 +35,7 @@ class StoreWindows:
         """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
         which, begin = drawn(self.length, self.lengths, n, steps, self.from_start, generator)
         height, width, channels = self.store.kind.frame_shape
-        x = self._room((n, steps, channels, height, width))
+        x = self._batch_memory((n, steps, channels, height, width))
 
         def read(k: int, i: int, first: int) -> Episode:
             stored, planes = self._scratch(steps)
@@ -64,10 +64,10 @@ class StoreWindows:
             self._own.steps = steps
         return self._own.memory  # type: ignore[no-any-return]
 
-    def _room(self, shape: tuple[int, ...]) -> Float32[np.ndarray, "n time channel height width"]:
-        """Memory for a batch: that of an earlier one that nobody holds any more, since new pages take a fifth longer.
+    def _batch_memory(self, shape: tuple[int, ...]) -> Float32[np.ndarray, "n time channel height width"]:
+        """Memory for a batch: that of an earlier batch that is no longer used, since new pages take a fifth longer.
 
-        Otherwise NumPy's, which asks for huge pages: those of 4 kB would take four fifths of the time.
+        Otherwise NumPy allocates it, with huge pages: pages of 4 kB would take four fifths of the time.
         """
         whole = self._free.pop() if self._free else np.empty(shape, np.float32)
         if whole.shape != shape:

@@ -10,6 +10,8 @@ SPL (Anderson et al., 2018) is the shortest length over that of the way taken, w
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -133,14 +135,17 @@ class RoomArrival(Arrival):
         return float(poses.diff(dim=0)[:, :2].norm(dim=-1).sum())
 
 
+ARRIVALS: dict[type, Callable[[Any], Arrival]] = {ImageWalk: ImageArrival, Rooms: RoomArrival}
+"""How arrivals are scored in each kind of world."""
+
+
 def arrival_in(world: World) -> Arrival:
-    """For a world of ours."""
+    """How journeys in this world are scored."""
     inner = unwrapped(world)
-    if isinstance(inner, ImageWalk):
-        return ImageArrival(inner)
-    if isinstance(inner, Rooms):
-        return RoomArrival(inner)
-    raise InputError(f"nobody can walk to a goal in a {type(inner).__name__}; give a run of an image walk or of rooms")
+    if type(inner) not in ARRIVALS:
+        known = "give a run of an image walk or of rooms"
+        raise InputError(f"nobody can walk to a goal in a {type(inner).__name__}; {known}")
+    return ARRIVALS[type(inner)](inner)
 
 
 def spl(arrived: bool, shortest: float, length: float) -> float:

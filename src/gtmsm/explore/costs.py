@@ -16,7 +16,7 @@ from gtmsm.explore.explorer import Explorer
 
 
 class PlanningModel(nn.Module):
-    """What one agent remembers, as a model whose embeddings are places: where something was seen, where actions lead.
+    """The memory of one agent as a model whose embeddings are places: of pictures, and after actions.
 
     B is the number of goals, S of candidates, H the horizon. Tensors of `info` have the axes (B, S) first, as solvers
     repeat them. Pictures are `channel height width` in [0, 1], or uint8 `height width channel`.

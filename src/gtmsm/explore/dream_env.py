@@ -87,7 +87,7 @@ class _Dreams:
         return found.pose
 
     def begin(self, which: np.ndarray, rng: np.random.Generator) -> None:
-        """Put these agents at rest on memorised places; a goal that is not fixed is another one."""
+        """Put these agents at rest on memorised places; a goal that is not fixed is drawn anew."""
         count = int(which.sum())
         if not count:
             return

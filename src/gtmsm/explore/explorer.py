@@ -47,12 +47,12 @@ class Explorer:
     here: Belief
     """Where it is."""
     lost: bool
-    """Whether it does not know yet where on the map it is. As long as this holds, nothing is memorised."""
+    """Whether it does not know yet where on the map it is. Until it does, nothing is memorised."""
 
     def __init__(
         self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None, closure: int | None = None
     ) -> None:
-        """Go on with `memory`, which stays as it is, from `here`: `model.anywhere(1)` where nobody knows that.
+        """Continue with a copy of `memory`, from `here`; for an unknown start give `model.anywhere(1)`.
 
         `closure`: steps after which loops are closed, 0 for never; None: as the settings of landmarks say.
         """
@@ -162,7 +162,7 @@ class Explorer:
         self._open, self._since_closure = closed.without(old), 0
 
     def _move_settled(self, first: int, pose: Poses) -> None:
-        """Move settled entries from number `first` on to these poses, if they differ much from where the entries are.
+        """Move settled entries, from number `first` on, to these poses if the poses differ much from theirs.
 
         This takes time proportional to the walk. So it is done only after the walk has grown by a sixteenth.
         """

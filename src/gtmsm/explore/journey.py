@@ -59,9 +59,8 @@ def travel(
 ) -> Journey:
     """Let an agent walk to `goal`, a picture or a pose; `act` does an action, -1 for none, and returns what is seen.
 
-    Actions are numbers, or numbers of `choices` where these are given.
-
-    It stops where it believes to be there, where it does not know the goal, or after as many steps as it may take.
+    Actions are numbers, or indices into `choices` where these are given. The journey ends when the inferred pose is at
+    the goal, when the goal is not known, or after the maximum number of steps.
     """
     settings = settings or TravelConfig()
     generator = torch.Generator(explorer.here.mean.device).manual_seed(seed)

@@ -39,7 +39,7 @@ class Saved:
     open: OpenSteps | None
     places: PlaceGraph | None
     unplaced: tuple[Frames, Actions] | None
-    """What was seen since it is lost."""
+    """What it has seen since it was lost."""
 
     def write(self, path: str | Path, model: WorldModel) -> None:
         """Whole or not at all."""

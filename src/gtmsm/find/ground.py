@@ -23,7 +23,7 @@ Poses: TypeAlias = Float[np.ndarray, "n D"]
 PAPER = 246
 """Grey value of the background, where nothing is known."""
 LARGEST = 2_000
-"""Pixels of a mosaic along each side, about."""
+"""Approximate number of pixels of a mosaic along each side."""
 SHEET = 480
 """Pixels along each side of an empty sheet."""
 
@@ -50,7 +50,7 @@ SAME = Fit(np.eye(2), np.zeros(2))
 def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
     """The least-squares map of inferred poses onto true ones: shifted and turned where they are metric, else affine.
 
-    With an affine map, headings are fitted apart: by a sign, since the map may mirror, and by an angle. With metric
+    With an affine map, headings have a fit of their own: a sign, since the map may mirror, and an angle. With metric
     poses, headings help to find the rotation: an agent that turns on the spot has no positions to find it by.
     """
     if not metric:
@@ -100,7 +100,7 @@ class Ground:
         return self.chart.scale @ self.fit.matrix.T
 
     def looks(self, poses: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 2"]:
-        """The directions on the chart in which poses of the chart look."""
+        """The headings of poses of the chart, as directions on it."""
         ahead = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], 1) @ self.chart.scale.T
         return ahead / np.linalg.norm(ahead, axis=1, keepdims=True).clip(1e-9)
 

@@ -53,7 +53,7 @@ def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: st
 def _seen_again(
     examiner: Examiner, world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path
 ) -> list[str]:
-    """Pictures taken later on, where the agent comes by again; of the clip itself if it never does."""
+    """Pictures from later steps at places of the clip; from the clip itself if the agent never comes back."""
     later = as_clip(world, walker(world, max(100, clip.steps), generator))
     whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)[:4]))
     again = (clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]).tolist()
@@ -81,7 +81,7 @@ def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torc
 
 
 def _write_some(clip: Clip, steps: Sequence[int], count: int, stem: Path) -> Iterator[tuple[int, Path]]:
-    """Write frames of a few steps, far from each other, the last among them; yields each step and its file."""
+    """Write frames of a few steps far from each other, including the last one; yields each step and its file."""
     chosen = np.linspace(0, len(steps) - 1, count + 1)[1:].round().astype(int)
     for step in sorted({steps[i] for i in chosen}):
         path = stem.with_name(f"{stem.name}-step-{step + 1:04d}.png")

@@ -44,7 +44,7 @@ def headline(where: PoseMixture, metric: bool) -> str:
     if where.unknown[0] > DOUBTFUL:
         return f"never seen ({unknown})"
     if not metric:
-        return f"seen near step {where.entry[0, 0] + 1}; {unknown}"  # poses in units of nobody else would tell nothing
+        return f"seen near step {where.entry[0, 0] + 1}; {unknown}"  # the model's own units mean nothing to readers
     return f"seen at {pose_in_words(where.pose[0, 0].tolist())} from the start; {unknown}"
 
 

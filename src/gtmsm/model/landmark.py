@@ -189,8 +189,8 @@ class Landmarks(nn.Module):
     def is_lost(self, variance: Variance) -> bool:
         """Whether walks begin at unknown places (`ignorance`)."""
         walks, lost = len(variance), int((variance[:, 0] >= self.settings.reach**2).sum())
-        apart = f"{lost} of {walks} walks begin anywhere, the others at known places; follow them apart"
-        require(lost in (0, walks), apart)
+        mixed = f"{lost} of {walks} walks begin anywhere, the others at known places; follow them separately"
+        require(lost in (0, walks), mixed)
         return lost == walks
 
     def is_placed(self, variance: Variance) -> bool:

@@ -136,7 +136,7 @@ def seen_ways(
             fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
             size, kinds_of_noise = group.stop - group.start, ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER))
             parts = [
-                math.log(share) + log_normal(far2[g], wider * noise + fresh, size) for share, wider in kinds_of_noise
+                math.log(weight) + log_normal(far2[g], wider * noise + fresh, size) for weight, wider in kinds_of_noise
             ]
             log_density = log_density + torch.logsumexp(torch.stack(parts), dim=0)
             gain = torch.where(is_there, fresh / (fresh + noise), 0.0)

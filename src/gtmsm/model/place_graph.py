@@ -215,9 +215,9 @@ def _nearest(space: Space, same: Sameness, pose: Tensor, places: list[int], pose
     if not places:
         return None
     far2 = space.squared_lengths(space.difference(torch.stack([poses[place] for place in places]), pose))
-    share = torch.stack([far / limit**2 for far, limit in zip(far2, same.near, strict=True)]).amax(0)
-    best = int(share.argmin())
-    return places[best] if share[best] <= 1 else None
+    ratio2 = torch.stack([far / limit**2 for far, limit in zip(far2, same.near, strict=True)]).amax(0)
+    best = int(ratio2.argmin())
+    return places[best] if ratio2[best] <= 1 else None
 
 
 def _edges(rows: list[tuple[int, int, int, int]], plan: Tensor, seen: Sights, like: Edges) -> Edges:

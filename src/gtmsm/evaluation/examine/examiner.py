@@ -89,6 +89,10 @@ class Examiner(ABC):
         """Which predicted steps are at a memorised place."""
         return self.same_place(clip.true_pose[:, : self.tau], clip.true_pose[:, self.tau :]).any(-1)
 
+    def bumped(self, clip: Clip) -> Bool[Tensor, "batch future"]:
+        """At which predicted steps the agent bumped into something that it cannot know of."""
+        return torch.zeros(clip.x.shape[0], clip.steps - self.tau, dtype=torch.bool)
+
     def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
         """Whether each memory entry retrieved was recorded at the present place; None where places are not exact."""
         if not self.exact:

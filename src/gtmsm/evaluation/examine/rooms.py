@@ -88,6 +88,10 @@ class RoomsExaminer(Examiner):
         step = now[:, :, None] - past[:, None]
         return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
+    def bumped(self, clip: Clip) -> Bool[Tensor, "batch future"]:
+        """Into walls and objects: models of rooms know neither."""
+        return self.world.bumped[:, self.tau :]
+
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
         """x, y, cos and sin from the start; the model's by a fit of their own of true positions onto its own."""
         pose = from_start(clip.true_start, clip.true_pose)

@@ -87,8 +87,8 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
     yield card("psnr_revisited", "PSNR at known poses", "dB", 2, "near a memorised one")
     yield card("ssim", "SSIM", "", 3, "mean over frames, 7×7 windows")
     if has(scores, "psnr_seen_pixels"):
-        share = f"surfaces in sight while memorising: {100 * scores['seen_pixels']:.1f}%"
-        yield card("psnr_seen_pixels", "PSNR, pixels seen before", "dB", 2, share)
+        known = f"surfaces in sight while memorising: {100 * scores['seen_pixels']:.1f}%"
+        yield card("psnr_seen_pixels", "PSNR, pixels seen before", "dB", 2, known)
         yield card("psnr_unseen_pixels", "PSNR, pixels never seen", "dB", 2, "surfaces that nothing memorised shows")
     for column, note in IN_SEVERAL_ROOMS:
         if has(scores, column.key):

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
 EXACT = 1e-3
-"""Two codes whose mean squared difference, in units of their variances, is at most this show the same picture."""
+"""Largest mean squared difference of two codes, in units of their variances, that counts as the same picture."""
 LOOKED_AT = 64
-"""Number of memorised views, those of the most similar codes, that are compared with a picture pixel by pixel."""
+"""Number of memorised views that are compared with a picture pixel by pixel: those with the most similar codes."""
 GAIN = (0.5, 2.0)
 """Least and largest gain of brightness by which a view is fitted to a picture."""
 COARSE = 4
 """Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
 UNEXPLAINED = 0.14
-"""Mean squared difference of such squares, as a share of the picture's variance, at which a match is likely by half."""
+"""Mean squared difference of such squares, as a fraction of the picture's variance, at which a match is 50% likely."""
 SIMILAR = 0.5
-"""With landmarks: a picture that pixels match with less than this probability is localised by landmarks instead."""
+"""With landmarks: if the best match by pixels is less probable than this, landmarks localise the picture instead."""
 IMAGINED = 4
-"""Places that fit best, around which views are imagined."""
+"""Number of best-fitting places around which views are imagined."""
 ROUNDS = (1.0, 1.0, 0.5)
-"""How far around, in steps and turns of the memorised walk: first around all of these places, then around the best."""
+"""Search radius of each round, in steps and turns of the memorised walk: around all these places, then the best."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,12 @@ class Goal:
 
 
 def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bool = False) -> Goal:
-    """The pose itself, or that of the memorised view which looks like the picture.
+    """The pose itself, or the pose of the memorised view that looks like the picture.
 
-    A picture that was memorised as it is, is found by its code. Any other is taken to be where the memorised view was
-    seen that fits it best, pixel by pixel, up to a gain: codes of a darker or noisy picture are often nearer to those
-    of another place. How sure that is depends on how well it fits. With landmarks a picture that fits less well is
-    localised by them instead: they know strange places well, but hardly a picture with noise. With
-    `any_heading` x and y alone are a goal, too.
+    A picture that was memorised is found by its code. Any other is compared with memorised views pixel by pixel, up to
+    a gain, since the code of a darker or noisy picture is often nearer to that of another place. The best fit says how
+    probable the match is. With landmarks, a poor fit is localised by landmarks instead: they tell strange places well,
+    but not pictures with noise. With `any_heading`, x and y alone are a goal, too.
     """
     size, least = model.motion.pose_size, model.motion.space.positions if any_heading else model.motion.pose_size
     fits = isinstance(goal, Tensor) and goal.shape in ((size,), (least,), model.frame_shape)
@@ -78,7 +77,7 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bo
 def _likeliest(
     model: "WorldModel", memory: Memory, picture: Float[Tensor, "channel height width"], entries: Int[Tensor, "n"]
 ) -> tuple[Float[Tensor, "D"], float]:
-    """The pose of that of these entries which fits a picture best, or one beside it; and the probability of that."""
+    """The pose of the entry that fits a picture best, or a pose beside it, and the probability that it is right."""
     fit = _compared(picture, model.vae.decode(memory.code.mean[0, entries]))
     poses = model.motion.pose_at(memory.place.mean[0, entries])
     pose, known = poses[fit.best], fit.known
@@ -96,7 +95,7 @@ class Fit(NamedTuple):
     """Mean squared difference."""
     best: int
     known: float
-    """Probability that the best is of the same place."""
+    """Probability that the best view shows the same place."""
 
 
 def _compared(picture: Float[Tensor, "channel height width"], views: Float[Tensor, "n channel height width"]) -> Fit:
@@ -105,18 +104,18 @@ def _compared(picture: Float[Tensor, "channel height width"], views: Float[Tenso
     off = gain[:, None, None, None] * views - picture
     square = off.square().flatten(1).mean(1)
     best, side = int(square.argmin()), min(COARSE, *picture.shape[1:])
-    # A share of the variance: any view of little contrast is near to any other.
+    # As a fraction of the variance: views of little contrast differ little from any other.
     spread = picture.flatten(1).var(1, correction=0).mean().clamp_min(1e-6)
-    share = avg_pool2d(off[best], side, ceil_mode=True).square().mean() / spread
-    return Fit(square, best, float(UNEXPLAINED / (UNEXPLAINED + share)))
+    unexplained = avg_pool2d(off[best], side, ceil_mode=True).square().mean() / spread
+    return Fit(square, best, float(UNEXPLAINED / (UNEXPLAINED + unexplained)))
 
 
 def _from_beside(
     model: "WorldModel", memory: Memory, picture: Float[Tensor, "channel height width"], poses: Float[Tensor, "n 3"]
 ) -> tuple[Float[Tensor, "3"], Fit]:
-    """Where the imagined view fits a picture best, around some of these poses, the likeliest first.
+    """The pose at which the imagined view fits a picture best, searched around some of `poses`, likeliest first.
 
-    An agent with a heading may have taken the picture a step beside any view that was memorised.
+    An agent with a heading may have taken the picture a step beside every memorised view.
     """
     space, path = model.motion.space, model.motion.pose_at(memory.place.mean[0])
     walked = space.difference(path[:-1], path[1:]) if len(path) > 1 else path
@@ -128,8 +127,8 @@ def _from_beside(
         if len(around) < IMAGINED and bool((far > 2).all()):
             around = torch.cat([around, pose[None]])
     beside = torch.cat([torch.zeros(1, 3), torch.eye(3), -torch.eye(3)]).to(scale) * scale
-    for share in ROUNDS:
-        tried = (around[:, None] + share * beside).flatten(0, 1)
+    for radius in ROUNDS:
+        tried = (around[:, None] + radius * beside).flatten(0, 1)
         fit = _compared(
             picture, model.vae.decode(model.read(memory, Belief(model.motion.place(tried)[None])).peak())[0]
         )

@@ -71,10 +71,10 @@ class _Course:
     table: Float[Tensor, "m A"]
 
     def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple["_Found", list["_Part"]]:
-        """The least cost of each sequence, its step, and whether the goal is reached there; and the paths.
+        """The least cost of each sequence, the step that has it, whether the goal is reached there; and the paths.
 
-        The cost is that of the steps taken and of those still missing. A sequence is unrolled from its first new action
-        on, until it leaves open ground or cannot cost less than `bound` any more.
+        The cost is that of the steps taken plus an estimate of the steps still missing. A sequence is unrolled from its
+        first new action, until it leaves open ground or cannot cost less than `bound`.
         """
         (count, limit), table, numbers = sequence.shape, self.table.T, sequence.reshape(-1)
         least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
@@ -104,7 +104,7 @@ class _Course:
         return _Found(least, when, arrived), parts
 
     def judge(self, path: Float[Tensor, "time n S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
-        """The cost of each pose of paths, which continue others of cost `steps` that were on open ground or not."""
+        """The cost of each pose of paths; `steps` is the cost before, `opened` whether open ground was reached yet."""
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
@@ -128,7 +128,7 @@ class _Course:
             away += twist / terrain.near_turn
         there &= ~lost
         walked = _looked_up(terrain.price, at).cumsum(0).add_(steps)
-        # Of two ways of one length, that which ends nearer to the middle.
+        # Of two ways of equal length, prefer the one that ends nearer to the goal.
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
         return _Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
 
@@ -145,13 +145,13 @@ class _Judged(NamedTuple):
     cost: Float[Tensor, "time n"]
     there: Bool[Tensor, "time n"]
     steps: Float[Tensor, "time n"]
-    """Behind, by their price."""
+    """Cost of the steps taken so far."""
     lost: Bool[Tensor, "time n"]
     """Whether open ground has been left."""
     opened: Bool[Tensor, "time n"]
-    """Whether it was reached."""
+    """Whether open ground was reached."""
     fewest: Float[Tensor, "time n"]
-    """Steps that are missing at the least."""
+    """Lower bound of the steps still missing."""
 
 
 class _Path(NamedTuple):
@@ -165,14 +165,14 @@ class _Path(NamedTuple):
 
 
 class _Begin(NamedTuple):
-    """The step from which each sequence is to be unrolled, and its path up to there, which is known."""
+    """The step from which each sequence is unrolled, and its known path up to that step."""
 
     time: Int[Tensor, "n"]
     after: _Path
 
 
 class _Part(NamedTuple):
-    """Some steps of those sequences that were still tried: which ones, what was behind, and where each step led."""
+    """Some steps of the sequences still being tried: which sequences, where they begin, and where each step led."""
 
     which: Int[Tensor, "m"]
     time: Int[Tensor, "m"]
@@ -184,7 +184,7 @@ class _Found(NamedTuple):
 
     cost: Float[Tensor, "n"]
     end: Int[Tensor, "n"]
-    """After how many steps it costs least."""
+    """Number of steps after which the cost is least."""
     arrived: Bool[Tensor, "n"]
     """Whether the goal is reached there."""
 
@@ -283,7 +283,7 @@ def _evolve(
 
 @dataclass(frozen=True)
 class _Best:
-    """Sequences, best first, with their results and their paths from the start, which are computed up to `end`."""
+    """Sequences, best first, with their results and their paths from the start, computed up to `end`."""
 
     sequence: Int[Tensor, "n time"]
     found: _Found
@@ -292,7 +292,7 @@ class _Best:
     def or_better(
         self, sequence: Int[Tensor, "m time"], parent: Int[Tensor, "m"], found: _Found, parts: list[_Part], kept: int
     ) -> "_Best":
-        """The best of these and of others, which were varied from these parents and tried in these parts."""
+        """The best of these and of new sequences, given their parents, results and parts of their paths."""
         own, pairs = len(self.sequence), zip((self.sequence, *self.found), (sequence, *found), strict=True)
         both = [torch.cat(pair) for pair in pairs]
         best = both[1].topk(min(kept, len(both[1])), largest=False).indices
@@ -326,14 +326,14 @@ def _looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shape
 
 
 def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:
-    """The same, padded to a number of steps; the values of the new ones are not computed yet."""
+    """The same, padded to a number of steps; padded values are computed later."""
     return path.repeat(1, steps + 1, *[1] * (path.dim() - 2))
 
 
 def _held(count: int, steps: int, actions: int, generator: torch.Generator) -> Int[Tensor, "count steps"]:
-    """Random actions, each held for a while: for one step on average in some sequences, for sixteen in others.
+    """Random actions, each held for a while: one step on average in some sequences, up to sixteen in others.
 
-    Each sequence has three favourites, so that some go straight on or to and fro between two directions.
+    Each sequence prefers three actions, so that some go straight on, or to and fro between two directions.
     """
     device = generator.device
     draw = torch.rand(3, count, steps, generator=generator, device=device)
@@ -349,7 +349,7 @@ def _held(count: int, steps: int, actions: int, generator: torch.Generator) -> I
 def _varied(
     parent: Int[Tensor, "n time"], end: Int[Tensor, "n"], fresh: Int[Tensor, "n time"], generator: torch.Generator
 ) -> Int[Tensor, "n time"]:
-    """At a random step some actions are cut out and some fresh ones put in, or either; in half of them twice."""
+    """Cut out some actions at a random step, put in some fresh ones, or both; do it twice in half of the sequences."""
     steps = parent.shape[1]
     time = torch.arange(steps, device=parent.device)
     made = parent

@@ -1,7 +1,8 @@
 """A map of the ground made from memory: where an agent can go, and how far each place is from a goal.
 
-Positions lie in a plane, which is divided into squares. Where the motion knows walls, all ground is open but for what
-was bumped into; where it knows none, only ground near places that were visited is. Distances go around what is barred.
+Positions lie in a plane, which is divided into squares. If the motion knows walls, all ground is open except where the
+agent bumped into something. If it knows none, only ground near visited places is open. Distances are measured around
+barred ground.
 """
 
 import math
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
 FINE = 4
-"""Squares to the length of the shortest step; of agents with momentum, whose steps are short, to the margin."""
+"""Squares per length of the shortest step; for agents with momentum, whose steps are short, per margin."""
 MOST = 192
-"""Squares to a side of the map; ground that is larger has larger squares."""
+"""Maximum number of squares along a side of the map; larger ground has larger squares."""
 CHOICES = 16
-"""The most actions to choose from, where they are any vectors."""
+"""Maximum number of actions to choose from, where actions are vectors."""
 STILL = 0.05
-"""Share of the farthest way up to which an action that is held does not move an agent."""
+"""An action counts as not moving the agent below this fraction of the distance of the action that moves it most."""
 SOONER = 1.5
-"""How much farther than by such an action an agent may coast by doing nothing, for that to be believed."""
+"""An agent is believed to stop by doing nothing if it coasts at most this many times as far as by such an action."""
 DETOUR = 4.0
-"""Steps that a step at the edge of known ground counts for, beyond one along a visited way: something may be there."""
+"""Additional cost, in steps, of a step at the edge of known ground: something may be in the way there."""
 
 
 @config
@@ -78,7 +79,7 @@ class Walked:
     """Positions that are known to be open ground, though nothing was memorised there."""
 
     def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
-        """Positions that steps led to by plan, but less than half of the way in truth: something is there."""
+        """Planned ends of steps that made less than half of their planned way: something is there."""
         planned = motion.step(self.before, self.actions)[:, :2] - self.before[:, :2]
         made = self.after[:, :2] - self.before[:, :2]
         length2 = planned.square().sum(-1)
@@ -105,7 +106,7 @@ class Gait(NamedTuple):
     stride: float
     """The longest step."""
     shortest: float
-    """The longest step of the action that moves least, of those that move at all."""
+    """The longest step of the action that moves least, among actions that move at all."""
     turn: float
     """The largest turn of one step in radians; 0 for motions without a heading."""
     coast: float
@@ -115,10 +116,10 @@ class Gait(NamedTuple):
 
 
 def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
-    """The action by which an agent with momentum comes to rest, and whether it is that of doing nothing (zeros).
+    """The action by which an agent with momentum comes to rest, and whether that is doing nothing (zeros).
 
-    Where an agent always does something, such as turning, its motion was never shown zeros and knows nothing of them:
-    then an action that does not move it comes to rest sooner.
+    If training had no step without an action, the motion predicts nothing useful for zeros. Then an action that does
+    not move the agent, such as turning, stops it sooner.
     """
     moved = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
     far = moved[:, :2].norm(dim=-1)
@@ -130,7 +131,7 @@ def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple
 
 
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
-    """Each action is held for a while, from the start; then an agent with momentum comes to rest."""
+    """Measured by holding each action for a while from the start, and then letting the agent come to rest."""
     size, count = motion.pose_size, len(actions)
     rest, idles = brake(motion, actions) if motion.state_size > size else (torch.zeros_like(actions[0]), False)
     plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)
@@ -169,7 +170,7 @@ class Terrain:
     """Distance to visited places."""
     barred: Bool[Tensor, "squares"]
     price: Float[Tensor, "squares"]
-    """Steps that a step there counts for: 1 or, where the motion knows no walls, more far from visited places."""
+    """Cost of a step there: 1; more far from visited places, if the motion knows no walls."""
 
     @classmethod
     def of(
@@ -207,14 +208,14 @@ class Terrain:
         return cls(motion, pace, near, turn, margin, visited, low, pitch, far, barred.to(visited.device), price)
 
     def squares(self, position: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
-        """The number of the square of each position; of the nearest one where it lies outside of the map."""
+        """The number of the square of each position; outside of the map, that of the nearest square."""
         rows, columns = self.far.shape
         row, column = ((position - self.origin) / self.pitch).round_().nan_to_num_().unbind(-1)
         # Whole numbers as they are until the last step: that is faster.
         return torch.add(column.clamp_(0, columns - 1), row.clamp_(0, rows - 1), alpha=columns).long()
 
     def steps_to(self, goal: Float[Tensor, "D"]) -> Float[Tensor, "squares"]:
-        """How many of the longest steps it is to a goal from each square by their price, around what is barred."""
+        """The least cost from each square to a goal, around barred ground, in steps of the longest length."""
         rows, columns = self.far.shape
         barred = self.barred.view(rows, columns).cpu().numpy()
         price = self.price.view(rows, columns).double().cpu().numpy()
@@ -238,7 +239,7 @@ class Terrain:
         return torch.stack([x, y]).movedim(0, -1)  # axis by axis in memory, which is faster
 
     def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
-        """The learned motion; a step from open to barred ground does not lead there, and takes the momentum away."""
+        """A step of the learned motion; one from open to barred ground is not made, and ends all momentum."""
         after = self.motion.step(state, a)
         stopped = self.barred[self.squares(after[:, :2])] & ~self.barred[self.squares(state[:, :2])]
         still = after.clone()
@@ -247,7 +248,7 @@ class Terrain:
         return torch.where(stopped[:, None], still, after)
 
     def there(self, states: Float[Tensor, "*n S"], goal: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
-        """Whether agents come to rest at the goal, turned as it says."""
+        """Whether agents come to rest at the goal, with its heading."""
         there = (self.rest(states) - goal[..., :2]).norm(dim=-1) <= self.near
         if self.pace.turn:
             there &= turns(states[..., 2] - goal[..., 2]) <= self.near_turn

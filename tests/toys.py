@@ -113,7 +113,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     """Autograd that knows of a GPU refuses to run in a fork: a test that forks is run by a process that sees no GPU."""
     if pyfuncitem.get_closest_marker("forks") is None or not torch.cuda.is_available():
         return None
-    words = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", pyfuncitem.nodeid]
+    words = ["-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", "--benchmark-disable", pyfuncitem.nodeid]
     done = subprocess.run(
         [sys.executable, *words],
         cwd=pyfuncitem.config.rootpath,

@@ -24,7 +24,7 @@ SIDE = 32
 REACHES = (1, 2, 3, 5)
 """Pixels by which parts of a picture are moved to see whether the next one is explained by it."""
 MOST_STEPS = 20_000
-"""Of a recording that are looked at: the first ones."""
+"""Maximum number of steps of a recording that are looked at: the first ones."""
 PIECE, FOLDS, RESAMPLED = 20, 5, 1_000
 """Steps of a piece of an episode, where there are few of them; parts, of which each is predicted from the others."""
 SURE = 0.95
@@ -182,9 +182,9 @@ def _gains(
     done: list[Float32[np.ndarray, "rows A"]],
     pieces: np.ndarray,
 ) -> Float64[np.ndarray, "shifts rows"]:
-    """By shift, how much less wrong each change is predicted with the action than without, as a share of the variance.
+    """By shift, how much the action reduces the error of predicting each change, as a fraction of the variance.
 
-    What actions explain hardly anything of, whatever the shift, counts little: only the rows of the fit decide that.
+    Numbers of which actions explain hardly anything, whatever the shift, count little: the fitted rows decide that.
     """
     gains = np.zeros((len(done), len(after)))
     folds = min(FOLDS, int(pieces.max()) + 1)

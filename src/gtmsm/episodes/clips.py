@@ -53,7 +53,7 @@ class Clips:
     """
 
     def __init__(self, job: Job, writer: str, beat: Callable[[], None] = lambda: None) -> None:
-        """`beat` is called before whatever may take for ever."""
+        """`beat` is called before anything that may hang."""
         self.job, self.writer, self.beat = job, writer, beat
         self._recorder: Recorder | None = None
         self._walked: list[Episode] = []
@@ -74,7 +74,7 @@ class Clips:
         except _StoreError as problem:
             raise InputError(str(problem)) from None
         except Exception as problem:
-            self.close()  # nobody knows what state it is in
+            self.close()  # its state is unknown
             return [Outcome(seed, reason=said(problem))]
         if steps < self.job.shortest:
             return [Outcome(seed, reason=f"it ended after fewer than {self.job.shortest} steps (--shortest)")]

@@ -19,7 +19,7 @@ from gtmsm.errors import InputError, shortened, shown
 AnyEnv: TypeAlias = gymnasium.Env[Any, Any]
 
 ASIDE, BUMPS = 0.2, 0.1
-"""Shares of the steps at which a wanderer turns aside, and does not turn although something is in its way."""
+"""Probabilities that a wanderer turns aside at a step, and that it walks on although something is in its way."""
 
 PACKAGES = {
     "MiniGrid-": ("minigrid", "minigrid"),
@@ -145,9 +145,9 @@ class Family:
     turn_steps: int = 1
     """Of a quarter turn."""
     near: int = 1
-    """Steps before something in its way at which an agent turns aside: before a wall is all that it sees."""
+    """Distance in steps at which an agent turns aside from an obstacle: nearer, it would see nothing but a wall."""
     far: int = 1
-    """Steps that are clear where it has turned enough, if any way is."""
+    """Number of clear steps ahead at which the agent has turned enough."""
 
 
 FAMILIES = {

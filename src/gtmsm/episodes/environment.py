@@ -176,6 +176,6 @@ class Environment:
         return Kind(tuple(frame.shape), self.actions.names, self.actions.size, self.pose_size or 0, self.source.name)
 
     def close(self) -> None:
-        """Let it go; what goes wrong with that concerns nobody."""
+        """Close it; errors while closing are ignored."""
         with suppress(Exception):
             self.env.close()

@@ -19,13 +19,13 @@ AHEAD = re.compile(r"forward|ahead|straight", re.I)
 SIDES = re.compile(r"\b(left|right)\b", re.I)
 
 REPEATING = 0.2
-"""Of the frames, from which on memory is read as exact views rather than blended by a network, unless agents turn."""
+"""Fraction of repeated frames from which on memory is read as exact views, not blended, unless agents turn."""
 FAILING = 0.005
-"""Of the steps, from which on failed ones matter."""
+"""Fraction of failed steps from which on these matter."""
 CARRIED = 0.3
 """`Survey.momentum` from which on speed counts as carried over, and `Survey.spin` from which on turns do."""
 ROOMY = 1.0
-"""Steps between starts up to which episodes begin at one spot."""
+"""Largest distance between starts, in steps, at which episodes count as beginning at one spot."""
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
 """Steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
 HORIZON = 32

@@ -13,7 +13,7 @@ from gtmsm.tensors import Actions, Poses
 from gtmsm.worlds.world import Walk
 
 FAILS = 0.2
-"""Of an action's usual step, below which it has failed."""
+"""Fraction of an action's usual step below which a step has failed."""
 
 CANNOT = "this run is about recorded episodes, and nobody can walk in a recording; `gtmsm evaluate` scores it"
 

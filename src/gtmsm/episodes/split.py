@@ -13,7 +13,7 @@ from gtmsm.config import require
 HoldOut: TypeAlias = Literal["places", "episodes"]
 Numbers: TypeAlias = Int64[np.ndarray, "_"]
 FEW = 10
-"""Of fewer different places, none is held out: episodes are."""
+"""Minimum number of different places to hold out places; with fewer, episodes are held out."""
 WATCHED, TESTED = 0.8, 0.9
 """Of the unit interval, into which names are hashed: from where on they are watched, and tested."""
 

@@ -30,7 +30,7 @@ except ImportError:
 LEVEL = -20
 """Of zstd: frames of rooms take 81% of their size, unpacked in 60% of the time of level -7, which packs them to 70%."""
 DECLARED = -1
-"""What zarr is told. It matters to those who write only, and stores of any level are the same to read."""
+"""The level that zarr is told. Readers do not use it: stores of any level are read alike."""
 ENTRY = np.dtype("<u8")
 CHECKSUM = 4
 """Bytes."""

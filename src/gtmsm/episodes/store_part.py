@@ -21,7 +21,7 @@ from gtmsm.episodes.store_manifest import Part
 from gtmsm.files import read_json, sync
 
 CHUNK_BYTES = 98_304
-"""Of frames: 32 of 32x32x3. Smaller ones are packed worse and unpacked slower, of larger ones more is read in vain."""
+"""Of frames: 32 of 32x32x3. Smaller chunks compress worse and unpack slower; larger ones read more than is needed."""
 MOST_CHUNK = 256
 """Rows."""
 

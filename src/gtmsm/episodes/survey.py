@@ -14,7 +14,7 @@ from gtmsm.episodes.recorded import Failing
 SAMPLE, STEPS = 48, 512
 """Episodes looked at, and steps of each."""
 EARLY = 3
-"""Steps after a start within which an agent that starts far from walls hardly reaches one."""
+"""Number of first steps in which an agent that starts far from walls rarely reaches one."""
 MOVES = 0.05
 """An action that changes less than this fraction of frames does nothing."""
 
@@ -41,7 +41,7 @@ class Survey:
     turns: bool
     """Whether headings are known and change."""
     momentum: float
-    """How much of what an action leaves open about a displacement the one before it tells, 0 to 1."""
+    """Fraction of the variance of displacements, given their actions, that the displacement before explains."""
     spin: float
     """The same of turns."""
     starts: float

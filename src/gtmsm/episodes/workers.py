@@ -35,7 +35,7 @@ GOODBYE = 5.0
 def record_side_by_side(
     job: Job, seeds: Iterable[int], writers: list[str], limit: float, lock: int, stopped: Callable[[], bool]
 ) -> Generator[Outcome, None, None]:
-    """What became of each clip, as it does; a clip for which nothing happens for `limit` seconds is dropped."""
+    """The outcome of each clip, as soon as it is known; a clip without progress for `limit` seconds is dropped."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the library is imported once, not by each worker
     waiting, false_starts, until = deque(seeds), 0, math.inf

@@ -29,7 +29,7 @@ LINES: dict[str, tuple[str, str]] = {
     "random_retrieval": (GREY, "-"),
 }
 PLACES = (ORANGE, GREEN, PURPLE, "#5a4fcf")
-"""Of the corners of a map, between which places are blended."""
+"""Colours of the corners of a map; places between them are blended."""
 ACTIONS = (BLUE, ORANGE, GREEN, PURPLE, RED, SKY, GREY)
 STYLE = {
     "axes.edgecolor": INK, "axes.labelcolor": INK, "axes.facecolor": "none", "axes.linewidth": 0.6,

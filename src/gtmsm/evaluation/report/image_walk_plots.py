@@ -144,7 +144,7 @@ def _world(axes: Axes, gallery: ImageGallery, clip: int) -> None:
 def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, "n 3"], title: str) -> None:
     """Positions in turn, joined by a faint line; a blue square around the last."""
     axes.plot(*xy.T, color=INK, lw=0.5, alpha=0.3)
-    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot a place, or the page grows for nothing
+    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot a place, to keep the page small
     axes.scatter(*xy[first].T, s=14, c=colour[first], linewidths=0, zorder=3)
     axes.scatter(*xy[-1:].T, s=70, marker="s", facecolors="none", edgecolors=BLUE, linewidths=2.2, zorder=4)
     axes.set_title(title)

@@ -27,7 +27,7 @@ WAYS = (
     ("closing_loops", CLOSING, 1.6, "loops closed on the way"),
     ("landmarks", LANDMARKS, 2.0, "with landmarks"),
 )
-"""What was walked by: name in the scores, line and its width, name in the legend."""
+"""Ways to infer poses: name in the scores, line and its width, name in the legend."""
 
 
 @mpl.rc_context(STYLE)

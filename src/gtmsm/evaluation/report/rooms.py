@@ -180,7 +180,7 @@ def _cells(true: np.ndarray, learned: np.ndarray) -> list[str]:
     for part, pair in enumerate(zip(true.tolist(), learned.tolist(), strict=True)):
         for value in pair:
             text = f"{math.degrees(value):.1f}°" if part == 2 else f"{value:.3f}"
-            # Minus nothing is nothing.
+            # No minus sign before 0.
             cells.append((text if text.strip("-0.°") else text.removeprefix("-")).replace("-", "−"))
     return cells
 

@@ -136,5 +136,5 @@ def test_frames_that_say_nothing_are_said_to_say_nothing():
 
     motion = Gliding(MotionConfig(kind="gliding", hidden=8), 5)
     with torch.no_grad():
-        loops = find_by_walking_loops(motion, noise, search, CLIPS // 2, STEPS // 2, 3, seeded(3))
+        loops = find_by_walking_loops(motion, noise, search, CLIPS, STEPS, 3, seeded(3))
     assert not loops.found and "not found" in loops.verdict

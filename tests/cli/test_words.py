@@ -99,6 +99,7 @@ def test_the_help_of_train_lists_each_flag_with_its_default(gtmsm):
             "rooms trains nothing; it tests a walk in several rooms: gtmsm evaluate RUN --places rooms",
         ),
         (["train", "lab"], 'unknown preset "lab"; choose from image-walk, image-walk-small'),
+        (["train", "--resume", "runs/a"], "gtmsm train PRESET --run RUN --resume"),
         ([*TRAIN, "--batchh", "3"], 'unknown flag "--batchh"; did you mean --batch?'),
         (
             [*TRAIN, "--neighbors", "3"],

@@ -85,6 +85,9 @@ def train(words: list[str]) -> int:
     preset, *rest = words
     if preset == "rooms":
         raise InputError("rooms trains nothing; it tests a walk in several rooms: gtmsm evaluate RUN --places rooms")
+    if preset.startswith("-"):
+        resumed = ", and of a run to resume the one that it was begun with: gtmsm train PRESET --run RUN --resume"
+        raise InputError(f'a preset comes before flags, not "{preset}"{resumed}')
     if preset not in PRESETS:
         raise InputError(f'unknown preset "{preset}"; {did_you_mean(preset, PRESETS)}')
 

@@ -86,8 +86,8 @@ def train(words: list[str]) -> int:
     if preset == "rooms":
         raise InputError("rooms trains nothing; it tests a walk in several rooms: gtmsm evaluate RUN --places rooms")
     if preset.startswith("-"):
-        resumed = ", and of a run to resume the one that it was begun with: gtmsm train PRESET --run RUN --resume"
-        raise InputError(f'a preset comes before flags, not "{preset}"{resumed}')
+        resumed = "to resume a run, give the one that it was begun with: gtmsm train PRESET --run RUN --resume"
+        raise InputError(f'the first word must be a preset, not "{preset}"; {resumed}')
     if preset not in PRESETS:
         raise InputError(f'unknown preset "{preset}"; {did_you_mean(preset, PRESETS)}')
 

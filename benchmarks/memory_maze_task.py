@@ -23,9 +23,9 @@ from gtmsm.worlds.maze_explorer import FINE
 from gtmsm.worlds.memory_maze import NAMES, MemoryMazeEnv
 
 STEPS, EVERY = 1_000, 2
-GUESSES = 256
+GUESSES = 512
 """Of where the agent is."""
-GUESS = GuessConfig(rough=(0.0015, 0.0007, 0.0012), again=0.5, swerve=0.15, anew=0.0, elsewhere=5.0, sharp=0.0)
+GUESS = GuessConfig(rough=(0.0015, 0.0007, 0.0012), again=0.5, swerve=0.1, anew=0.0, elsewhere=5.0, sharp=0.0)
 """As little noise as the motion has errors, where nothing is in the way."""
 MOVES, HELD = 0.15, 0.3
 """Length of a planned step that should move the agent, in the model's units, and the share of it below which something

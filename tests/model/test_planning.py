@@ -296,6 +296,8 @@ def test_goals_and_memories_that_do_not_fit_are_refused(model):
         model.plan(memory, Belief(here.mean.repeat(2, 1)), torch.zeros(2))
     with pytest.raises(InputError, match="elite is 64"):
         PlanConfig(candidates=8)
+    with pytest.raises(InputError, match="beam is -1"):
+        PlanConfig(beam=-1)
     with pytest.raises(InputError, match="nothing is memorised yet"):
         Explorer(model).plan(torch.zeros(2))
 

@@ -12,8 +12,8 @@ import torch
 from gtmsm.model.planning.goal import difference
 from gtmsm.tensors import Belief, Gaussian
 
-ALIKE, ELSEWHERE = 16, 3.0
-"""The number of most similar views at which guesses are put, and how much less likely, as a power of e, they are."""
+ALIKE = 16
+"""The number of most similar views at which guesses are put."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +24,16 @@ class GuessConfig:
     """Standard deviation of a guess's step ahead and aside, in units of the model, and of its turn."""
     bumped: float = 0.1
     """Share that goes a part of its way only."""
+    again: float = 0.0
+    """Share of those that did at the last step which do so again, at the least."""
     swerve: float = 0.0
     """Standard deviation of these guesses' turn, in radians."""
     anew: float = 0.05
     """Share that is put where views are alike."""
     put: float = 0.1
     """Share that is put where something else tells, when something does."""
+    elsewhere: float = 3.0
+    """How much less likely, as a power of e, guesses are that are put somewhere."""
     sharp: float = 2.0
     """How much less likely, as a power of e, a guess is whose view is as much more off as the best one's is off at all;
     0 where views are not compared."""
@@ -47,7 +51,7 @@ class Guesses:
         if here is None:
             every = torch.randint(len(self.places), (count,), generator=self.chance)
             here = self._at(self.places[every])
-        self.states = here.expand(count, -1).clone()
+        self.states, self.held = here.expand(count, -1).clone(), torch.zeros(count, dtype=torch.bool)
         self.least = []  # the smallest error of each step: what even the best guess is off by
 
     def _at(self, poses):
@@ -72,14 +76,14 @@ class Guesses:
         if put is not None:
             chosen = torch.rand(self.count, generator=self.chance) < self.settings.put
             self.states[chosen] = put(self.states[chosen])
-            likely[chosen] -= ELSEWHERE
+            likely[chosen] -= self.settings.elsewhere
         if self.settings.sharp:
             anew = torch.rand(self.count, generator=self.chance) < self.settings.anew
             self.states[anew] = self._alike(frame, int(anew.sum()))
             errors = self._errors(self.states, frame[None])
             self.least.append(float(errors.min()))
             likely -= self.settings.sharp * errors / np.median(self.least)
-            likely[anew] -= ELSEWHERE  # who is put somewhere has no past that speaks for it
+            likely[anew] -= self.settings.elsewhere  # who is put somewhere has no past that speaks for it
         if also is not None:
             likely += also(self.states).double()
         weight = self.weight.double().log() + likely
@@ -94,7 +98,8 @@ class Guesses:
         rough = torch.tensor(self.settings.rough[:size])
         moved[:, :size] += torch.randn(self.count, size, generator=self.chance) * rough
         often = self.settings.bumped if bumps is None else bumps(moved)
-        bumped = torch.rand(self.count, generator=self.chance) < often
+        often = torch.where(self.held, torch.as_tensor(often).clamp(min=self.settings.again), often)
+        self.held = bumped = torch.rand(self.count, generator=self.chance) < often
         part = torch.rand(int(bumped.sum()), 1, generator=self.chance)
         moved[bumped, :2] = before[bumped, :2] + part * (moved - before)[bumped, :2]
         moved[bumped, size : size + 2] *= part
@@ -113,7 +118,8 @@ class Guesses:
     def _resample(self):
         start = torch.rand(1, generator=self.chance)
         at = torch.searchsorted(self.weight.cumsum(0), (torch.arange(self.count) + start) / self.count)
-        self.states = self.states[at.clamp(max=self.count - 1)]
+        at = at.clamp(max=self.count - 1)
+        self.states, self.held = self.states[at], self.held[at]
         self.weight = torch.full((self.count,), 1 / self.count)
 
     def best(self, reach=0.5):

@@ -9,8 +9,7 @@ import math
 import numpy as np
 import torch
 from memory_maze_sights import FOCAL, LEVEL, PIXELS, RISE
-from scipy.ndimage import distance_transform_edt, label
-from skimage.graph import MCP_Geometric
+from scipy.ndimage import distance_transform_edt
 
 SIDE, SQUARES = 0.1, 240
 """Of a square in cells, and squares to a side of the map; the start is in its middle."""
@@ -20,10 +19,6 @@ BODY, HIT = 0.1, 0.17
 """Cells around the agent that are surely free, and ahead of it where it bumped."""
 CLEAR, UNKNOWN = 0.27, 0.15
 """Cells that a way keeps from walls, and from what is not known."""
-SOME = 12
-"""Squares of a frontier that is worth looking at."""
-LEFT = 0.4
-"""Cells around a frontier that is left."""
 BEARINGS = np.arctan((PIXELS / 2 - 0.5 - np.arange(PIXELS)) / FOCAL)
 """Of the columns of a picture."""
 COUNTS, NEAR, UNSURE, WEIGHT = 3.5, 0.3, (0.04, 0.02), 0.1
@@ -34,6 +29,11 @@ INSIDE, BLOCKED = 2.0, 0.25
 """How much less likely, as a power of e, it is to be where no floor was seen, and to see none where there is some."""
 MIDDLE = slice(24, 40)
 """Columns of a picture of what is straight ahead."""
+OFTEN = 0.5, 0.01
+"""Probabilities of a bump near walls, and elsewhere."""
+ALIGNED = (6, 11, 21, 41, 81)
+"""Pictures after which it works out how the grid of the maze lies: later ones know more, and their poses are less
+sure."""
 ENOUGH, MOST = 40, 100
 """Squares of walls that tell how the grid lies, and about the most that are asked."""
 
@@ -55,24 +55,21 @@ def ranges(frame):
     return RISE * FOCAL / (PIXELS - count - LEVEL) / np.cos(BEARINGS), count > 0
 
 
-def blocked(frame, things):
-    """Whether a wall is straight ahead, so near that its foot is out of view; and whether the left side is freer."""
-    free = ranges(frame)[1] | things
-    return free[MIDDLE].mean() < 0.5, free[: PIXELS // 2].sum() > free[PIXELS // 2 :].sum()
-
-
 def _ends(poses, bearings, reach):
     """Where rays end that leave these poses, in these directions and so far."""
     x, y, heading = poses.double().numpy().T[:, :, None]
     return np.stack([x + reach * np.cos(heading + bearings), y + reach * np.sin(heading + bearings)], -1)
 
 
-class Ground:
+class Seen:
     """How often each square was seen to be free, and to be a wall."""
+
+    margin = 0.06
+    """Of plans: within 0.07 cells of squares that are open."""
 
     def __init__(self):
         self.free, self.wall, self.lines = *np.zeros((2, SQUARES, SQUARES), int), None
-        self.left, self._off = self.free > 0, None
+        self._off, self.looks = None, 0
         rows = np.arange(SQUARES) - SQUARES // 2
         self.middles = SIDE * np.stack(np.meshgrid(rows, rows, indexing="ij"), -1)
 
@@ -83,6 +80,7 @@ class Ground:
     def see(self, frame, pose, things):
         """Put what is seen from a pose on the map; columns with `things` that stand on the floor show no wall."""
         x, y, heading = pose
+        self.looks += 1
         (far, seen), angles = ranges(frame), heading + BEARINGS
         along = np.arange(SIDE / 2, SEEN, SIDE / 2)
         reached = seen[:, None] & (along < (far - SIDE / 2)[:, None])
@@ -92,6 +90,8 @@ class Ground:
         self._count(self.free, np.concatenate([points, around + [x, y]]))
         stands = (far < STANDS) & ~things
         self._count(self.wall, np.array([x, y]) + (far[stands] + SIDE / 4)[:, None] * ways[stands])
+        if self.looks in ALIGNED:
+            self.align()
 
     def bump(self, pose):
         """Something is in the way of an agent that pushes ahead."""
@@ -119,43 +119,21 @@ class Ground:
         """Squares of which nothing is known."""
         return (self.free == 0) & ~self.walls
 
-    def open(self):
-        """Squares that are far enough from walls, and from what is not known, for an agent to be there."""
-        return (self.off() >= CLEAR) & (SIDE * distance_transform_edt(~self.new) >= UNKNOWN)
+    def points(self):
+        """Middles of squares that are far enough from walls, and from what is not known, for an agent to be there."""
+        return self.middles[(self.off() >= CLEAR) & (SIDE * distance_transform_edt(~self.new) >= UNKNOWN)]
 
-    def frontier(self, pose):
-        """Where to stand, on the nearest open ground beside what is not known, and where to look from there."""
-        is_open, new = self.open(), self.new
-        beside = is_open & (SIDE * distance_transform_edt(~new) < UNKNOWN + 2 * SIDE)
-        if not (beside & ~self.left).any():
-            self.left[:] = False
-        edge, _ = label(beside & ~self.left, np.ones((3, 3)))
-        here = tuple(int(i[0]) for i in self.squares([pose[:2]]))
-        cost = np.where(is_open, 1.0, np.where(self.walls, -1.0, 10.0))
-        cost[here] = 1.0
-        steps = MCP_Geometric(cost).find_costs([here])[0] * SIDE
-        away = self.middles - np.asarray(pose[:2])
-        turn = np.arctan2(away[..., 1], away[..., 0]) - pose[2]
-        large = np.isin(edge, np.flatnonzero(np.bincount(edge.ravel())[1:] >= SOME) + 1)
-        steps = np.where(large, steps + np.abs(np.remainder(turn + np.pi, 2 * np.pi) - np.pi) / 2, np.inf)
-        stand = self.middles[np.unravel_index(steps.argmin(), steps.shape)]
-        return (stand, self._beside(stand).mean(0)) if np.isfinite(steps.min()) else None
+    def careful(self, action, frame, things):
+        """The action, or a turn instead of a push against a wall: no motion knows what that does."""
+        free = ranges(frame)[1] | things
+        if action not in (1, 4, 5) or free[MIDDLE].mean() >= 0.5:
+            return action
+        left = free[: PIXELS // 2].sum() > free[PIXELS // 2 :].sum()
+        return {1: 2 if left else 3, 4: 2, 5: 3}[action]
 
-    def _beside(self, point):
-        """The middles of squares near a point of which nothing is known."""
-        return self.middles[self.new & (np.hypot(*np.moveaxis(self.middles - point, 2, 0)) < UNKNOWN + 2 * SIDE)]
-
-    def is_new(self, point):
-        """Whether there is still something to be seen beside a point."""
-        return len(self._beside(point)) > 0
-
-    def give_up(self, point):
-        """Leave what is not known beside a point, until nothing else is left."""
-        self.left |= np.hypot(*np.moveaxis(self.middles - point, 2, 0)) < LEFT
-
-    def near_walls(self, points):
-        """Whether an agent at these points would touch a wall."""
-        return torch.as_tensor(self.off()[self.squares(points.numpy())] < HIT)
+    def bumps(self, points, frame):
+        """How likely it is to bump at each of these points: often where an agent would touch a wall."""
+        return torch.where(torch.as_tensor(self.off()[self.squares(points.numpy())] < HIT), *OFTEN)
 
     def likely(self, frame, poses, things):
         """Log-likelihood of the walls in a picture, at each of these poses."""

@@ -19,14 +19,16 @@ NARROWEST, SURE, AGREE = 6, 30, 0.5
 is, and how near to their middle these must be, in cells."""
 LARGE = 10
 """Pixels of a target that is hardly ever something else."""
+WHOLE = 0.9
+"""Share of its width that is seen of a target that nothing hides."""
 BETWEEN = 0.1
-"""Cells between points of open ground, from where a target was seen to where it is."""
-MISTAKEN = 0.01
+"""Cells between points of open ground, from where a target was seen to where it is, and around it."""
+MISTAKEN = 0.03
 """Share of the sightings that are of something else, or badly off."""
-UNSURE_FAR, UNSURE_BEARING = (0.04, 0.05), 0.03
+UNSURE_FAR, UNSURE_BEARING = (0.06, 0.07), 0.05
 """Standard deviations of a sighting: of its distance in cells, and how much more per cell; of its bearing."""
-REACH, UNSURE_REACH = 0.37, 0.08
-"""How far from the middle of a target it is touched, in cells, and how sure that is."""
+REACH, UNSURE_REACH = 0.27, 0.09
+"""How far from the middle of a target it is after the step that touched it, in cells, and how sure that is."""
 
 
 def matching(frame, colour):
@@ -62,11 +64,11 @@ class Targets:
     """Where sightings put the targets, in the model's frame, in cells."""
 
     points: dict[tuple[float, ...], list[tuple[float, float, float]]] = field(default_factory=dict)
-    best: dict[tuple[float, ...], tuple[float, float, float]] = field(default_factory=dict)
-    """From where each looked largest, and how large."""
+    seen_from: dict[tuple[float, ...], list[tuple[bool, int, tuple[float, float]]]] = field(default_factory=dict)
+    """Sightings on the memorised walk: whether it was large and nothing hid it, how wide it looked, and from where."""
 
-    def see(self, frame, pose, colours):
-        """Note what is seen from a pose."""
+    def see(self, frame, pose, colours, walking):
+        """Note what is seen from a pose, on the memorised walk or after it."""
         for colour in colours:
             if (seen := sighting(frame, colour)) is not None:
                 ahead, left, width = seen
@@ -75,7 +77,9 @@ class Targets:
                 if (place := self.place(colour)) is not None and np.hypot(*(point - place)) > AGREE:
                     continue
                 self.points.setdefault(colour, []).append((*point, width**2))
-                self.best[colour] = max(self.best.get(colour, (0, 0, 0)), (pose[0], pose[1], width), key=lambda x: x[2])
+                if walking:
+                    clear = width >= LARGE and width > WHOLE * 2 * RADIUS * FOCAL / ahead
+                    self.seen_from.setdefault(colour, []).append((clear, width, pose[:2]))
 
     def place(self, colour):
         """The weighted median of all sightings; None where few agree."""
@@ -85,6 +89,17 @@ class Targets:
         middle = np.array([_median(x, weight), _median(y, weight)])
         agree = np.hypot(x - middle[0], y - middle[1]) < AGREE
         return middle if np.sqrt(weight[agree]).sum() >= SURE else None
+
+    def ground(self):
+        """Points of open ground: clear lines of sight from the walk to each target, or the best one; and around it."""
+        points, angles = [np.zeros((0, 2))], np.arange(0, 2 * np.pi, BETWEEN / RADIUS)
+        for colour, sightings in self.seen_from.items():
+            if (place := self.place(colour)) is not None:
+                points.append(place + RADIUS * np.stack([np.cos(angles), np.sin(angles)], -1))
+                for clear, _, one in sightings:
+                    if clear or one == max(sightings)[2]:
+                        points.append(np.linspace(one, place, 2 + int(np.hypot(*(place - one)) / BETWEEN)))
+        return np.concatenate(points)
 
     def implied(self, frame, touched=None):
         """Where the agent is by a target that is touched or looks large: its place, how far ahead and to the left."""
@@ -113,6 +128,12 @@ class Targets:
                 off = (far - math.hypot(ahead, left)) / (UNSURE_FAR[0] + UNSURE_FAR[1] * far)
                 total += _mistaken(torch.stack([off, beside / UNSURE_BEARING]).norm(dim=0))
         return total
+
+
+def small(frame):
+    """A picture as the model takes it, of half the size."""
+    half = frame.reshape(PIXELS // 2, 2, PIXELS // 2, 2, 3).mean((1, 3))
+    return half.round().astype(np.uint8)
 
 
 def _mistaken(off):

@@ -1,9 +1,9 @@
 """Memory Maze 9x9 as published: 4 steps a second, 1,000 steps, 1 for each touch of the asked target; see known_tasks.py
 
-The agent goes to the nearest ground that it has not seen, or is led by an agent that knows the maze, until it knows
-where the asked target is; then it plans to there. Where targets and walls are is worked out from pictures
-(memory_maze_sights.py, memory_maze_ground.py). Poses follow the learned motion, as guesses that are weighed by what is
-seen. Nothing is learned from rewards, but a touch tells that the target is here.
+The agent is led by an agent that knows the maze until it has seen all targets; then it plans to the asked one, on
+ground that it memorised (memory_maze_memory.py) or that rules see in pictures (memory_maze_ground.py). Where targets
+are is worked out from pictures (memory_maze_sights.py). Poses follow the learned motion, as guesses that are weighed by
+memorised views or by rules, and by targets. Nothing is learned from rewards, but a touch tells that the target is here.
 """
 
 import math
@@ -12,8 +12,9 @@ from dataclasses import replace
 import numpy as np
 import torch
 from guesses import GuessConfig, Guesses
-from memory_maze_ground import Ground, blocked
-from memory_maze_sights import BETWEEN, PIXELS, Targets, things
+from memory_maze_ground import Seen
+from memory_maze_memory import Memorised
+from memory_maze_sights import PIXELS, Targets, small, things
 
 from gtmsm.explore import Explorer
 from gtmsm.model.planning import PlanConfig, Walked
@@ -21,30 +22,36 @@ from gtmsm.tensors import Belief
 from gtmsm.worlds.maze_explorer import FINE
 from gtmsm.worlds.memory_maze import NAMES, MemoryMazeEnv
 
-STEPS, WALKED, EVERY = 1_000, 500, 2
-GUESSES = 256
+STEPS, EVERY = 1_000, 2
+GUESSES = 512
 """Of where the agent is."""
-GUESS = GuessConfig(rough=(0.008, 0.008, 0.004), swerve=0.1, anew=0.0, sharp=0.0)
-"""Views are not compared with memorised ones: that did not make poses better (docs/notebook.md)."""
+GUESS = GuessConfig(rough=(0.0015, 0.0007, 0.0012), again=0.5, swerve=0.1, anew=0.0, elsewhere=5.0, sharp=0.0)
+"""As little noise as the motion has errors, where nothing is in the way."""
 MOVES, HELD = 0.15, 0.3
 """Length of a planned step that should move the agent, in the model's units, and the share of it below which something
 is in the way."""
-ALIGNED = (5, 10, 20, 40, 80)
-"""Steps after which it works out how the grid of the maze lies: later ones know more, and their poses are less sure."""
-BUMPS = 0.5, 0.01
-"""Probabilities of a bump near walls, and elsewhere."""
-STEADY = 30
-"""Decisions for which it goes to the same ground that it has not seen."""
-SETTINGS = PlanConfig(horizon=30, near=0.4, candidates=256, rounds=4, margin=0.06)
-"""In the model's units a stride is 0.33: 0.3 cells from the target count as there, 0.07 from open ground as open."""
+LED = 0.002
+"""Probability of a bump at each step as long as it is led."""
+BACK = 40
+"""Of its last steps are ground, so that it finds back where it left the ground."""
+SETTINGS = PlanConfig(horizon=30, near=0.4, candidates=64, rounds=2, elite=32, beam=64)
+"""In the model's units a stride is 0.33: 0.3 cells from the target count as there."""
+ROWS = {
+    "planning, by the model's memory": (False, False),
+    "the same, true poses": (False, True),
+    "planning, ground by rules": (True, False),
+    "ground by rules, true poses": (True, True),
+}
+"""Whether ground is seen by rules, and whether true poses are given."""
 
 
 class Player:
-    """An agent that memorises a maze and looks for targets; in a control it is given true poses."""
+    """An agent that memorises a maze and looks for targets; `rules` see its ground, in a control poses are `true`."""
 
-    def __init__(self, learned, env, seed, true=False):
+    def __init__(self, learned, env, seed, rules=False, true=False):
         self.learned, self.env, self.seed, self.true, self.model = learned, env, seed, true, learned.model
-        self.explorer, self.targets, self.ground = Explorer(learned.model), Targets(), Ground()
+        self.explorer, self.targets = Explorer(learned.model), Targets()
+        self.ground = Seen() if rules else Memorised(self.explorer, learned.unit)
         self.chance = torch.Generator().manual_seed(seed)
         self.log, self.steps, self.learning = [], [], True
 
@@ -53,58 +60,32 @@ class Player:
         frame, info = self.env.reset(seed=self.seed)
         self.start, self.state, self.done, self.score, self.off = info["pose"], self.model.motion.start(1), 0, 0.0, []
         self.guesses = Guesses(self.model, self.explorer.memory, GUESSES, self.seed, self.state, GUESS)
-        self.asked, self.plan, self.aim = tuple(info["asked"]), None, None
+        self.asked, self.plan = tuple(info["asked"]), None
         task = self.env._env.task
         self.colours = [tuple(colour) for colour in task._target_colors[: task.n_targets]]
         self.take_in(frame, None, info)
 
-    def memorise(self, most=WALKED):
+    def memorise(self):
         """Be led by an agent that knows the maze until all targets were seen, and memorise."""
         self.begin()
         tour, rng = Tour(self.env), np.random.default_rng(self.seed)
-        while self.done < most and not self.knows_all:
+        while self.done < STEPS and self.learning:
             self.act(tour(rng))
         self.walked = self.done
 
     def hunt(self):
         """To one target after the other, until the episode is over; returns how many were touched."""
         while self.done < STEPS:
-            asked = self.asked
-            for choice in self.next_actions():
+            asked, place = self.asked, self.targets.place(self.asked)
+            for choice in self.planned(place) or self.straight(place):
                 if self.done == STEPS or self.act(self.careful(choice)) or self.asked != asked:
                     self.plan = None
                     break
         return self.score
 
-    @property
-    def knows_all(self):
-        return all(self.targets.place(colour) is not None for colour in self.colours)
-
-    def next_actions(self):
-        """To the asked target if it was seen, otherwise to ground that was not."""
-        if (place := self.targets.place(self.asked)) is not None:
-            return self.planned(place) or self.straight(place)
-        if self.aim is None or self.aged > STEADY or not self.ground.is_new(self.aim[0]):
-            self.aim, self.aged, self.plan = self.ground.frontier(self.cells), 0, None
-        if self.aim is None:
-            return (2,)
-        self.aged += 1
-        stand, look = self.aim
-        if choices := self.planned(stand):
-            return choices
-        bearing = self.bearing(look)
-        if abs(bearing) < 0.2 or self.aged == STEADY:
-            self.ground.give_up(stand)
-            self.aim = None
-        return (2 if bearing > 0 else 3,)
-
     def careful(self, action):
-        """The action, or a turn instead of a push against a wall: no motion knows what that does."""
-        if action in (1, 4, 5):
-            is_blocked, left = blocked(self.log[-1][0], things(self.log[-1][0], self.colours))
-            if is_blocked:
-                return {1: 2 if left else 3, 4: 2, 5: 3}[action]
-        return action
+        """The action, unless what is seen speaks against it."""
+        return self.ground.careful(action, self.log[-1][0], things(self.log[-1][0], self.colours))
 
     def act(self, action):
         """Whether this touched the target that was asked for; -1: nothing is done."""
@@ -131,14 +112,12 @@ class Player:
             made = self.state[0, :2] - before[0, :2]
             if planned.norm() > MOVES and planned @ made < HELD * planned.square().sum():
                 self.ground.bump(self.cells)
+        self.targets.see(frame, self.cells, self.colours, self.learning)
+        self.ground.see(frame, self.cells, hidden)
         if self.learning:
             self.explorer.here = Belief(before)
             self.explorer.step(small(frame), action)
-            self.learning = not self.knows_all
-        self.targets.see(frame, self.cells, self.colours)
-        self.ground.see(frame, self.cells, hidden)
-        if self.done in ALIGNED and len(self.log) == self.done + 1:
-            self.ground.align()
+            self.learning = any(self.targets.place(colour) is None for colour in self.colours)
         self.asked = tuple(info["asked"])
         self.off.append(self.learned.unit * float((self.state[0, :2] - truth[:2]).norm()))
 
@@ -161,7 +140,7 @@ class Player:
         implied = self.targets.implied(frame, touched)
 
         def bumps(states):
-            return torch.where(self.ground.near_walls(states[:, :2] * scale[:2]), *BUMPS)
+            return LED if self.learning else self.ground.bumps(states[:, :2] * self.learned.unit, frame)
 
         picture = torch.from_numpy(small(frame)).permute(2, 0, 1) / 255
         self.guesses.step(picture, done, also, bumps, put if implied else None)
@@ -177,19 +156,16 @@ class Player:
         """The next actions to a point in cells; none where it is there, or finds no way."""
         goal = torch.tensor(place / self.learned.unit, dtype=torch.float32)
         memory, here = self.explorer.memory.snapshot(), Belief(self.state)
-        plan = self.model.plan(memory, here, goal, self.known_ground(), SETTINGS, None, self.plan, self.chance)
+        settings = replace(SETTINGS, margin=self.ground.margin)
+        plan = self.model.plan(memory, here, goal, self.known_ground(), settings, None, self.plan, self.chance)
         self.plan = replace(plan, choices=plan.choices[EVERY:])
         return plan.choices[:EVERY]
 
     def known_ground(self):
-        """What is known of the ground beside the memorised walk: floor that was seen, and the way to each target."""
-        points = [self.ground.middles[self.ground.open()]]
-        for colour, (x, y, _) in self.targets.best.items():
-            if (place := self.targets.place(colour)) is not None:
-                points.append(np.linspace((x, y), place, 2 + int(np.hypot(*(place - (x, y))) / BETWEEN)))
-        seen = torch.tensor(np.concatenate(points) / self.learned.unit, dtype=torch.float32)
-        if not self.steps:
-            return Walked(self.state[:0], torch.zeros(0, len(NAMES)), self.state[:0], seen)
+        """What is known of the ground beside memorised places, and the steps that were tried."""
+        came = [self.learned.unit * after[:2].numpy() for _, _, after in self.steps[-BACK:]]
+        points = np.concatenate([self.ground.points(), self.targets.ground(), np.reshape(came, (-1, 2))])
+        seen = torch.tensor(points / self.learned.unit, dtype=torch.float32)
         return Walked(*(torch.stack(part) for part in zip(*self.steps, strict=True)), seen)
 
     def bearing(self, point):
@@ -208,12 +184,12 @@ class Tour:
     """Walks through a maze that it knows, each time to the nearest cell that it has not looked at."""
 
     def __init__(self, env):
-        self.env, self.left = env, {(FINE * i + 2, FINE * j + 2) for i, j in env._explorer.maze.free}
-        self.goal = None
+        self.env, self.cells = env, {(FINE * i + 2, FINE * j + 2) for i, j in env._explorer.maze.free}
+        self.left, self.goal = self.cells, None
 
     def __call__(self, rng):
         walker, here = self.env._explorer, self.env._pose()[:2].astype(float)
-        self.left = {one for one in self.left if not self.sees(here, (np.array(one) + 0.5) / FINE)}
+        self.left = {one for one in self.left if not self.sees(here, (np.array(one) + 0.5) / FINE)} or self.cells
         if self.goal not in self.left or not walker._way or walker._goal != self.goal:
             reached = walker._reached(here)
             ways = [(reached[one][1], one) for one in self.left if one in reached]
@@ -230,12 +206,6 @@ class Tour:
         return far < 0.8 or (far < 2.2 and abs(off) < 0.6 and self.env._explorer._sees(here, point))
 
 
-def small(frame):
-    """A picture as the model takes it, of half the size."""
-    half = frame.reshape(PIXELS // 2, 2, PIXELS // 2, 2, 3).mean((1, 3))
-    return half.round().astype(np.uint8)
-
-
 def at_random(env, seed, rng):
     """The return of an episode of random actions."""
     env.reset(seed=seed)
@@ -247,15 +217,16 @@ def play(runs, seeds):
     env = MemoryMazeEnv(frequency=4, rewards=True, pixels=PIXELS)
     for seed in seeds:
         outcomes, besides = {}, {}
-        for who, true in (("planning", False), ("planning, true poses", True)):
-            player = Player(runs[0], env, seed, true)
+        for who, (rules, true) in ROWS.items():
+            player = Player(runs[0], env, seed, rules, true)
             player.memorise()
-            if not true:
-                besides |= {"steps of the walk": player.walked, "cells off at its end": player.off[-1]}
-                besides["touches on the walk"] = player.score
+            besides[f"{who}: steps of the walk"] = player.walked
             outcomes[who] = player.hunt()
             if not true:
-                besides["cells off, median of the episode"] = float(np.median(player.off))
-                besides["cells off at the end of the episode"] = player.off[-1]
+                besides |= {
+                    f"{who}: cells off at the end of the walk": player.off[player.walked],
+                    f"{who}: cells off, median of the episode": float(np.median(player.off)),
+                    f"{who}: cells off at the end of the episode": player.off[-1],
+                }
         outcomes["random"] = at_random(env, seed, np.random.default_rng(seed))
         yield {"seed": seed, "outcomes": outcomes, "kinds": [], "besides": besides}

@@ -237,6 +237,21 @@ def test_a_goal_of_two_numbers_may_be_reached_with_any_heading(strong):
         model.plan(memory, here, torch.zeros(1))
 
 
+def test_sequences_that_grow_step_by_step_stay_on_ground_that_random_ones_leave(strong):
+    model, _, _ = strong
+    ahead, left, right = 0, 4, 5
+    walk = [ahead] * 14 + [left] * 10 + [ahead] * 14 + [right] * 10 + [ahead] * 14
+    frames = torch.rand(1, len(walk), 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    memory, here = model.memorise(frames, torch.eye(8)[walk][None])
+    narrow = PlanConfig(candidates=64, elite=32, rounds=2, horizon=80, margin=0.15)
+    assert not model.plan(memory, here, torch.zeros(2), settings=narrow).found
+    plan = model.plan(memory, here, torch.zeros(2), settings=replace(narrow, beam=64))
+    terrain = Terrain.of(model, memory, None, narrow, torch.eye(8))
+    assert plan.found and not terrain.barred[terrain.squares(plan.poses[:, :2])].any()
+    turned = model.plan(memory, here, torch.tensor([0.0, 0.0, math.pi / 2]), settings=replace(narrow, beam=64))
+    assert turned.found and len(turned.choices) >= len(plan.choices)
+
+
 def test_a_picture_taken_a_step_beside_the_walk_is_found_beside_it(strong, monkeypatch):
     monkeypatch.setattr(goal, "IMAGINED", 2)
     monkeypatch.setattr(goal, "ROUNDS", (1.0,))  # that is quicker
@@ -281,6 +296,8 @@ def test_goals_and_memories_that_do_not_fit_are_refused(model):
         model.plan(memory, Belief(here.mean.repeat(2, 1)), torch.zeros(2))
     with pytest.raises(InputError, match="elite is 64"):
         PlanConfig(candidates=8)
+    with pytest.raises(InputError, match="beam is -1"):
+        PlanConfig(beam=-1)
     with pytest.raises(InputError, match="nothing is memorised yet"):
         Explorer(model).plan(torch.zeros(2))
 

@@ -14,6 +14,7 @@ from gtmsm.config import require
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
+from gtmsm.model.planning.beam import grown
 from gtmsm.model.planning.goal import Goal, find_goal
 from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, turns
 from gtmsm.tensors import Belief, require_generator
@@ -60,7 +61,7 @@ class Plan:
 
 
 @dataclass
-class _Course:
+class Course:
     """The ground that sequences of actions are tried on, from one state to one goal."""
 
     motion: Motion
@@ -226,10 +227,12 @@ def plan(
         return unknown(f"the picture was seen with probability {there.known:.2f}, and {asked}")
     if away > max(terrain.margin, 3 * stride if motion.walls else 0):
         return unknown(f"the goal is {away / stride:.1f} steps away from anything memorised")
-    course = _Course(motion, terrain, terrain.steps_to(there.pose), there.pose, start, table)
+    course = Course(motion, terrain, terrain.steps_to(there.pose), there.pose, start, table)
     first = None if before is None else torch.tensor(before.choices, dtype=torch.long, device=start.device)
-    first = None if first is None else first % len(table)
-    best, arrived = _evolve(course, settings, first, generator)
+    ideas = [] if first is None else [first % len(table)]
+    if settings.beam:
+        ideas.append(grown(course, settings.horizon, settings.beam, HASTE))
+    best, arrived = _evolve(course, settings, ideas, generator)
     actions = table[best]
     poses = motion.unroll(start, actions[None])[0] if len(best) else start[:0]
     numbers = tuple(-1 if terrain.pace.idles and i == len(table) - 1 else i for i in best.tolist())
@@ -243,7 +246,7 @@ def plan(
 
 
 def _evolve(
-    course: _Course, settings: PlanConfig, first: Int[Tensor, "steps"] | None, generator: torch.Generator
+    course: Course, settings: PlanConfig, known: list[Int[Tensor, "steps"]], generator: torch.Generator
 ) -> tuple[Int[Tensor, "steps"], bool]:
     """The best sequence that was found, cut off where its cost is least, and whether it reaches the goal.
 
@@ -253,11 +256,11 @@ def _evolve(
     count, limit, bound, device = settings.candidates, settings.horizon, math.inf, course.start.device
     ideas = _held(count, limit, len(course.table), generator)
     fresh = ideas.clone()
-    if first is not None:
-        fresh[0, : len(first)] = first[:limit]
-    path, known = course.begin()
+    for row, idea in zip(fresh, known, strict=False):
+        row[: len(idea)] = idea[:limit]
+    path, start = course.begin()
     end = torch.zeros_like(fresh[:1, 0])
-    best = _Best(fresh[:1], _Found(known.cost[0], end, known.there[0]), _Path(*(_longer(x, limit) for x in path)))
+    best = _Best(fresh[:1], _Found(start.cost[0], end, start.there[0]), _Path(*(_longer(x, limit) for x in path)))
     rank = time = torch.zeros(count, dtype=torch.long, device=device)
     for number in range(settings.rounds):
         if number:

@@ -55,6 +55,9 @@ class PlanConfig:
     margin: float = 0.6
     """How far from visited places ground counts as open where the motion knows no walls, in steps; five times as far
     for agents with momentum, whose steps are short."""
+    beam: int = 0
+    """Sequences that grow by one action at a time, as a first idea that the search varies: for narrow ground, on which
+    random sequences hardly ever stay. 0: no such idea."""
     least_known: float = 0.5
     """Least probability that the goal picture was seen in this memory: below it, the plan says that it is not known."""
 
@@ -62,6 +65,7 @@ class PlanConfig:
         """Refuse sizes and thresholds that no search can have."""
         for name in ("candidates", "horizon", "rounds", "elite"):
             require_whole(name, getattr(self, name), most=10**6)
+        require_whole("beam", self.beam, least=0, most=10**6)
         require(self.elite <= self.candidates, f"elite is {self.elite}; give at most candidates, {self.candidates}")
         require(self.near > 0, f"near is {self.near}; give a distance above 0")
         require(self.margin > 0, f"margin is {self.margin}; give a distance above 0")

@@ -38,7 +38,7 @@ SETTINGS = PlanConfig(horizon=30, near=0.4, candidates=64, rounds=2, elite=32, b
 """In the model's units a stride is 0.33: 0.3 cells from the target count as there."""
 ROWS = {
     "planning, by the model's memory": (False, False),
-    "the same, true poses": (False, True),
+    "by the model's memory, true poses": (False, True),
     "planning, ground by rules": (True, False),
     "ground by rules, true poses": (True, True),
 }

@@ -13,7 +13,7 @@ from gtmsm.data.record import record
 from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
-from gtmsm.model.planning import Terrain, Walked, find_goal, goal, search
+from gtmsm.model.planning import Terrain, Walked, course, find_goal, goal
 from gtmsm.model.planning.goal import _compared
 from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
@@ -127,8 +127,8 @@ def test_the_same_seed_gives_the_same_plan(model):
 def test_how_many_steps_are_unrolled_at_once_changes_no_plan(model, monkeypatch, part, work):
     memory, here, frames, walked = memory_of(model, SQUARE)
     usual = model.plan(memory, here, frames[6], walked, SMALL)
-    monkeypatch.setattr(search, "PART", part)
-    monkeypatch.setattr(search, "WORK", work)
+    monkeypatch.setattr(course, "PART", part)
+    monkeypatch.setattr(course, "WORK", work)
     assert model.plan(memory, here, frames[6], walked, SMALL).choices == usual.choices
 
 

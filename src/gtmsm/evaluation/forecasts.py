@@ -59,7 +59,10 @@ def score_forecaster(
     With `write`, predicted and true frames go to a .npz of float32, for others to score again.
     """
     require(write is None or Path(write).suffix == ".npz", f"cannot write frames as {write}; end its name with .npz")
-    return _score_all({name: forecaster}, fixed_set, torch.device(device), write)[name]
+    scores, tallies = _score_all({name: forecaster}, fixed_set, torch.device(device), keep=write is not None)
+    if write is not None:
+        _write(Path(write), fixed_set, tallies[name])
+    return scores[name]
 
 
 @torch.no_grad()
@@ -67,13 +70,13 @@ def score_forecasters(
     forecasters: Mapping[str, Any], fixed_set: FixedSet, *, device: torch.device | str = "cpu"
 ) -> dict[str, dict[str, Any]]:
     """The same of several by name; the clips are drawn once for all of them."""
-    return _score_all(forecasters, fixed_set, torch.device(device), None)
+    return _score_all(forecasters, fixed_set, torch.device(device), keep=False)[0]
 
 
 def _score_all(
-    forecasters: Mapping[str, Any], fixed_set: FixedSet, device: torch.device, write: str | Path | None
-) -> dict[str, dict[str, Any]]:
-    """Scores by name; frames that are written are those of the last."""
+    forecasters: Mapping[str, Any], fixed_set: FixedSet, device: torch.device, keep: bool
+) -> tuple[dict[str, dict[str, Any]], dict[str, _Batches]]:
+    """By name the scores and what they were made of, the frames included if they are to be kept."""
     for forecaster in forecasters.values():
         if not isinstance(forecaster, Forecaster):
             lacks = "it needs needs_poses, privileges and forecast"
@@ -85,10 +88,7 @@ def _score_all(
         digest.add(clip)
         for name, forecaster in forecasters.items():
             guess = _guess(forecaster, examiners[name].prepared(clip), size.tau, device)
-            _score_batch(tallies[name], examiners[name], clip, guess, size.skip, write is not None)
-    if write is not None:
-        for tally in tallies.values():
-            _write(Path(write), fixed_set, tally)
+            _score_batch(tallies[name], examiners[name], clip, guess, size.skip, keep)
     found = digest.checksum
     about = {
         "set": fixed_set.name,
@@ -102,10 +102,11 @@ def _score_all(
         "skipped": size.skip,
         "protocol": PROTOCOL,
     }
-    return {
+    scores = {
         name: only_numbers(_about(name, forecaster) | about | _scores(tallies[name], examiners[name]))
         for name, forecaster in forecasters.items()
     }
+    return scores, tallies
 
 
 def _about(name: str, forecaster: Forecaster) -> dict[str, Any]:

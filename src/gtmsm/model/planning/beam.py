@@ -5,17 +5,14 @@ in. Sequences that grow are judged at each step, and those that leave the ground
 """
 
 import math
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from gtmsm.model.planning.course import HASTE, Course
 from gtmsm.model.planning.terrain import turns
-
-if TYPE_CHECKING:
-    from gtmsm.model.planning.search import Course
 
 AHEAD = 8
 """Squares down the slope to where an agent should look."""
@@ -24,11 +21,8 @@ ALIKE = 4, 2, 3
 same, parts of the largest turn in which headings are, and parts of the longest step in which velocities are."""
 
 
-def grown(course: "Course", steps: int, width: int, haste: float) -> Int[Tensor, "time"]:
-    """Actions that reach the goal, or that lead nearest to it in so many steps; `width` sequences grow at once.
-
-    `haste`: weight of a missing step against a step taken.
-    """
+def grown(course: Course, steps: int, width: int) -> Int[Tensor, "time"]:
+    """Actions that reach the goal, or that lead nearest to it in so many steps; `width` sequences grow at once."""
     terrain, table, state = course.terrain, course.table, course.start
     done, looks = state.new_zeros(1, 0, dtype=torch.long), _headings(course.togo, terrain.far.shape)
     spent, opened = course.begin()[0][1:]
@@ -43,7 +37,7 @@ def grown(course: "Course", steps: int, width: int, haste: float) -> Int[Tensor,
         if bool(seen.there.any()):
             return done[int(cost.masked_fill(~seen.there[0], math.inf).argmin())]
         if terrain.pace.turn:
-            cost = cost + haste * turns(looks[terrain.squares(terrain.rest(state))] - state[:, 2]) / terrain.pace.turn
+            cost = cost + HASTE * turns(looks[terrain.squares(terrain.rest(state))] - state[:, 2]) / terrain.pace.turn
         kept = _best(cost, _cells(course, state), width)
         if not len(kept):
             break
@@ -65,7 +59,7 @@ def _headings(togo: Float[Tensor, "squares"], shape: tuple[int, ...]) -> Float[T
     return torch.as_tensor(np.arctan2(to[:, 1], to[:, 0])).to(togo)
 
 
-def _cells(course: "Course", state: Float[Tensor, "n S"]) -> Int[Tensor, "n D"]:
+def _cells(course: Course, state: Float[Tensor, "n S"]) -> Int[Tensor, "n D"]:
     """Numbers that are equal for states that are nearly the same."""
     pace, size = course.terrain.pace, course.motion.pose_size
     parts = [state[:, :2] * (ALIKE[0] / pace.stride)]

@@ -4,19 +4,19 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gtmsm.config import require
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
-from gtmsm.model.motion import Motion
 from gtmsm.model.planning.beam import grown
+from gtmsm.model.planning.course import Begin, Course, Found, Part, Path
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked, turns
+from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 
 PORTION = 128
 """Sequences that are unrolled first: the worst kept one bounds the cost of all that follow."""
-PART = 16
-"""Steps that are unrolled at a time, before sequences that cannot be kept are dropped; more, where few are left."""
-WORK = 8192
-"""Number of steps of all sequences together up to which dropping some of them saves no time."""
-HASTE = 3.0
-"""Weight of a missing step against a step taken: to arrive matters more than to arrive soon."""
-SLACK = 3.0
-"""Steps by which the estimate of missing steps may be too large: a goal is an area, not a point."""
 
 
 @dataclass(frozen=True)
@@ -58,136 +50,6 @@ class Plan:
     def frames(self) -> Float[Tensor, "steps channel height width"]:
         """What will be seen on the way; imagined when it is asked for."""
         return self.show()
-
-
-@dataclass
-class Course:
-    """The ground that sequences of actions are tried on, from one state to one goal."""
-
-    motion: Motion
-    terrain: Terrain
-    togo: Float[Tensor, "squares"]
-    goal: Float[Tensor, "D"]
-    start: Float[Tensor, "1 S"]
-    table: Float[Tensor, "m A"]
-
-    def run(self, sequence: Int[Tensor, "n time"], begin: "_Begin", bound: float) -> tuple["_Found", list["_Part"]]:
-        """The least cost of each sequence, the step that has it, whether the goal is reached there; and the paths.
-
-        The cost is that of the steps taken plus an estimate of the steps still missing. A sequence is unrolled from its
-        first new action, until it leaves open ground or cannot cost less than `bound`.
-        """
-        (count, limit), table, numbers = sequence.shape, self.table.T, sequence.reshape(-1)
-        least, when = self.start.new_full((count,), math.inf), torch.zeros_like(sequence[:, 0])
-        arrived = torch.zeros(count, dtype=torch.bool, device=sequence.device)
-        left = (begin.time < limit).nonzero()[:, 0]
-        time, state, steps, opened = (part.index_select(0, left) for part in (begin.time, *begin.after))
-        parts = list[_Part]()
-        while len(left):
-            length = min(max(PART, WORK // len(left)), limit - int(time.min()))
-            ahead = time + torch.arange(length, device=time.device)[:, None]
-            number = numbers.index_select(0, (left * limit + ahead.clamp(max=limit - 1)).view(-1))
-            actions = table.index_select(1, number).view(-1, *ahead.shape).permute(2, 1, 0)
-            path = self.motion.unroll(state, actions).permute(2, 1, 0).contiguous().permute(1, 2, 0)
-            seen = self.judge(path, steps, opened)
-            lowest, at = seen.cost.masked_fill_(ahead >= limit, math.inf).min(0)
-            former = least.index_select(0, left)
-            better, there = lowest < former, seen.there.gather(0, at[None])[0]
-            least.index_copy_(0, left, torch.minimum(lowest, former))
-            when.index_copy_(0, left, torch.where(better, time + at + 1, when.index_select(0, left)))
-            arrived.index_copy_(0, left, torch.where(better, there, arrived.index_select(0, left)))
-            parts.append(_Part(left, time, _Path(path, seen.steps, seen.opened)))
-            time, steps = time + length, seen.steps[-1]
-            on = ~seen.lost[-1] & (steps + seen.fewest[-1] - SLACK < bound) & (time < limit)
-            on = on.nonzero()[:, 0]
-            after = (left, time, path[-1], steps, seen.opened[-1])
-            left, time, state, steps, opened = (x.index_select(0, on) for x in after)
-        return _Found(least, when, arrived), parts
-
-    def judge(self, path: Float[Tensor, "time n S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> "_Judged":
-        """The cost of each pose of paths; `steps` is the cost before, `opened` whether open ground was reached yet."""
-        terrain = self.terrain
-        rest = terrain.rest(path)
-        at = terrain.squares(rest)
-        closed = _looked_up(terrain.barred, at)
-        if terrain.pace.coast:
-            closed |= _looked_up(terrain.barred, terrain.squares(path[..., :2]))
-        # An agent that starts on barred ground may cross it, but not enter it again.
-        been = (~closed).cummax(0).values | opened
-        lost = (closed & been).cummax(0).values
-        missing = fewest = _looked_up(self.togo, at)
-        x, y = (rest - self.goal[:2]).unbind(-1)
-        away = torch.addcmul(x * x, y, y).sqrt_() / terrain.near
-        there = away <= 1
-        if terrain.pace.turn and len(self.goal) > 2:
-            twist = turns(path[..., 2] - self.goal[2])
-            there &= twist <= terrain.near_turn
-            off = twist / terrain.pace.turn
-            # An agent turns while it walks, except at the end.
-            fewest = torch.maximum(missing, off)
-            missing = fewest + 0.3 * torch.minimum(missing, off)
-            away += twist / terrain.near_turn
-        there &= ~lost
-        walked = _looked_up(terrain.price, at).cumsum(0).add_(steps)
-        # Of two ways of equal length, prefer the one that ends nearer to the goal.
-        cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
-        return _Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
-
-    def begin(self) -> tuple["_Path", "_Judged"]:
-        """The start as a path without steps, and what it costs."""
-        steps = self.start.new_full((1,), -1.0)
-        known = self.judge(self.start[None], steps, steps > 0)
-        return _Path(self.start[None], known.steps, known.opened), known
-
-
-class _Judged(NamedTuple):
-    """The cost of each pose of a path."""
-
-    cost: Float[Tensor, "time n"]
-    there: Bool[Tensor, "time n"]
-    steps: Float[Tensor, "time n"]
-    """Cost of the steps taken so far."""
-    lost: Bool[Tensor, "time n"]
-    """Whether open ground has been left."""
-    opened: Bool[Tensor, "time n"]
-    """Whether open ground was reached."""
-    fewest: Float[Tensor, "time n"]
-    """Lower bound of the steps still missing."""
-
-
-class _Path(NamedTuple):
-    """Where sequences of actions lead, at each of their steps or after one of them."""
-
-    state: Float[Tensor, "*n S"]
-    steps: Float[Tensor, "*n"]
-    """Cost of the steps taken so far."""
-    opened: Bool[Tensor, "*n"]
-    """Whether open ground was reached."""
-
-
-class _Begin(NamedTuple):
-    """The step from which each sequence is unrolled, and its known path up to that step."""
-
-    time: Int[Tensor, "n"]
-    after: _Path
-
-
-class _Part(NamedTuple):
-    """Some steps of the sequences still being tried: which sequences, where they begin, and where each step led."""
-
-    which: Int[Tensor, "m"]
-    time: Int[Tensor, "m"]
-    path: _Path
-
-
-class _Found(NamedTuple):
-    """The results of trying sequences."""
-
-    cost: Float[Tensor, "n"]
-    end: Int[Tensor, "n"]
-    """Number of steps after which the cost is least."""
-    arrived: Bool[Tensor, "n"]
-    """Whether the goal is reached there."""
 
 
 @torch.no_grad()
@@ -231,7 +93,7 @@ def plan(
     first = None if before is None else torch.tensor(before.choices, dtype=torch.long, device=start.device)
     ideas = [] if first is None else [first % len(table)]
     if settings.beam:
-        ideas.append(grown(course, settings.horizon, settings.beam, HASTE))
+        ideas.append(grown(course, settings.horizon, settings.beam))
     best, arrived = _evolve(course, settings, ideas, generator)
     actions = table[best]
     poses = motion.unroll(start, actions[None])[0] if len(best) else start[:0]
@@ -260,7 +122,7 @@ def _evolve(
         row[: len(idea)] = idea[:limit]
     path, start = course.begin()
     end = torch.zeros_like(fresh[:1, 0])
-    best = _Best(fresh[:1], _Found(start.cost[0], end, start.there[0]), _Path(*(_longer(x, limit) for x in path)))
+    best = _Best(fresh[:1], Found(start.cost[0], end, start.there[0]), Path(*(_longer(x, limit) for x in path)))
     rank = time = torch.zeros(count, dtype=torch.long, device=device)
     for number in range(settings.rounds):
         if number:
@@ -272,8 +134,8 @@ def _evolve(
             alike = (fresh == parent).cumprod(1).sum(1)
             time = torch.where(alike == limit, limit, torch.minimum(alike, end))
         for few in (slice(PORTION), slice(PORTION, count)) if number == 0 else (slice(count),):
-            some, after = fresh[few, :limit], _Path(*(part[rank[few], time[few]] for part in best.path))
-            tried = course.run(some, _Begin(time[few], after), bound)
+            some, after = fresh[few, :limit], Path(*(part[rank[few], time[few]] for part in best.path))
+            tried = course.run(some, Begin(time[few], after), bound)
             best = best.or_better(some, rank[few], *tried, settings.elite)
             cost = best.found.cost
             if len(cost) == settings.elite:
@@ -289,11 +151,11 @@ class _Best:
     """Sequences, best first, with their results and their paths from the start, computed up to `end`."""
 
     sequence: Int[Tensor, "n time"]
-    found: _Found
-    path: _Path
+    found: Found
+    path: Path
 
     def or_better(
-        self, sequence: Int[Tensor, "m time"], parent: Int[Tensor, "m"], found: _Found, parts: list[_Part], kept: int
+        self, sequence: Int[Tensor, "m time"], parent: Int[Tensor, "m"], found: Found, parts: list[Part], kept: int
     ) -> "_Best":
         """The best of these and of new sequences, given their parents, results and parts of their paths."""
         own, pairs = len(self.sequence), zip((self.sequence, *self.found), (sequence, *found), strict=True)
@@ -302,9 +164,8 @@ class _Best:
         row = (best >= own).nonzero()[:, 0]
         child = best[row] - own
         source = best.scatter(0, row, parent[child])
-        path = _Path(
-            *(part.index_select(0, source) for part in self.path)
-        )  # up to where a child differs from its parent
+        # Up to where a child differs from its parent.
+        path = Path(*(part.index_select(0, source) for part in self.path))
         rows = torch.full_like(parent, -1).scatter_(0, child, row)
         for which, time, part in parts:
             to = rows.index_select(0, which)
@@ -315,17 +176,12 @@ class _Best:
             for whole, some in zip(path, part, strict=True):
                 whole[to[new], then.clamp_(max=whole.shape[1] - 1)] = some.index_select(1, new)
         sequence, *rest = (part.index_select(0, best) for part in both)
-        return _Best(sequence, _Found(*rest), path)
+        return _Best(sequence, Found(*rest), path)
 
     def up_to(self, limit: int) -> "_Best":
         """The same, cut off after a number of steps."""
         found = self.found._replace(end=self.found.end.clamp(max=limit))
-        return _Best(self.sequence[:, :limit], found, _Path(*(part[:, : limit + 1] for part in self.path)))
-
-
-def _looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
-    """`table[at]`, faster."""
-    return table.index_select(0, at.reshape(-1)).view(at.shape)
+        return _Best(self.sequence[:, :limit], found, Path(*(part[:, : limit + 1] for part in self.path)))
 
 
 def _longer(path: Shaped[Tensor, "1 1 *value"], steps: int) -> Shaped[Tensor, "1 after *value"]:

@@ -126,9 +126,10 @@ AS_WRITTEN = {
 _preset("walk-paper", "walk", "section 4.2.2 and App. A.2 to the letter; for a GPU", AS_WRITTEN)
 _preset("walk-strong", "walk",
     "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {
-    "pool": {"clips": 16_384},
-    "training": {"updates": 9_000},
-    "training.optimiser": {"batch": 12, "learning_rate": 1e-3, "final_learning_rate": 1e-5, "anneal_updates": 9_000},
+    "world.train_places": 8_192,
+    "pool": {"clips": 32_768},
+    "training": {"updates": 36_000, "watch_every": 4_000, "save_every": 4_000},
+    "training.optimiser": {"batch": 12, "learning_rate": 1e-3, "final_learning_rate": 1e-5, "anneal_updates": 36_000},
     "training.optimiser.ramp_updates": 500,
     "training.optimiser.clip_norm": 1_000.0,
     "training.curriculum": {"horizon": 150},

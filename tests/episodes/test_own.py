@@ -114,7 +114,8 @@ def test_a_run_on_recordings_is_filmed_compared_and_resumed(opened, tmp_path: Pa
     first, run = (folder / "scores.json").read_text(), Run.open(folder)
     run.evaluate(run.experiment.evaluation, CPU)
     assert (folder / "scores.json").read_text() == first
-    assert "8 updates behind it" in say("train", "own", "--run", folder, "--resume", "--updates", "8", "--no-evaluate")
+    more = "--resume", "--updates", "8", "--no-evaluate", "--device", "cpu"
+    assert "8 updates behind it" in say("train", "own", "--run", folder, *more)
     assert "nobody can walk in a recording" in say("record", folder, tmp_path / "walk.npz")
 
 

@@ -339,13 +339,21 @@ def test_the_checkpoint_of_two_processes_is_refused_by_one(tmp_path: Path):
         trained(tmp_path, resume=True)
 
 
+def test_the_checkpoint_of_a_gpu_is_refused_on_a_cpu(tmp_path: Path):
+    trained(tmp_path, updates=1)
+    about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")
+    write_tensors(tmp_path / "checkpoint.safetensors", tensors, about | {"device": "cuda"})
+    with pytest.raises(InputError, match="another kind of device than cpu; resume with --device cuda"):
+        trained(tmp_path, resume=True)
+
+
 def test_a_checkpoint_of_version_0_1_can_be_resumed(tmp_path: Path):
     """It has one count of updates for all parameters, and did not log what was left out."""
     trained(tmp_path, updates=6)
     about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")
     older = {name: value for name, value in tensors.items() if not name.endswith(".step") and name != "sums.left_out"}
     assert len(older) < len(tensors) - 1
-    write_tensors(tmp_path / "checkpoint.safetensors", older, about)
+    write_tensors(tmp_path / "checkpoint.safetensors", older, {"prospected": about["prospected"]})
     assert trained(tmp_path, resume=True).finished
 
 

@@ -29,7 +29,7 @@ def write_checkpoint(path: Path, model: Trainable, updater: Updater, prospected:
     tensors |= {f"sums.{name}": total for name, total in updater.sums.items()}
     tensors["count"] = updater.count
     tensors["generator"] = generators
-    write_tensors(path, tensors, {"prospected": prospected})
+    write_tensors(path, tensors, {"prospected": prospected, "device": updater.generator.device.type})
 
 
 def updates_behind(path: Path) -> int:
@@ -72,17 +72,18 @@ def read_checkpoint(path: Path, model: Trainable, updater: Updater) -> bool:
     for name, home in homes.items():
         home.copy_(saved[name])
     try:
-        updater.generator.set_state(_generator(path, tensors["generator"], updater))
+        updater.generator.set_state(_generator(path, about.get("device"), tensors["generator"], updater))
     except RuntimeError as problem:
         raise InputError(f"{path} is damaged at generator ({problem}); train into another --run") from None
     return bool(about["prospected"])
 
 
-def _generator(path: Path, states: Tensor, updater: Updater) -> Tensor:
-    """The state of this process's generator, among those of all processes."""
-    size, processes = updater.generator.get_state().numel(), updater.fabric.world_size
-    if states.numel() % size:
-        raise InputError(f"{path} was written on another kind of device; resume it on that kind")
+def _generator(path: Path, there: object, states: Tensor, updater: Updater) -> Tensor:
+    """The state of this process's generator, among those of all processes; `there`: the kind of device of these."""
+    size, processes, here = updater.generator.get_state().numel(), updater.fabric.world_size, updater.generator.device
+    if there not in (None, here.type) or states.numel() % size:  # those of version 0.1 do not say
+        kind = there if there in ("cpu", "cuda") else "the kind it was written on"
+        raise InputError(f"{path} was written on another kind of device than {here.type}; resume with --device {kind}")
     if states.numel() != size * processes:
         raise InputError(
             f"{path} was written by {states.numel() // size} processes; resume it with as many --devices, "

@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.register_assert_rewrite("toys")  # which the conftest of a folder may import before this one is told to
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """Wherever tests run: the process that only hands them out would import PyTorch for nothing while others wait."""

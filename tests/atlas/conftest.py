@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import torch
+import toys  # noqa: F401  (shapes are checked in what is imported after it)
 
 from gtmsm.model.memory import Memory
 from gtmsm.tensors import Belief, Gaussian

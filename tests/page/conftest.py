@@ -1,5 +1,6 @@
 import pytest
 import torch
+import toys  # noqa: F401  (shapes are checked in what is imported after it)
 
 pytest.importorskip("fastapi", reason="the page needs fastapi: pip install 'gtmsm[play]'")
 

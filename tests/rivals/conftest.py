@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import toys  # noqa: F401  (shapes are checked in what is imported after it)
 from lightning_fabric import Fabric
 
 from gtmsm import contest

@@ -52,7 +52,8 @@ def tiny(preset: str, **parts: Any) -> RoomsExperiment:
         objective=replace(training.objective, displacement_after=0),
         prospect=replace(training.prospect, tau=12, horizon=4),
     )
-    return replace(experiment, **{"world": TINY, "pool": PoolConfig(clips=2, steps=16), "training": short, **parts})
+    world = replace(TINY, pixels=experiment.world.pixels)
+    return replace(experiment, **{"world": world, "pool": PoolConfig(clips=2, steps=16), "training": short, **parts})
 
 
 # ---- presets

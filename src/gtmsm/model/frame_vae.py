@@ -35,8 +35,8 @@ class FrameVAEConfig:
     """Fully connected, or three convolutions; App. A.1 names both and finds that either does. spatial: a code for every
     patch of the frame, by residual convolutions (not in the paper)."""
     patch: int = 4
-    """Side of a patch in pixels, 4 or 8, where the code is spatial: with 8, frames of 64x64 have as many patches as those
-    of 32x32 have with 4."""
+    """Side of a patch in pixels, 4 or 8, where the code is spatial: with 8, frames of 64x64 have as many patches as
+    frames of 32x32 have with 4."""
     width: int = 256
     """Hidden units of the dense coder; the convolutions have half as many channels where they have most."""
     code_size: int = 16

@@ -76,6 +76,16 @@ def test_a_decoder_is_its_layers(grid, patch, n):
     torch.testing.assert_close(fast, plain, rtol=1e-9, atol=1e-10)
 
 
+@pytest.mark.parametrize("deep", [32, 128])
+def test_what_passes_through_three_stages_hardly_shrinks_at_first(deep):
+    torch.manual_seed(0)
+    encoder, decoder = SpatialEncoder(3, deep, 8, 8), SpatialDecoder(3, deep, (4, 4), 4, 8)
+    for coder, last, x in ((encoder, -2, torch.randn(4, 3, 32, 32)), (decoder, -1, torch.randn(4, 64))):
+        layers = list(coder)[:last]
+        with torch.no_grad():
+            assert 0.15 < layer_by_layer(layers, x).std(0).mean() < 1
+
+
 def test_gradients_lie_in_memory_as_their_weights_do():
     coder = perturbed(SpatialEncoder(3, 8, 6))
     coder(torch.rand(2, 3, 8, 8, dtype=torch.float64)).sum().backward()

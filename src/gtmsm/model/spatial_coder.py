@@ -3,6 +3,7 @@
 Layers are PyTorch's, for their weights. Their biases, SiLU and shortcuts are applied together, in one pass.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -44,6 +45,7 @@ class SpatialEncoder(nn.Sequential):
             channels = width
         layers.insert(-1, _Residual(deep))
         super().__init__(*layers, nn.Conv2d(deep, outputs, 1), nn.Flatten())
+        _scale_stages(layers)
 
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
         """Means of all patches, channel by channel, and then log-variances; in float32 also under autocast."""
@@ -68,6 +70,7 @@ class SpatialDecoder(nn.Sequential):
             layers += [nn.ConvTranspose2d(before, width, 4, stride=2, padding=1), _Residual(width), nn.SiLU()]
             before = width
         super().__init__(nn.Unflatten(1, (inputs, *grid)), *layers, nn.Conv2d(before, channels, 3, padding=1))
+        _scale_stages(layers)
 
     def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
         """Logits of pixels."""
@@ -80,6 +83,22 @@ class SpatialDecoder(nn.Sequential):
 def _stages(patch: int) -> int:
     """How often a frame is halved until a patch is a pixel."""
     return patch.bit_length() - 1
+
+
+def _scale_stages(layers: Iterable[nn.Module]) -> None:
+    """Initial weights of three stages or more, larger than PyTorch's: what passes through them hardly shrinks.
+
+    With PyTorch's own each stage divides its scale by three or more: through three stages, codes hardly depend on the
+    frame at first. Two stages keep PyTorch's, so that a seed gives the weights that it always gave.
+    """
+    stages = [layer for layer in layers if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)]
+    if sum(max(layer.stride) > 1 for layer in stages) < 3:
+        return
+    for layer in stages:
+        taps = math.prod(layer.kernel_size)
+        if isinstance(layer, nn.ConvTranspose2d):
+            taps //= math.prod(layer.stride)  # a pixel is reached by so many of the weights
+        nn.init.normal_(layer.weight, std=math.sqrt(2 / (layer.in_channels * taps)))
 
 
 def _features(

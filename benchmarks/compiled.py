@@ -61,7 +61,8 @@ def cases(kinds: tuple[torch.dtype, ...]) -> Iterator[tuple[str, tuple[Any, ...]
     for kind in kinds:
         row, sum_of = r(512, 256).to(kind), (r(512, 256).to(kind), r(256))
         yield "edge_conv_in", (r(8, 3, 32, 32), r(32, 3, 3, 3), r(32), kind), 1
-        yield "edge_conv_out", (r(8, 32, 32, 32).to(kind), r(3, 32, 3, 3), r(3)), 1
+        for side in (32, 64):
+            yield "edge_conv_out", (r(8, 32, side, side).to(kind), r(3, 32, 3, 3), r(3)), 1
         yield "dense_layer", (r(2048, 192), r(128, 192), r(128), True, kind), 1
         yield "dense_layer", (r(4000, 256).to(kind), r(256, 256), r(256), True, kind), 1
         for activation in ("elu", "silu", "gelu"):

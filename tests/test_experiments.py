@@ -1,5 +1,6 @@
 """The presets: each can be set up, and parts that do not fit together are refused in one line."""
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,8 @@ from gtmsm.experiments import (
     in_other_places,
     set_up,
 )
+from gtmsm.kernels.operator import Operator
+from gtmsm.model.frame_vae import patch_grid
 from gtmsm.model.gtmsm import WorldModelConfig
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.recall import RecallConfig
@@ -29,6 +32,7 @@ from gtmsm.presets import PRESETS
 from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.loss import Loss, ObjectiveConfig
 from gtmsm.training.train import TrainingConfig
+from gtmsm.training.update import build_optimiser
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.rooms import Rooms, RoomsConfig, draw_rooms, seeds_of
 from gtmsm.worlds.scavenger import ScavengerWalker
@@ -52,7 +56,8 @@ def tiny(preset: str, **parts: Any) -> RoomsExperiment:
         objective=replace(training.objective, displacement_after=0),
         prospect=replace(training.prospect, tau=12, horizon=4),
     )
-    return replace(experiment, **{"world": TINY, "pool": PoolConfig(clips=2, steps=16), "training": short, **parts})
+    world = replace(TINY, pixels=experiment.world.pixels)
+    return replace(experiment, **{"world": world, "pool": PoolConfig(clips=2, steps=16), "training": short, **parts})
 
 
 # ---- presets
@@ -83,6 +88,45 @@ def test_every_agent_with_a_heading_can_be_trained_on_its_pool(preset: str):
     )
     loss.backward()
     assert loss.isfinite()
+
+
+@pytest.mark.parametrize("preset", ["walk-strong", "walk-strong-64"])
+def test_an_update_of_a_strong_preset_is_finite_and_calls_kernels_only_with_sizes_they_support(
+    preset: str, triton_device: str, monkeypatch: pytest.MonkeyPatch
+):
+    called, call = set(), Operator.__call__
+
+    def spied(operator: Operator[..., Any], *args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(operator.readable).bind(*args, **kwargs)
+        given.apply_defaults()
+        if "cuda" in operator.devices:
+            fast = operator.load("cuda")
+            assert fast is not None and fast.supports(*given.args), operator.name
+            called.add(operator.name)
+        return call(operator, *args, **kwargs)
+
+    setting = set_up(tiny(preset), CPU)
+    settings, chance = setting.experiment, torch.Generator().manual_seed(0)
+    clip = setting.source(1, 14, chance)
+    loss = Loss(setting.build_model(), settings.training.objective)
+    optimiser = build_optimiser(loss.groups, settings.training.optimiser)
+    monkeypatch.setattr(Operator, "__call__", spied)
+    with torch.autocast("cpu", torch.bfloat16):  # as on a GPU
+        total, *_ = loss(clip.x, clip.a, clip.true_step, 12, settings.model.recall, chance)
+    total.backward()
+    optimiser.step(total)
+    assert (int(optimiser.count), int(optimiser.first_bad)) == (1, 0)
+    strong = {"activated", "shortcut", "edge_conv_out", "normed_sum", "attend", "gathered_views", "most_visible"}
+    assert called >= strong | {"glide_steps", "adam_step"}
+
+
+def test_frames_of_64_pixels_have_the_tokens_of_32_and_the_steps_of_published_scores():
+    strong, large = PRESETS["walk-strong"][1], PRESETS["walk-strong-64"][1]
+    grids = [patch_grid((3, each.world.pixels, each.world.pixels), each.model.vae.patch) for each in (strong, large)]
+    assert grids == [(8, 8), (8, 8)]
+    assert (large.evaluation.tau, large.evaluation.horizon) == (144, 156)
+    pool = large.pool.clips * large.pool.steps * 3 * large.world.pixels**2
+    assert pool <= strong.pool.clips * strong.pool.steps * 3 * strong.world.pixels**2
 
 
 def test_the_papers_numbers_are_in_the_presets():

@@ -137,6 +137,17 @@ _preset("walk-strong", "walk",
     "model.vae": {"coder": "spatial", "code_size": 256},
     "model.recall": {"prior": "rays", "neighbours": 10, "choice": "visible", "width": 256, "layers": 6},
 })  # fmt: skip
+# Steps and pixels as in published scores of DMLab (TECO and others); patches of 8x8 pixels, so that there are as many.
+_preset("walk-strong-64", "walk-strong",
+    "walk-strong at 64x64 pixels; for a GPU", {
+    "world.pixels": 64,
+    "pool": {"clips": 8_192},
+    "training": {"updates": 24_000},
+    "training.optimiser": {"anneal_updates": 24_000},
+    "training.curriculum": {"tau": 144, "horizon": 156},
+    "model.vae": {"patch": 8, "code_size": 1_024},
+    "evaluation": {"tau": 144, "horizon": 156},
+})  # fmt: skip
 # What places look like, for a model that walks already.
 _preset("walk-landmarks", "walk-strong",
     "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU", {

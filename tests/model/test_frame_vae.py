@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch.distributions import Bernoulli, Normal
 
 from gtmsm.errors import InputError
-from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig
+from gtmsm.model.frame_vae import FrameVAE, FrameVAEConfig, patch_grid
 
 FRAMES = [(3, 8, 8), (1, 4, 12), (3, 32, 32)]
 
@@ -139,6 +139,15 @@ def test_a_spatial_code_has_the_size_asked_for(frame, size, lead):
     assert vae.decode(q.mean).shape == (*lead, *frame)
 
 
+def test_with_patches_twice_as_wide_a_frame_of_64_pixels_has_as_many_codes_as_one_of_32_has():
+    fine, coarse = spatial(code_size=256), spatial((3, 64, 64), code_size=512, patch=8)
+    q = coarse.encode(frames(2, 3, 64, 64))
+    assert q.mean.shape == (2, 512) and coarse.decode(q.mean).shape == (2, 3, 64, 64)
+    for vae, frame, each in ((fine, (3, 32, 32), 4), (coarse, (3, 64, 64), 8)):
+        assert patch_grid(frame, vae.settings.patch) == (8, 8)
+        assert vae.decoder[0].unflattened_size == (each, 8, 8)
+
+
 def learned(vae):
     """Weights that are not zero, as they are at first where a shortcut does it all."""
     with torch.no_grad():
@@ -148,10 +157,12 @@ def learned(vae):
 
 
 @pytest.mark.parametrize(("row", "column"), [(0, 0), (2, 5), (7, 1)])
-def test_at_first_a_patch_is_known_to_its_neighbours_alone(row, column):
-    vae, x = spatial(), frames(1, 3, 32, 32)
+@pytest.mark.parametrize("patch", [4, 8])
+def test_at_first_a_patch_is_known_to_its_neighbours_alone(row, column, patch):
+    side = 8 * patch
+    vae, x = spatial((3, side, side), patch=patch), frames(1, 3, side, side)
     changed = x.clone()
-    changed[..., 4 * row : 4 * row + 4, 4 * column : 4 * column + 4] += 0.5
+    changed[..., patch * row : patch * (row + 1), patch * column : patch * (column + 1)] += 0.5
     one, other = (vae.encode(frame).mean.view(2, 8, 8) for frame in (x, changed))
     around = torch.zeros(8, 8, dtype=torch.bool)
     around[max(0, row - 1) : row + 2, max(0, column - 1) : column + 2] = True
@@ -176,8 +187,9 @@ def test_a_patch_is_painted_by_the_codes_around_it():
     assert not touched[36:].any() and not touched[:, 36:].any()
 
 
-def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decoded():
-    vae, x = learned(spatial()), frames(2, 3, 32, 32)
+@pytest.mark.parametrize("patch", [4, 8])
+def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decoded(patch):
+    vae, x = learned(spatial(patch=patch)), frames(2, 3, 32, 32)
     q = vae.encode(x)
     (vae.log_likelihood(x, vae.logits(q.sample(seeded()))).sum() + q.log_var.sum()).backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in vae.parameters())
@@ -195,6 +207,19 @@ def test_every_weight_of_the_spatial_coder_feels_how_a_frame_is_coded_and_decode
 def test_the_spatial_coder_refuses_what_has_no_patches(frame, size, said):
     with pytest.raises(InputError, match=said):
         spatial(frame, code_size=size)
+
+
+@pytest.mark.parametrize(
+    ("side", "size", "said"),
+    [
+        (36, 64, "36x36 does not divide by 8; use frames whose sides do, such as 64x64, or patch 4"),
+        (64, 256 + 1, "code_size is 257; a spatial code of 8x8 patches needs a multiple of 64"),
+    ],
+)
+def test_patches_of_8_pixels_refuse_other_frames_in_one_line(side, size, said):
+    with pytest.raises(InputError, match=said) as refused:
+        spatial((3, side, side), code_size=size, patch=8)
+    assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("kind", ["dense", "conv", "spatial"])
@@ -236,6 +261,7 @@ def test_the_error_is_that_of_every_pixel_summed(kind):
         ({"coder": "xx"}, 'coder is "xx"; choose from dense, conv, spatial'),
         ({"likelihood": "gauss"}, 'likelihood is "gauss"; did you mean "gaussian"?'),
         ({"width": 7}, "width is 7; a coder needs at least 8 units"),
+        ({"patch": 16}, "patch is 16; a patch has a side of 4 or 8 pixels: give one of these"),
         ({"code_size": 0}, "code_size is 0; a code needs at least 1 dimension"),
     ],
 )
@@ -253,3 +279,13 @@ def test_coding_in_portions_changes_nothing(monkeypatch, kind):
     with torch.no_grad():
         torch.testing.assert_close(vae.encode(x).mean, whole[0], rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(vae.decode(codes(5, 5)), whole[1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("side", "together"), [(8, [4, 1]), (32, [4, 1]), (64, [1] * 5), (128, [1] * 5)])
+def test_fewer_large_frames_are_coded_together(monkeypatch, side, together):
+    monkeypatch.setattr("gtmsm.model.frame_vae.AT_ONCE", 4)
+    vae, portions = coder((3, side, side)), []
+    vae.encoder.register_forward_pre_hook(lambda _, inputs: portions.append(len(inputs[0])))
+    with torch.no_grad():
+        vae.encode(frames(5, 3, side, side))
+    assert portions == together

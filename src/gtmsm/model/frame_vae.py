@@ -19,7 +19,12 @@ from gtmsm.tensors import LOG_TWO_PI, Gaussian
 LOWEST, HIGHEST = -10.0, 4.0
 """Bounds of log-variances, far outside anything useful, so that an early overshoot cannot become a NaN."""
 AT_ONCE = 4_096
-"""Frames coded together where no gradients are wanted: at most some 2 GB between layers."""
+"""Frames coded together where no gradients are wanted, fewer where they are larger than `USUAL`: at most some 2 GB
+between layers."""
+USUAL = 32 * 32
+"""Pixels."""
+PATCHES = (4, 8)
+"""Sides of a patch."""
 
 
 @config
@@ -28,7 +33,10 @@ class FrameVAEConfig:
 
     coder: Literal["dense", "conv", "spatial"] = "dense"
     """Fully connected, or three convolutions; App. A.1 names both and finds that either does. spatial: a code for every
-    4x4 patch of the frame, by residual convolutions (not in the paper)."""
+    patch of the frame, by residual convolutions (not in the paper)."""
+    patch: int = 4
+    """Side of a patch in pixels, 4 or 8, where the code is spatial: with 8, frames of 64x64 have as many patches as
+    frames of 32x32 have with 4."""
     width: int = 256
     """Hidden units of the dense coder; the convolutions have half as many channels where they have most."""
     code_size: int = 16
@@ -39,6 +47,7 @@ class FrameVAEConfig:
     def __post_init__(self) -> None:
         """Refuse what no coder can be built from."""
         require(self.width >= 8, f"width is {self.width}; a coder needs at least 8 units")
+        require(self.patch in PATCHES, f"patch is {self.patch}; a patch has a side of 4 or 8 pixels: give one of these")
         require(self.code_size >= 1, f"code_size is {self.code_size}; a code needs at least 1 dimension")
 
 
@@ -50,7 +59,7 @@ class FrameVAE(nn.Module):
         self.settings = settings
         self.frame_shape = frame_shape
         build = {"dense": _dense, "conv": _convolutional, "spatial": _spatial}[settings.coder]
-        self.encoder, self.decoder = build(frame_shape, settings.width, settings.code_size)
+        self.encoder, self.decoder = build(frame_shape, settings)
         if settings.coder != "dense":
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         if settings.likelihood == "gaussian":
@@ -62,7 +71,7 @@ class FrameVAE(nn.Module):
         """q(z|x) of all frames, or of the frames `rows` of a flat batch; in the precision of x also under autocast."""
         if rows is not None:
             x = x.index_select(0, rows)
-        both = _in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
+        both = self._in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
         mean, log_var = both.reshape(*x.shape[:-3], both.shape[-1]).chunk(2, dim=-1)
         return Gaussian(mean, F.hardtanh(log_var, LOWEST, HIGHEST))  # as clamp, but its backward pass is one launch
 
@@ -91,20 +100,20 @@ class FrameVAE(nn.Module):
 
     def logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
         """The decoder before its sigmoid."""
-        logits = _in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
+        logits = self._in_portions(self.decoder, z.reshape(-1, z.shape[-1]))
         return logits.to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
 
+    def _in_portions(self, coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
+        """Where no gradients are wanted, a bounded number of frames at a time: what lies between layers is large."""
+        at_once = max(1, AT_ONCE * USUAL // max(USUAL, math.prod(self.frame_shape[1:])))
+        if torch.is_grad_enabled() or len(x) <= at_once:
+            return coder(x)
+        return torch.cat([coder(some) for some in x.split(at_once)])
 
-def _in_portions(coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
-    """Where no gradients are wanted, a bounded number of frames at a time: what lies between layers is large."""
-    if torch.is_grad_enabled() or len(x) <= AT_ONCE:
-        return coder(x)
-    return torch.cat([coder(some) for some in x.split(AT_ONCE)])
 
-
-def _dense(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
+def _dense(frame: tuple[int, int, int], settings: FrameVAEConfig) -> tuple[nn.Module, nn.Module]:
     """Two hidden layers in encoder and decoder each."""
-    pixels = math.prod(frame)
+    pixels, width, code_size = math.prod(frame), settings.width, settings.code_size
     return Mlp(pixels, width, width, 2 * code_size, pictures=True), Mlp(code_size, width, width, pixels)
 
 
@@ -159,35 +168,35 @@ class _ConvDecoder(nn.Sequential):
         return edge_conv_out(h, *weight_and_bias(self[7]))
 
 
-def _convolutional(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
+def _convolutional(frame: tuple[int, int, int], settings: FrameVAEConfig) -> tuple[nn.Module, nn.Module]:
     """Three convolutions in encoder and decoder each; two of them halve or double the resolution."""
     channels, height, width_px = frame
     require(
         height % 4 == 0 and width_px % 4 == 0,
         f"the conv coder halves a frame twice, and {height}x{width_px} does not divide by 4; use coder dense",
     )
-    deep, small = width // 2, (height // 4, width_px // 4)
+    deep, small, code_size = settings.width // 2, (height // 4, width_px // 4), settings.code_size
     return _ConvEncoder(channels, deep, small, 2 * code_size), _ConvDecoder(channels, deep, small, code_size)
 
 
-def patch_grid(frame: tuple[int, int, int]) -> tuple[int, int]:
+def patch_grid(frame: tuple[int, int, int], patch: int) -> tuple[int, int]:
     """Rows and columns of the patches of a spatial code."""
-    return frame[1] // 4, frame[2] // 4
+    return frame[1] // patch, frame[2] // patch
 
 
-def _spatial(frame: tuple[int, int, int], width: int, code_size: int) -> tuple[nn.Module, nn.Module]:
-    """Residual convolutions down to patches of 4x4 pixels and up again."""
-    channels, height, width_px = frame
-    grid = patch_grid(frame)
+def _spatial(frame: tuple[int, int, int], settings: FrameVAEConfig) -> tuple[nn.Module, nn.Module]:
+    """Residual convolutions down to patches and up again."""
+    (channels, height, width_px), patch, code_size = frame, settings.patch, settings.code_size
+    grid = patch_grid(frame, patch)
     patches = math.prod(grid)
     require(
-        height % 4 == 0 and width_px % 4 == 0,
-        f"the spatial coder halves a frame twice, and {height}x{width_px} does not divide by 4; "
-        "use frames whose sides do, such as 32x32",
+        height % patch == 0 and width_px % patch == 0,
+        f"patches of the spatial coder are {patch}x{patch} pixels, and {height}x{width_px} does not divide by {patch}; "
+        f"use frames whose sides do, such as {8 * patch}x{8 * patch}" + (", or patch 4" if patch > 4 else ""),
     )
     require(
         code_size % patches == 0,
         f"code_size is {code_size}; a spatial code of {grid[0]}x{grid[1]} patches needs a multiple of {patches}",
     )
-    deep, each = width // 2, code_size // patches
-    return SpatialEncoder(channels, deep, 2 * each), SpatialDecoder(channels, deep, grid, each)
+    deep, each = settings.width // 2, code_size // patches
+    return SpatialEncoder(channels, deep, 2 * each, patch), SpatialDecoder(channels, deep, grid, each, patch)

@@ -81,7 +81,7 @@ class WorldModel(nn.Module):
         if settings.prior == "query":
             return QueryNetwork(settings, code_size, places)
         if settings.prior == "rays":
-            return RayAttention(settings, code_size, patch_grid(self.frame_shape))
+            return RayAttention(settings, code_size, patch_grid(self.frame_shape, self.settings.vae.patch))
         return MixturePrior()
 
     @property

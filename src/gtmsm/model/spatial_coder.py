@@ -3,6 +3,7 @@
 Layers are PyTorch's, for their weights. Their biases, SiLU and shortcuts are applied together, in one pass.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -33,14 +34,18 @@ class _Residual(nn.Module):
 
 
 class SpatialEncoder(nn.Sequential):
-    """Two stages, each of half the resolution, and a linear map of every patch."""
+    """Stages, each of half the resolution and twice the channels, and a linear map of every patch: two stages where
+    patches are 4x4 pixels, three where they are 8x8."""
 
-    def __init__(self, channels: int, deep: int, outputs: int) -> None:
-        super().__init__(
-            nn.Conv2d(channels, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2), nn.SiLU(),
-            nn.Conv2d(deep // 2, deep, 4, stride=2, padding=1), _Residual(deep), _Residual(deep), nn.SiLU(),
-            nn.Conv2d(deep, outputs, 1), nn.Flatten(),
-        )  # fmt: skip
+    def __init__(self, channels: int, deep: int, outputs: int, patch: int = 4) -> None:
+        layers: list[nn.Module] = []
+        for halvings in reversed(range(_stages(patch))):
+            width = deep >> halvings
+            layers += [nn.Conv2d(channels, width, 4, stride=2, padding=1), _Residual(width), nn.SiLU()]
+            channels = width
+        layers.insert(-1, _Residual(deep))
+        super().__init__(*layers, nn.Conv2d(deep, outputs, 1), nn.Flatten())
+        _scale_stages(layers)
 
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
         """Means of all patches, channel by channel, and then log-variances; in float32 also under autocast."""
@@ -54,16 +59,18 @@ class SpatialEncoder(nn.Sequential):
 
 
 class SpatialDecoder(nn.Sequential):
-    """The layers of the encoder in reverse."""
+    """The layers of the encoder in reverse, and a block at the resolution of the frame."""
 
-    def __init__(self, channels: int, deep: int, grid: tuple[int, int], inputs: int) -> None:
-        super().__init__(
-            nn.Unflatten(1, (inputs, *grid)),
-            nn.Conv2d(inputs, deep, 3, padding=1), _Residual(deep), _Residual(deep), nn.SiLU(),
-            nn.ConvTranspose2d(deep, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2), nn.SiLU(),
-            nn.ConvTranspose2d(deep // 2, deep // 2, 4, stride=2, padding=1), _Residual(deep // 2), nn.SiLU(),
-            nn.Conv2d(deep // 2, channels, 3, padding=1),
-        )  # fmt: skip
+    def __init__(self, channels: int, deep: int, grid: tuple[int, int], inputs: int, patch: int = 4) -> None:
+        layers: list[nn.Module] = [nn.Conv2d(inputs, deep, 3, padding=1), _Residual(deep), _Residual(deep), nn.SiLU()]
+        before = deep
+        for doublings in range(_stages(patch)):
+            # A frame of 8x8 patches has four times the pixels, and half the channels there: twice the numbers.
+            width = deep >> max(1, doublings)
+            layers += [nn.ConvTranspose2d(before, width, 4, stride=2, padding=1), _Residual(width), nn.SiLU()]
+            before = width
+        super().__init__(nn.Unflatten(1, (inputs, *grid)), *layers, nn.Conv2d(before, channels, 3, padding=1))
+        _scale_stages(layers)
 
     def forward(self, z: Float[Tensor, "n Z"]) -> Float[Tensor, "n channel height width"]:
         """Logits of pixels."""
@@ -71,6 +78,27 @@ class SpatialDecoder(nn.Sequential):
         patches = unflatten(z)
         features = _features(layers, patches, patches)  # codes are not activated
         return edge_conv_out(features, last.get_parameter("weight"), last.get_parameter("bias"))
+
+
+def _stages(patch: int) -> int:
+    """How often a frame is halved until a patch is a pixel."""
+    return patch.bit_length() - 1
+
+
+def _scale_stages(layers: Iterable[nn.Module]) -> None:
+    """Initial weights of three stages or more, larger than PyTorch's: what passes through them hardly shrinks.
+
+    With PyTorch's own each stage divides its scale by three or more: through three stages, codes hardly depend on the
+    frame at first. Two stages keep PyTorch's, so that a seed gives the weights that it always gave.
+    """
+    stages = [layer for layer in layers if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)]
+    if sum(max(layer.stride) > 1 for layer in stages) < 3:
+        return
+    for layer in stages:
+        taps = math.prod(layer.kernel_size)
+        if isinstance(layer, nn.ConvTranspose2d):
+            taps //= math.prod(layer.stride)  # a pixel is reached by so many of the weights
+        nn.init.normal_(layer.weight, std=math.sqrt(2 / (layer.in_channels * taps)))
 
 
 def _features(

@@ -16,9 +16,11 @@ SHAPES = [
     (2, 2, 70, 3, 9),
     (1, 1, 5, 1, 33),
     (5, 3, 8, 12, 1),
+    (1, 3, 32, 2, 64),
 ]  # n, few, many, height, width
 LARGE_SHAPES = [
     (1792, 3, 32, 32, 32), (1024, 3, 64, 32, 32), (300, 3, 32, 20, 20), (77, 4, 128, 64, 48), (10, 3, 24, 31, 129),
+    (84, 3, 32, 64, 64),
 ]  # fmt: skip  # too large to interpret
 ON_A_GPU = torch.cuda.is_available()
 

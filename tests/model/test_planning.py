@@ -271,7 +271,7 @@ class WalksOn(Gliding):
 
 
 def test_who_was_never_shown_zeros_comes_to_rest_by_an_action_that_does_not_move_it(strong):
-    model, memory, here = strong
+    model, memory, _ = strong
     walks_on = WalksOn(model.motion.settings, 8)
     walks_on.load_state_dict(model.motion.state_dict())
     walks_on.requires_grad_(False)
@@ -282,10 +282,13 @@ def test_who_was_never_shown_zeros_comes_to_rest_by_an_action_that_does_not_move
     assert gait(walks_on, torch.eye(8)).coast == pytest.approx(gait(model.motion, torch.eye(8)).coast, rel=0.4)
     unshown = deepcopy(model)
     unshown.motion = walks_on
-    settings = PlanConfig(near=0.1)
-    for some, coasts in ((model, True), (unshown, False)):
-        memory = replace(memory, weights=None)
-        assert (-1 in some.plan(memory, here, torch.zeros(2), settings=settings).choices) == coasts
+    # The search has one sequence, which does nothing at its third step, and a goal six steps ahead.
+    once, here = PlanConfig(candidates=1, elite=1, rounds=1), Belief(model.motion.start(1))
+    ahead = model.motion.unroll(here.mean, torch.eye(8)[[0] * 6][None])[0, -1, :2]
+    before = replace(model.plan(memory, here, ahead, settings=once), choices=(0, 0, -1, 0, 0, 0, 0))
+    coasting = model.plan(memory, here, ahead, settings=once, before=before)
+    assert coasting.found and coasting.choices[:4] == (0, 0, -1, 0) and not coasting.actions[2].any()
+    assert unshown.plan(memory, here, ahead, settings=once, before=before).actions.any(-1).all()
 
 
 def test_goals_and_memories_that_do_not_fit_are_refused(model):

@@ -108,7 +108,7 @@ def plan(
 
 
 def _evolve(
-    course: Course, settings: PlanConfig, known: list[Int[Tensor, "steps"]], generator: torch.Generator
+    course: Course, settings: PlanConfig, known: list[Int[Tensor, "_"]], generator: torch.Generator
 ) -> tuple[Int[Tensor, "steps"], bool]:
     """The best sequence that was found, cut off where its cost is least, and whether it reaches the goal.
 

@@ -25,7 +25,7 @@ CLOSED = 0.25
 
 ROUNDS = 3
 """Of reweighting; more hardly change a path."""
-DESCENTS = 64
+DESCENTS = 12
 """Conjugate gradients in each of them."""
 FIRM = 30.0
 """Weight of a step that did not change the view, where a step that did has 1: the agent was not moved by it."""
@@ -127,23 +127,30 @@ def close_loops(made: Poses, lookup: Lookup) -> Poses:
 
 
 def _settled(path: Poses, made: Poses, of_steps: PerStep, of_pairs: Float[Tensor, "batch time time"]) -> Poses:
-    """The path of the least sum of weighed squares, by conjugate gradients: a GPU need not be waited for."""
+    """The path of the least sum of weighed squares, by conjugate gradients: a GPU need not be waited for.
+
+    They are preconditioned by the path as if no view came back, which two sums solve, so that few are enough.
+    """
 
     def pulls(path: Poses, made: Poses | float) -> Poses:
         """Half the gradient of the sum."""
         strain = of_steps[..., None] * (_steps_of(path) - made)
         return strain - pad(strain[:, 1:], (0, 0, 0, 1)) + held * path - of_pairs @ path
 
+    def freely(pull: Poses) -> Poses:
+        """The path that a pull would lead to, without equal views."""
+        later = pull.sum(1, keepdim=True) - pull.cumsum(1) + pull
+        return (later / of_steps[..., None]).cumsum(1)
+
     held = of_pairs.sum(-1, keepdim=True)
-    scale = 1 / (held + (of_steps + pad(of_steps[:, 1:], (0, 1)))[..., None])
     left = -pulls(path, made)
-    ahead = direction = scale * left
+    ahead = direction = freely(left)
     now = (left * ahead).sum((1, 2), keepdim=True)
     for _ in range(DESCENTS):
         bent = pulls(direction, 0.0)
         share = now / (direction * bent).sum((1, 2), keepdim=True).clamp_min(TINY)
         path, left = path + share * direction, left - share * bent
-        ahead = scale * left
+        ahead = freely(left)
         before, now = now, (left * ahead).sum((1, 2), keepdim=True)
         direction = ahead + now / before.clamp_min(TINY) * direction
     return path

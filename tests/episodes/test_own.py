@@ -21,6 +21,7 @@ from gtmsm.episodes.survey import survey
 from gtmsm.episodes.windows import StoreWindows
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import evaluate
+from gtmsm.model.frame_vae import FrameVAE
 from gtmsm.run import Run
 
 pytestmark = pytest.mark.usefixtures("ctrl_c")
@@ -179,8 +180,8 @@ def test_the_motion_is_proposed_from_poses_names_and_steps_that_fail(store, expe
     assert (*found, experiment.training.objective.displacement > 0) == expected
 
 
-def glides(environment: str) -> InMemory:
-    """Speed carries over; nobody turns. Frames of 8 by 16 pixels."""
+def glides(environment: str, height: int = 8, width: int = 16) -> InMemory:
+    """Speed carries over; nobody turns."""
     store = drives(14, 64)
     episodes = []
     for episode in store.episodes:
@@ -188,9 +189,9 @@ def glides(environment: str) -> InMemory:
         for t in range(64):
             velocity[t] = 0.8 * velocity[t - 1] + [episode.actions[t, 1], 0]
         poses = np.concatenate([np.cumsum(velocity, 0), np.zeros((64, 1))], 1).astype(np.float32)
-        frames = np.concatenate([episode.frames, episode.frames[:, :, :4]], 2)
+        frames = np.resize(episode.frames, (64, height, width, 1))
         episodes.append(replace(episode, poses=poses, frames=frames))
-    return InMemory(replace(store.kind, frame_shape=(8, 16, 1), environment=environment), episodes)
+    return InMemory(replace(store.kind, frame_shape=(height, width, 1), environment=environment), episodes)
 
 
 def test_speed_that_carries_over_is_noticed():
@@ -224,6 +225,17 @@ def test_on_a_gpu_rays_are_proposed_where_poses_are_known(environment: str, degr
     on_gpu, on_cpu = (experiments.proposed("x", gpu, glides(environment))[0].model for gpu in (True, False))
     assert (on_gpu.recall.prior, on_gpu.recall.field_of_view) == ("rays", degrees)
     assert on_cpu.recall.prior == "query"
+
+
+@pytest.mark.parametrize(
+    ("side", "patch", "code_size"), [(32, 4, 256), (40, 4, 400), (48, 8, 576), (64, 8, 1_024), (96, 0, 0)]
+)
+def test_larger_frames_are_coded_by_larger_patches_as_long_as_these_are_few(side: int, patch: int, code_size: int):
+    model = experiments.proposed("x", True, glides("Kitchen-v1", side, side))[0].model
+    assert (model.recall.prior == "rays") == bool(patch)
+    if patch:
+        assert (model.vae.coder, model.vae.patch, model.vae.code_size) == ("spatial", patch, code_size)
+        FrameVAE(model.vae, (1, side, side))  # can be built
 
 
 # ---- held out

@@ -31,6 +31,8 @@ LONGEST_FLAT, LONGEST_HEADING = 256, 150
 HORIZON = 32
 BUMPS = 64
 """Units of the network that tells which steps fail."""
+MOST_PATCHES = 128
+"""Of a view whose rays attend to those of others: more take too long, and no kernel is made for them."""
 FIELDS_OF_VIEW = {"gtmsm/Doom": 90.0, "MiniWorld-": 60.0}
 """Degrees that a frame covers from left to right, by how ids of environments begin."""
 USUAL_FIELD_OF_VIEW = 80.0
@@ -104,11 +106,12 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     height, width, _ = facts.kind.frame_shape
     shortest, longest = int(facts.lengths.min()), int(facts.lengths.max())
     spread = str(longest) if shortest == longest else f"{shortest} to {longest}"
-    if gpu and motion.carries and motion.metric and blended and height % 8 == width % 8 == 0:
+    patch = _patch(height, width)
+    if gpu and motion.carries and motion.metric and blended and patch:
         begins = (view for start, view in FIELDS_OF_VIEW.items() if facts.kind.environment.startswith(start))
         field = next(begins, USUAL_FIELD_OF_VIEW)
         neighbours = min(10, tau)
-        changes |= _rays(field, neighbours, horizon)
+        changes |= _rays(field, neighbours, horizon, patch, height * width // patch**2)
         coder, views = (
             "spatial",
             f"rays attend to rays of {neighbours} views, {field:.0f}° wide (else: --model.recall.field-of-view)",
@@ -235,8 +238,15 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
     }
 
 
-def _rays(field_of_view: float, neighbours: int, horizon: int) -> dict[str, Any]:
-    """As preset `walk-strong`, 2.4 dB better in ViZDoom (docs/older-measurements.md): minutes on a GPU."""
+def _patch(height: int, width: int) -> int:
+    """The side of the smallest patches of which a view has few enough for rays; 0 where there are none."""
+    fits = (side for side in (4, 8) if height % 8 == width % 8 == 0 and height * width <= MOST_PATCHES * side**2)
+    return next(fits, 0)
+
+
+def _rays(field_of_view: float, neighbours: int, horizon: int, patch: int, patches: int) -> dict[str, Any]:
+    """As presets `walk-strong` and `walk-strong-64`, 2.4 dB better in ViZDoom (docs/older-measurements.md): minutes on
+    a GPU."""
     updates = 9_000
     return {
         "training.updates": updates,
@@ -248,7 +258,7 @@ def _rays(field_of_view: float, neighbours: int, horizon: int) -> dict[str, Any]
         "training.curriculum.horizon": horizon,
         "training.objective.foresight": 30.0,
         "training.objective.targets": 28,
-        "model.vae": {"coder": "spatial", "code_size": 256, "width": 256},
+        "model.vae": {"coder": "spatial", "patch": patch, "code_size": patch**2 // 4 * patches, "width": 256},
         "model.recall": {"prior": "rays", "neighbours": neighbours, "choice": "visible", "delta": 1e-4},
         "model.recall.width": 256,
         "model.recall.layers": 6,

@@ -281,19 +281,6 @@ def test_without_displacements_views_far_apart_teach_less_if_moves_are_not_trust
     assert same == again
 
 
-def test_walls_are_taught_along_the_mended_path_if_loops_are_closed():
-    model = model_of("mixture", "walled", form="bayes")
-    frames, actions = walks()
-    loss = Loss(model, ObjectiveConfig(close_loops=True))
-    made = loss._reckoned(infer(model, frames, actions, seeded(3)), actions)
-    before = torch.cat([model.motion.start(len(made))[:, None], model.motion.retrace(made)[:, :-1]], dim=1)
-    expected = model.motion.regret(before, actions, made).mean().detach()
-    assert loss_of(model, regret=1.0, close_loops=True)[1]["regret"] == pytest.approx(float(expected))
-    assert loss_of(model, regret=1.0)[1]["regret"] != pytest.approx(float(expected))
-    with pytest.raises(InputError, match="close_loops mends steps whose true displacements are not known"):
-        ObjectiveConfig(close_loops=True, displacement=1.0)
-
-
 def test_with_landmarks_true_displacements_weigh_the_regret_and_not_the_square():
     model = model_of("mixture", "walled", form="bayes")
     true_step = steps_of(model) + 0.5

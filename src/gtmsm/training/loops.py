@@ -9,10 +9,8 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
-from torch.nn.functional import pad
 
-from gtmsm.model.recognition import Lookup
-from gtmsm.tensors import Actions, Gaussian, PerStep, Poses
+from gtmsm.tensors import Actions, Gaussian, PerStep
 
 SAME = 1e-4
 """Squared difference of two codes, in their own variances and per number of the code, below which views are equal."""
@@ -22,16 +20,6 @@ ENOUGH = 100
 """Fewest loops from which M is estimated."""
 CLOSED = 0.25
 """Steps by which the ends of a closed loop may differ."""
-
-ROUNDS = 3
-"""Of reweighting; more hardly change a path."""
-DESCENTS = 12
-"""Conjugate gradients in each of them."""
-FIRM = 30.0
-"""Weight of a step that did not change the view, where a step that did has 1: the agent was not moved by it."""
-SMALL = 0.05
-"""Steps: corrections below it count as squares."""
-TINY = 1e-12
 
 
 @dataclass(frozen=True)
@@ -105,57 +93,3 @@ def _null_axes(loops: Float[Tensor, "n A"], dimensions: int) -> Float[Tensor, "A
         axes = torch.linalg.eigh((loops * weight[:, None]).T @ loops).eigenvectors
         weight = 1 / ((loops @ axes[:, :dimensions]).norm(dim=1) + 1e-3)
     return axes
-
-
-def close_loops(made: Poses, lookup: Lookup) -> Poses:
-    """Steps mended by views that come back: what a loop misses is put on few of its steps that changed the view.
-
-    The path has the least sum of corrections of steps and of distances between places of equal views: not of their
-    squares, so that most steps stay as they are. Found by reweighted least squares.
-    """
-    equal = (lookup.there & (lookup.distance < SAME)).to(made)
-    pairs = made.new_zeros(*made.shape[:2], made.shape[1]).scatter_add_(2, lookup.index, equal)
-    pairs = pairs + pairs.mT
-    still = (made == 0).all(-1)
-    path, of_steps, of_pairs = made.cumsum(1), torch.where(still, FIRM, 1.0).to(made), pairs
-    for _ in range(ROUNDS):
-        path = _settled(path, made, of_steps, of_pairs)
-        off = (_steps_of(path) - made).norm(dim=-1)
-        of_steps = torch.where(still, FIRM, 1 / (off + SMALL))
-        of_pairs = pairs / (torch.cdist(path, path, compute_mode="donot_use_mm_for_euclid_dist") + SMALL)
-    return _steps_of(path).masked_fill(still[..., None], 0.0)
-
-
-def _settled(path: Poses, made: Poses, of_steps: PerStep, of_pairs: Float[Tensor, "batch time time"]) -> Poses:
-    """The path of the least sum of weighed squares, by conjugate gradients: a GPU need not be waited for.
-
-    They are preconditioned by the path as if no view came back, which two sums solve, so that few are enough.
-    """
-
-    def pulls(path: Poses, made: Poses | float) -> Poses:
-        """Half the gradient of the sum."""
-        strain = of_steps[..., None] * (_steps_of(path) - made)
-        return strain - pad(strain[:, 1:], (0, 0, 0, 1)) + held * path - of_pairs @ path
-
-    def freely(pull: Poses) -> Poses:
-        """The path that a pull would lead to, without equal views."""
-        later = pull.sum(1, keepdim=True) - pull.cumsum(1) + pull
-        return (later / of_steps[..., None]).cumsum(1)
-
-    held = of_pairs.sum(-1, keepdim=True)
-    left = -pulls(path, made)
-    ahead = direction = freely(left)
-    now = (left * ahead).sum((1, 2), keepdim=True)
-    for _ in range(DESCENTS):
-        bent = pulls(direction, 0.0)
-        share = now / (direction * bent).sum((1, 2), keepdim=True).clamp_min(TINY)
-        path, left = path + share * direction, left - share * bent
-        ahead = freely(left)
-        before, now = now, (left * ahead).sum((1, 2), keepdim=True)
-        direction = ahead + now / before.clamp_min(TINY) * direction
-    return path
-
-
-def _steps_of(path: Poses) -> Poses:
-    """From each place to the next, the first from the start."""
-    return path.diff(dim=1, prepend=torch.zeros_like(path[:, :1]))

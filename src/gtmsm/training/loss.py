@@ -11,7 +11,7 @@ from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
 from gtmsm.tensors import Actions, Frames, Poses, applied
 from gtmsm.training.base_loss import BaseLoss
-from gtmsm.training.loops import close_loops, moved
+from gtmsm.training.loops import moved
 from gtmsm.training.prospect import Find, ProspectConfig, prospect
 
 
@@ -36,8 +36,6 @@ class ObjectiveConfig:
     reckoning: float = 1.0
     """Without true displacements: how much less two views teach about each other with every move made between them.
     Moves that went wrong unnoticed make their relative pose wrong."""
-    close_loops: bool = False
-    """Without true displacements: whether views that come back mend these steps first, for walks that slip."""
     recognition: float = 1.0
     """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
     with landmarks only. Poses follow from the true displacements where these are learned from, else from the actions
@@ -52,10 +50,6 @@ class ObjectiveConfig:
         require(
             not self.recognition_only or self.displacement > 0,
             "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
-        )
-        require(
-            not (self.close_loops and self.displacement),
-            "close_loops mends steps whose true displacements are not known; give --displacement 0 or --no-close-loops",
         )
         require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
@@ -208,10 +202,7 @@ class Loss(BaseLoss[WorldModel]):
         if walk.learned is None:
             return terms
         made = true_step if objective.displacement else self._reckoned(walk, a)
-        before = walk.learned.before.detach()
-        if objective.close_loops:  # a belief is worth less than the path, as long as little is recognised
-            before = nn.functional.pad(motion.retrace(made)[:, :-1], (0, 0, 1, 0))
-        regret = motion.regret(before, a, made)[:, after].mean()
+        regret = motion.regret(walk.learned.before.detach(), a, made)[:, after].mean()
         terms.append(("regret", objective.displacement or objective.regret, regret))
         if objective.recognition:
             terms.append(("recognition", objective.recognition, self._recognition(walk, made)))
@@ -224,8 +215,7 @@ class Loss(BaseLoss[WorldModel]):
         if motion.state_size > motion.pose_size:  # what a step does depends on velocities, too
             return motion.displacement(walk.mean.detach())
         with torch.no_grad():
-            made = applied(motion.M, a) * moved(walk.codes)[..., None]
-            return close_loops(made, walk.lookup) if self.objective.close_loops and walk.lookup is not None else made
+            return applied(motion.M, a) * moved(walk.codes)[..., None]
 
     def _recognition(self, walk: Walk, made: Poses) -> Float[Tensor, ""]:
         """The loss of recognising places, with poses that follow from these steps."""

@@ -339,11 +339,16 @@ def test_the_checkpoint_of_two_processes_is_refused_by_one(tmp_path: Path):
         trained(tmp_path, resume=True)
 
 
-def test_the_checkpoint_of_a_gpu_is_refused_on_a_cpu(tmp_path: Path):
+@pytest.mark.parametrize("version", ["0.1", "0.2"])
+def test_the_checkpoint_of_a_gpu_is_refused_on_a_cpu(tmp_path: Path, version: str):
     trained(tmp_path, updates=1)
     about, tensors = read_tensors(tmp_path / "checkpoint.safetensors")
-    write_tensors(tmp_path / "checkpoint.safetensors", tensors, about | {"device": "cuda"})
-    with pytest.raises(InputError, match="another kind of device than cpu; resume with --device cuda"):
+    about["device"] = "cuda"
+    if version == "0.1":  # which did not say
+        del about["device"]
+        tensors["generator"] = tensors["generator"][:, :16]  # as long as on a GPU
+    write_tensors(tmp_path / "checkpoint.safetensors", tensors, about)
+    with pytest.raises(InputError, match="was written on cuda, and this is cpu; resume with --device cuda"):
         trained(tmp_path, resume=True)
 
 

@@ -1,5 +1,6 @@
 """All that training needs to go on exactly where it was, in one safetensors file: nothing is ever unpickled."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,18 +73,19 @@ def read_checkpoint(path: Path, model: Trainable, updater: Updater) -> bool:
     for name, home in homes.items():
         home.copy_(saved[name])
     try:
-        updater.generator.set_state(_generator(path, about.get("device"), tensors["generator"], updater))
+        updater.generator.set_state(_generator(path, about, tensors["generator"], updater))
     except RuntimeError as problem:
         raise InputError(f"{path} is damaged at generator ({problem}); train into another --run") from None
     return bool(about["prospected"])
 
 
-def _generator(path: Path, there: object, states: Tensor, updater: Updater) -> Tensor:
-    """The state of this process's generator, among those of all processes; `there`: the kind of device of these."""
+def _generator(path: Path, about: Mapping[str, Any], states: Tensor, updater: Updater) -> Tensor:
+    """The state of this process's generator, among those of all processes."""
     size, processes, here = updater.generator.get_state().numel(), updater.fabric.world_size, updater.generator.device
-    if there not in (None, here.type) or states.numel() % size:  # those of version 0.1 do not say
-        kind = there if there in ("cpu", "cuda") else "the kind it was written on"
-        raise InputError(f"{path} was written on another kind of device than {here.type}; resume with --device {kind}")
+    # Checkpoints of version 0.1 do not say where they were written; the state of a CPU's generator is much longer.
+    of_cpu = states.numel() % torch.Generator().get_state().numel() == 0
+    there = about.get("device", "cpu" if of_cpu else "cuda")
+    require(there == here.type, f"{path} was written on {there}, and this is {here.type}; resume with --device {there}")
     if states.numel() != size * processes:
         raise InputError(
             f"{path} was written by {states.numel() // size} processes; resume it with as many --devices, "

@@ -60,6 +60,11 @@ UNLISTED = "that manifest.jsonl does not list"
 LEFT = ("checkpoint.safetensors", "weights.safetensors", "metrics.jsonl")
 
 
+def left_in(run: Path) -> dict[str, bytes]:
+    """Everything that a run leaves, to the bit."""
+    return {name: (run / name).read_bytes() for name in LEFT}
+
+
 def start(
     words: list[str], log: Path, *, terminal: bool = False, at_write: tuple[int, int] = (0, 0), flag: str = "--run"
 ) -> tuple[int, int]:
@@ -211,7 +216,7 @@ def trial(folder: Path, images: Path, whole: Path, duration: float, writes: int,
     if code:
         rows[-1]["wrong"].append(f"not resumed: {log.read_text(errors='replace')}")
     else:
-        different = [name for name in LEFT if (run / name).read_bytes() != (whole / name).read_bytes()]
+        different = [name for name, bits in left_in(run).items() if bits != (whole / name).read_bytes()]
         litter = [name for name in os.listdir(run) if OURS.fullmatch(name)]
         rows[-1]["wrong"] += [f"{name} differs" for name in different] + [f"{name} is left over" for name in litter]
     return rows

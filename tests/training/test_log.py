@@ -1,0 +1,36 @@
+"""What a run logs: lines of metrics and curves."""
+
+import re
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+
+from gtmsm.errors import InputError
+from gtmsm.training.log import MetricsLog
+
+
+@pytest.mark.parametrize("bytes_left", [20, 40], ids=["metrics", "curves"])
+def test_a_full_disk_is_one_line_and_no_thread_complains(tmp_path: Path, bytes_left: int):
+    threads, limits = threading.active_count(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    log = MetricsLog(tmp_path)
+    assert threading.active_count() == threads
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, limits[1]))
+    try:
+        with pytest.raises(InputError, match=re.escape(f"could not write metrics into {tmp_path}: File too large")):
+            log.write(1, {"elbo": 0.5})
+    finally:
+        log.close()
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for first, updates in ((0, (1, 2, 3)), (1, (2, 3))):
+        log = MetricsLog(tmp_path, first)
+        for update in updates:
+            log.write(update, {"elbo": update + 0.5 * first, "stage": "here"})
+        log.close()
+    curves = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]

@@ -114,3 +114,73 @@ def test_the_triton_kernel_makes_the_same_updates(triton_device):
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6, equal_nan=True)
     assert int(found[0][-1]) == 3
     assert torch.equal(found[0][3].cpu(), drawn[3])
+
+
+def with_matrices():
+    """Matrices of several shapes, wide, tall and square, and a vector; the matrices are Muon's."""
+    matrices = [nn.Parameter(drawn(shape, 0)) for shape in ((8, 16), (16, 8), (8, 8), (8, 16))]
+    bias = nn.Parameter(torch.ones(5))
+    return matrices, bias, Optimiser({"rest": [bias], "attention": matrices}, SCHEDULE, 1e-3, ["attention"])
+
+
+def drawn(shape, seed):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+def turn(matrices, bias, optimiser, seed, loss=0.0):
+    """One update with gradients of this seed."""
+    bias.grad = torch.ones(5)
+    for matrix in matrices:
+        matrix.grad = drawn(matrix.shape, seed)
+    return optimiser.step(torch.tensor(loss))
+
+
+def test_matrices_are_moved_as_pytorchs_muon_moves_them():
+    matrices, bias, optimiser = with_matrices()
+    theirs = [nn.Parameter(matrix.detach().clone()) for matrix in matrices]
+    before = [matrix.detach().clone() for matrix in matrices]
+    muon = torch.optim.Muon(theirs, lr=2e-2, weight_decay=0.0, momentum=0.95, adjust_lr_fn="match_rms_adamw")
+    optimiser.pace({"rest": 1.0, "attention": 2.0}, {"rest": "all", "attention": "all"})
+    for seed in range(3):
+        for other in theirs:
+            other.grad = drawn(other.shape, seed)
+        turn(matrices, bias, optimiser, seed)
+        muon.step()
+    for one, other, old in zip(matrices, theirs, before, strict=True):
+        assert (one - other).norm() < 0.02 * (one - old).norm()  # PyTorch iterates in bfloat16
+    assert bias[0].item() == pytest.approx(1 - 3e-2, rel=1e-3)
+    assert int(optimiser.state(matrices[0])["step"]) == 3
+
+
+def test_the_norm_of_all_gradients_is_told_whoever_moves_them():
+    matrices, bias, optimiser = with_matrices()
+    expected = sum(float(drawn(matrix.shape, 7).square().sum()) for matrix in matrices) + 5
+    assert float(turn(matrices, bias, optimiser, 7)) == pytest.approx(expected**0.5, rel=1e-5)
+
+
+@pytest.mark.parametrize("broken", ["loss", "matrix", "bias"])
+def test_an_update_that_is_not_finite_moves_no_matrix_either(broken):
+    matrices, bias, optimiser = with_matrices()
+    turn(matrices, bias, optimiser, 0)
+    states = [value for parameter in (*matrices, bias) for value in optimiser.state(parameter).values()]
+    before = [value.clone() for value in (*(matrix.data for matrix in matrices), bias.data, *states)]
+    bias.grad, matrices[2].grad = torch.ones(5), torch.ones(8, 8)
+    if broken != "loss":
+        {"matrix": matrices[2], "bias": bias}[broken].grad[0] = torch.nan
+    optimiser.step(torch.tensor(torch.inf if broken == "loss" else 0.0))
+    after = [*(matrix.data for matrix in matrices), bias.data, *states]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+    assert int(optimiser.first_bad) == 2
+
+
+@pytest.mark.parametrize("way", ["rate 0", "no gradient"])
+def test_matrices_that_are_held_stay_and_gather_no_momentum(way):
+    matrices, bias, optimiser = with_matrices()
+    before = [matrix.detach().clone() for matrix in matrices]
+    for matrix in matrices:
+        matrix.requires_grad_(way == "rate 0")
+    optimiser.pace({"rest": 1.0, "attention": float(way != "rate 0")}, {"rest": "all", "attention": "all"})
+    turn(matrices, bias, optimiser, 0)
+    torch.testing.assert_close([matrix.data for matrix in matrices], before, rtol=0, atol=0)
+    assert not any(optimiser.state(matrix)["exp_avg"].any() for matrix in matrices)
+    assert bias[0] != 1

@@ -52,6 +52,11 @@ class Experiment:
             form == "off" or training.optimiser.batch >= 2,
             "batch is 1, but what is strange is learned from another walk of the batch; give at least 2",
         )
+        deep = self.model.recall.prior == "rays" or form != "off"
+        require(
+            deep or not training.optimiser.muon,
+            f"muon is {training.optimiser.muon}, but there are no matrices for it; leave it 0, or use prior rays",
+        )
         fits = form != "off" or not objective.recognition_only
         require(fits, "recognition_only needs landmarks: give a form of them")
         shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))

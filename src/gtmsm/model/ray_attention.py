@@ -62,6 +62,12 @@ class RayAttention(Prior):
         self.register_buffer("frequency", torch.tensor(FREQUENCIES), persistent=False)
         self.frequency: Tensor
 
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """Weights of all layers of attention."""
+        blocks = nn.ModuleList([self.within, self.across, self.within_asked])
+        return [parameter for parameter in blocks.parameters() if parameter.dim() == 2]
+
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
         """A token for every patch of each view, computed from that view alone."""
         mean, log_var = self._patches(code.mean), 0.1 * self._patches(code.log_var)

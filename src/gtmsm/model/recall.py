@@ -143,6 +143,11 @@ class Prior(nn.Module, ABC):
     digest_sizes: tuple[int, int] | None = None
     """Number of tokens of an entry's digest, and their width; None where the prior has no digest."""
 
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """Weights of the layers between the first and the last of a deep prior, which Muon can move."""
+        return []
+
     @abstractmethod
     def forward(self, retrieved: Retrieved) -> Forecast:
         """p(z_t | s_t, m) at every query."""

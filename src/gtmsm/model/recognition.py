@@ -152,6 +152,12 @@ class Comparison(nn.Module):
         )
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
 
+    @property
+    def matrices(self) -> list[nn.Parameter]:
+        """Weights of the layers between the first and the last."""
+        square = self.settings.width, self.settings.width
+        return [parameter for parameter in self.parameters() if parameter.shape == square]
+
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
         distance = lookup.distance.detach()[..., None]

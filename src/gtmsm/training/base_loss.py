@@ -14,6 +14,9 @@ from gtmsm.model.recall import RecallConfig
 from gtmsm.tensors import Actions, Frames, Poses
 from gtmsm.training.prospect import Find, ProspectConfig
 
+MATRICES = {"rest": "attention", "landmarks": "comparison"}
+"""Groups of parameters whose hidden matrices are a group of their own, and how it is called."""
+
 
 class Trainable(Protocol):
     """A module whose weights are files."""
@@ -55,7 +58,7 @@ class BaseLoss(nn.Module, ABC, Generic[Model]):
     @property
     @abstractmethod
     def groups(self) -> Mapping[str, Sequence[nn.Parameter]]:
-        """All parameters, in groups that learn at rates of their own: `rest`, `motion`, `walls`, `landmarks`."""
+        """All parameters, in groups that learn at rates of their own: `rest`, `motion`, `walls`, `landmarks`; `MATRICES`."""
 
     @property
     def clipped_together(self) -> Mapping[str, str]:

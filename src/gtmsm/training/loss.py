@@ -91,14 +91,18 @@ class Loss(BaseLoss[WorldModel]):
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The motion, its walls, landmarks and the rest."""
-        model = self.model
+        """The motion, its walls, landmarks and the rest; hidden matrices of attention and of landmarks apart."""
+        model, landmarks = self.model, self.model.landmarks
         moving = dict(model.motion.named_parameters())
-        marks = [] if model.landmarks is None else list(model.landmarks.parameters())
-        others = {id(parameter) for parameter in (*moving.values(), *marks)}
+        attention, comparison = model.prior.matrices, [] if landmarks is None else landmarks.compare.matrices
+        apart = {id(parameter) for parameter in (*moving.values(), *attention, *comparison)}
+        marks = {id(parameter) for parameter in (() if landmarks is None else landmarks.parameters())}
+        others = [parameter for parameter in model.parameters() if id(parameter) not in apart]
         return {
-            "rest": [parameter for parameter in model.parameters() if id(parameter) not in others],
-            "landmarks": marks,
+            "rest": [parameter for parameter in others if id(parameter) not in marks],
+            "attention": attention,
+            "landmarks": [parameter for parameter in others if id(parameter) in marks],
+            "comparison": comparison,
             "motion": [p for name, p in moving.items() if name not in model.motion.walls],
             "walls": [moving[name] for name in model.motion.walls],
         }
@@ -107,7 +111,11 @@ class Loss(BaseLoss[WorldModel]):
     def clipped_together(self) -> dict[str, str]:
         """Gradients of losses of different scales are clipped separately."""
         steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
-        return {"rest": "bound", "landmarks": "pairs", "motion": steps, "walls": steps}
+        bound, pairs = (
+            dict.fromkeys(("rest", "attention"), "bound"),
+            dict.fromkeys(("landmarks", "comparison"), "pairs"),
+        )
+        return bound | pairs | {"motion": steps, "walls": steps}
 
     def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find:
         """Prospect for the motion."""

@@ -1,6 +1,7 @@
-"""Adam, as App. A uses it, for groups of parameters that learn at rates of their own."""
+"""Adam, as App. A uses it, for groups of parameters that learn at rates of their own; Muon for some matrices."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from gtmsm.kernels.adam import BLOCK, adam_step, scheduled_rate
+from gtmsm.training.muon import Alike, muon_step
 
 
 class Schedule(NamedTuple):
@@ -28,15 +30,23 @@ class Schedule(NamedTuple):
 class Optimiser:
     """Adam for named groups of parameters, which become views of one vector: a step is a few calls for any model.
 
-    A group is held while its rate is 0: its gradients neither count in the clipping norm nor enter its moments. An
-    update whose loss or gradient is not finite is remembered in `first_bad`, and changes nothing else. All state is on
-    the device, so that an update can be captured.
+    Groups named in `by_muon` are weight matrices, and Muon moves them; the length of their gradients does not matter to
+    it, so that it is not clipped. A group is held while its rate is 0: its gradients neither count in the clipping norm
+    nor enter its moments. An update whose loss or gradient is not finite is remembered in `first_bad`, and changes
+    nothing else. All state is on the device, so that an update can be captured.
     """
 
-    def __init__(self, groups: Mapping[str, Sequence[nn.Parameter]], schedule: Schedule, clip_norm: float) -> None:
+    def __init__(
+        self,
+        groups: Mapping[str, Sequence[nn.Parameter]],
+        schedule: Schedule,
+        clip_norm: float,
+        by_muon: Collection[str] = (),
+    ) -> None:
         # Odd sizes come last, so that all others begin at multiples of 16 bytes: unaligned weights are read slowly.
+        # Equal shapes lie side by side.
         self.groups = {
-            name: sorted(parameters, key=lambda parameter: parameter.numel() % 4 > 0)
+            name: sorted(parameters, key=lambda parameter: (parameter.numel() % 4 > 0, parameter.shape))
             for name, parameters in groups.items()
             if parameters
         }
@@ -54,8 +64,14 @@ class Optimiser:
         self.count, self.first_bad = self._progress
         """Updates done, and the number of the first that was not finite; 0 while there is none."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
+        self._by_muon: dict[str, tuple[slice, list[Alike]]] = {}
+        """Where matrices lie, and of which shapes they are."""
         begin = 0
-        for number, (group, padding) in enumerate(zip(self.groups.values(), self._padding, strict=True)):
+        for number, ((name, group), padding) in enumerate(zip(self.groups.items(), self._padding, strict=True)):
+            if name in by_muon:
+                alike = Counter(parameter.shape for parameter in group)
+                shapes = [Alike(many, *shape) for shape, many in alike.items()]
+                self._by_muon[name] = slice(begin, begin + sizes[number]), shapes
             for parameter in group:
                 self._move(parameter, begin, number)
                 begin += parameter.numel()
@@ -75,7 +91,10 @@ class Optimiser:
     def pace(self, faster: Mapping[str, float], together: Mapping[str, str]) -> None:
         """How much faster than the schedule each group learns, and which groups' gradients are clipped together."""
         clips = list(dict.fromkeys(together[name] for name in self.groups))
-        number = [clips.index(together[name]) if faster[name] else -1 for name in self.groups]
+        by_adam = {name for name in self.groups if faster[name] and name not in self._by_muon}
+        number = [clips.index(together[name]) if name in by_adam else -1 for name in self.groups]
+        learning = {name for name in self._by_muon if any(parameter.requires_grad for parameter in self.groups[name])}
+        self._turning = {name: faster[name] for name in self._by_muon if faster[name] and name in learning}
         self._faster = self._weight.new_tensor([faster[name] for name in self.groups])
         self._clip = torch.tensor(number, dtype=torch.int32, device=self._weight.device)
 
@@ -87,10 +106,28 @@ class Optimiser:
             parts.append(padding)
         for parameter in self._moments:
             parameter.grad = None
+        gradient, loss = torch.cat(parts), loss.detach()
+        return self._with_muon(gradient, loss) if self._turning else self._by_adam(gradient, loss)
+
+    def _by_adam(self, gradient: Float[Tensor, "size"], loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Move all that is not held, nor Muon's; counts the update, and returns the norm of what it moved by."""
         return adam_step(
-            self._weight, self._first, self._second, self._counts, self._progress, torch.cat(parts), self._group,
-            self._faster, self._clip, loss.detach(), self.clip_norm, *self.schedule,
+            self._weight, self._first, self._second, self._counts, self._progress, gradient, self._group,
+            self._faster, self._clip, loss, self.clip_norm, *self.schedule,
         )  # fmt: skip
+
+    def _with_muon(self, gradient: Float[Tensor, "size"], loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
+        """Move matrices as well: all or nothing, where anything is not finite."""
+        rate = self.schedule.rate(self.count).to(gradient.dtype)
+        matrices = {name: gradient[self._by_muon[name][0]] for name in self._turning}
+        norm2 = torch.stack([part.square().sum() for part in matrices.values()]).sum()
+        norm = (self._by_adam(gradient, loss + 0 * norm2).square() + norm2).sqrt()
+        live = norm.isfinite().to(gradient.dtype)
+        for name, part in matrices.items():
+            where, shapes = self._by_muon[name]
+            muon_step(self._weight[where], self._first[where], part, shapes, self._turning[name] * rate, live)
+            self._counts[list(self.groups).index(name)] += live.long()
+        return norm
 
     @property
     def rates(self) -> dict[str, float]:

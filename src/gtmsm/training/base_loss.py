@@ -58,7 +58,7 @@ class BaseLoss(nn.Module, ABC, Generic[Model]):
     @property
     @abstractmethod
     def groups(self) -> Mapping[str, Sequence[nn.Parameter]]:
-        """All parameters, in groups that learn at rates of their own: `rest`, `motion`, `walls`, `landmarks`; `MATRICES`."""
+        """All parameters, in groups with rates of their own: `rest`, `motion`, `walls`, `landmarks`, and `MATRICES`."""
 
     @property
     def clipped_together(self) -> Mapping[str, str]:

@@ -2,12 +2,15 @@
 
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from gtmsm import InputError, WorldModel, WorldModelConfig
+from gtmsm.experiments import set_up
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run
 from gtmsm.shipped import cards, find_run
@@ -61,6 +64,19 @@ def test_a_preset_that_begins_with_shipped_weights_finds_them():
     named = [preset.begin_with for _, preset in PRESETS.values() if preset.begin_with]
     assert named == ["walk-strong"]
     assert (find_run(named[0]) / "weights.safetensors").is_file()
+
+
+def test_a_preset_begins_from_scratch_though_weights_have_its_name():
+    assert Run.open("rotate").preset == "rotate"
+    preset = PRESETS["rotate"][1]
+    world = replace(preset.world, textures="procedural", train_places=1, validation_places=1, test_places=1)
+    small = replace(preset, world=world, pool=replace(preset.pool, clips=1))
+    fresh, begun = (
+        set_up(replace(small, begin_with=name), torch.device("cpu")).build_model().motion.M for name in ("", "rotate")
+    )
+    learned = WorldModel.load("rotate").motion.M
+    assert torch.equal(begun, learned)
+    assert not torch.isclose(fresh, learned).all()
 
 
 def test_commands_take_a_name_where_they_take_a_run(gtmsm: Callable, refused: Callable[..., str], tmp_path: Path):

@@ -8,9 +8,11 @@ import torch
 from gtmsm import WorldModel
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
+from gtmsm.evaluation.controls import NearestCopy
 from gtmsm.evaluation.examine import examiner_for
+from gtmsm.evaluation.forecaster import given_to
 from gtmsm.evaluation.metrics import frame_mse, psnr_pooled
-from gtmsm.pose import PlaneWithHeading
+from gtmsm.pose import PlaneWithHeading, wrapped
 from gtmsm.presets import PRESETS
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
@@ -51,6 +53,26 @@ def test_a_walk_through_a_room_is_imagined_far_better_than_any_copy():
     assert imagined > mean + 12
     true = PlaneWithHeading().displacement(clip.true_start[:, None], clip.true_pose)[:, -1]
     assert ((dream.poses[:, -1, :2] - true[:, :2]).norm(dim=-1) / world.width < 0.02).all()
+
+
+def test_turning_on_the_spot_is_imagined_better_than_any_copy_of_the_nearest_view():
+    pytest.importorskip("labmaze")
+    model, tau = WorldModel.load("rotate"), 33
+    experiment = PRESETS["rotate"][1]
+    # Rooms for validation: nothing was learned in them, and those of the test are left alone.
+    world = draw_rooms(experiment.world, 4, seeds_of(0).validation, torch.device("cpu"))
+    clip = record(world, experiment.walker.build(), 4, tau + 45, torch.Generator().manual_seed(0))
+    past, future = clip.split(tau)
+    dream = model.imagine(*model.memorise(past.x, past.a), future.a)
+    copied = NearestCopy().forecast(*given_to(NearestCopy(), clip, tau, torch.device("cpu")))
+    unseen = ~examiner_for(world, tau).revisited(clip)
+    for steps, ahead in ((torch.ones_like(unseen), 2), (unseen, 5)):  # copies of what comes back are exact
+        imagined, copy = (psnr_pooled(frame_mse(future.x, frames), steps) for frames in (dream.frames, copied))
+        assert imagined > copy + ahead, (imagined, copy)
+    true = PlaneWithHeading().displacement(clip.true_start[:, None], clip.true_pose)[:, tau:, 2]
+    turned = dream.poses[..., 2]
+    # A mirror image cannot be told from the world by turns alone.
+    assert min(wrapped(sign * turned - true).abs().max().rad2deg() for sign in (1, -1)) < 0.1
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,8 @@ class Run:
 
         folder = out or self.scores_folder
         require_folder(folder)
-        setting = self.set_up(device, images, plan, data=data)
+        asked = replace(self.experiment, evaluation=replace(self.experiment.evaluation, slip=settings.slip))
+        setting = replace(self, experiment=asked).set_up(device, images, plan, data=data)
         model = self.load_model(device)
         _require_fit(model, setting, self.folder)
         # Displacements were learned from or not: scores say so, and compare poses accordingly.

@@ -31,6 +31,16 @@ def test_evaluate_writes_where_it_is_told_shows_all_controls_and_tells_a_pipe_ho
     assert all(label in out for label in ("imagined", "VAE ceiling", "memory at true poses", "random retrieval"))
 
 
+def test_walks_may_slip_that_did_not_in_training(gtmsm, toy_run: Path, tmp_path: Path):
+    found = {}
+    for slip in (0, 1):
+        out = tmp_path / str(slip)
+        assert gtmsm("evaluate", toy_run, "--clips", 4, "--horizon", 5, "--slip", slip, "--out", out)[0] == 0
+        found[slip] = json.loads((out / "scores.json").read_text())
+        assert found[slip]["protocol"]["slip"] == slip
+    assert found[0]["revisited_fraction"] != found[1]["revisited_fraction"]  # the same actions led elsewhere
+
+
 @pytest.mark.parametrize(
     ("flags", "complaint"),
     [
@@ -39,6 +49,7 @@ def test_evaluate_writes_where_it_is_told_shows_all_controls_and_tells_a_pipe_ho
         ("--horizon 0", "horizon is 0"),
         ("--clips -1", "clips is -1"),
         ("--seed -1", "seed is -1"),
+        ("--slip 2", "slip is 2.0; give a probability from 0 to 1"),
         ("--images /no/such", 'images "/no/such": no such file or folder'),
     ],
 )

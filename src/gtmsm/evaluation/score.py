@@ -212,7 +212,7 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
 def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:
     """How the scores came about, as the metric rules ask."""
     return {
-        **{name: getattr(settings, name) for name in ("tau", "horizon", "clips", "seed")},
+        **{name: getattr(settings, name) for name in ("tau", "horizon", "clips", "seed", "slip")},
         "prediction": "mean path, point estimate of the prior (a mixture: the mean of its heaviest component); samples "
         "of the prior under `sampled`",
         "psnr": "data range 1; pooled = PSNR of the mean error, frames = mean of per-frame PSNRs, capped at "

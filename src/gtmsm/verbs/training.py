@@ -151,6 +151,8 @@ class EvaluateFlags:
     """Steps to predict; default: as the run's config says."""
     seed: int | None = None
     """Of the walks; default: as the run's config says."""
+    slip: float | None = None
+    """Probability that a step slips; default: as the run's config says."""
     places: Literal["room", "rooms", "maze"] | None = None
     """Score in places of another kind than it was trained in: "rooms" is App. C (300 steps predicted)."""
     out: Path | None = None
@@ -168,7 +170,7 @@ def evaluate(words: list[str]) -> int:
     from gtmsm.training.engine import choose_device
 
     run = Run.open(flags.run)
-    asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed")}
+    asked = {name: getattr(flags, name) for name in ("clips", "tau", "horizon", "seed", "slip")}
     given = {name: value for name, value in asked.items() if value is not None}
     if flags.places in HORIZON_IN:
         given = {"horizon": HORIZON_IN[flags.places]} | given

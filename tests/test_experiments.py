@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gtmsm.config import as_plain, read_config
+from gtmsm.config import as_plain, changed, read_config
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import (
@@ -396,3 +396,11 @@ def test_landmarks_that_could_not_be_learned_are_refused(preset: str, wrong: dic
     with pytest.raises(InputError, match=said):
         for path, value in wrong.items():
             changed(PRESETS[preset][1], path.split("."), value)
+
+
+def test_muon_is_refused_where_it_has_nothing_to_move():
+    with pytest.raises(
+        InputError, match=r"muon is 3.0, but there are no matrices for it; leave it 0, or use prior rays"
+    ):
+        changed(PRESETS["image-walk"][1], {"training.optimiser.muon": 3.0})
+    assert PRESETS["walk-landmarks"][1].training.optimiser.muon == PRESETS["walk-strong"][1].training.optimiser.muon > 0

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from kill_trials import left_in
 from lightning_fabric import Fabric
 
+from gtmsm.config import changed
 from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
@@ -475,12 +476,12 @@ def test_terms_beside_the_bound_are_logged_where_they_are_asked_for():
     }  # fmt: skip
 
 
-def learning_landmarks(form: str = "bayes", **objective: Any) -> tuple[WorldModel, Updater]:
+def learning_landmarks(form: str = "bayes", muon: float = 0.0, **objective: Any) -> tuple[WorldModel, Updater]:
     """A stage in which the rest learns at its rate, landmarks three times as fast."""
     landmark = LandmarkConfig(form=form, width=16, matches=3)
     setting = open_worlds(replace(TOY, model=replace(TOY.model, landmark=landmark)))
     model, generator = setting.build_model(), torch.Generator().manual_seed(0)
-    settings = OptimiserConfig(batch=4, learning_rate=1e-3, final_learning_rate=1e-3)
+    settings = OptimiserConfig(batch=4, learning_rate=1e-3, final_learning_rate=1e-3, muon=muon)
     loss = Loss(model, ObjectiveConfig(**objective))
     updater = Updater(one_process(), loss, with_truth(setting), settings, generator)
     updater.enter(Stage("here", 0, 100, 8, 4, TOY.model.recall, motion_rate=2.0, wall_rate=5.0, landmark_rate=3.0))
@@ -494,14 +495,16 @@ def test_landmarks_learn_at_a_rate_of_their_own(form: str):
     updater.run()
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     marks = {name for name in names.values() if name.startswith("landmarks.")}
-    assert {names[id(p)] for p in groups["landmarks"]} == marks
+    assert {names[id(p)] for p in (*groups["landmarks"], *groups["comparison"])} == marks
     assert sum(map(len, groups.values())) == len(names)
-    assert rates == pytest.approx({"rest": 1e-3, "landmarks": 3e-3, "motion": 2e-3, "walls": 5e-3})
+    alike = {"landmarks": 3e-3, "comparison": 3e-3}
+    assert rates == pytest.approx({"rest": 1e-3, "motion": 2e-3, "walls": 5e-3} | alike)
     assert {"pose_kl", "recognition", "regret"} <= updater.take_sums().keys()
 
 
-def test_learning_to_recognise_and_nothing_else_moves_only_landmarks():
-    model, updater = learning_landmarks(recognition_only=True, displacement=1.0)
+@pytest.mark.parametrize("muon", [0.0, 3.0])
+def test_learning_to_recognise_and_nothing_else_moves_only_landmarks(muon: float):
+    model, updater = learning_landmarks(muon=muon, recognition_only=True, displacement=1.0)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     for _ in range(3):
         updater.run()
@@ -516,8 +519,10 @@ def test_landmarks_may_learn_nothing_from_pairs():
     assert "recognition" not in updater.take_sums()
 
 
-def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):
-    seeing = replace(TOY, model=replace(TOY.model, landmark=LandmarkConfig(form="bayes", width=16, matches=3)))
+def test_a_model_with_landmarks_whose_matrices_muon_moves_is_resumed_exactly_too(tmp_path: Path):
+    seeing = changed(
+        TOY, {"model.landmark": {"form": "bayes", "width": 16, "matches": 3}, "training.optimiser.muon": 3.0}
+    )
     assert trained(tmp_path / "at once", seeing, updates=8).finished
     assert trained(tmp_path / "in two", seeing, updates=5).finished
     assert trained(tmp_path / "in two", seeing, updates=8, resume=True).finished
@@ -527,7 +532,7 @@ def test_a_model_with_landmarks_is_resumed_exactly_too(tmp_path: Path):
 @pytest.mark.parametrize(
     "wrong",
     [{"batch": 0}, {"learning_rate": 0.0}, {"final_learning_rate": -1.0},
-     {"anneal_updates": 0}, {"clip_norm": float("nan")}, {"ramp_updates": -1}],
+     {"anneal_updates": 0}, {"clip_norm": float("nan")}, {"ramp_updates": -1}, {"muon": -1.0}],
 )  # fmt: skip
 def test_an_optimiser_that_cannot_learn_is_refused(wrong: dict[str, Any]):
     ((name, value),) = wrong.items()

@@ -159,9 +159,9 @@ def test_killed_while_it_saves_what_was_saved_before_is_there(tmp_path: Path):
 # ---- loops
 
 
-@pytest.mark.parametrize("kind", ["walled", "turning"])
-def test_loops_closed_while_walking_are_those_of_one_call(kind):
-    model, (frames, actions) = model_of(kind=kind, **EAGER), a_walk(40)
+@pytest.mark.parametrize(("kind", "settings"), [("walled", EAGER), ("turning", EAGER), ("turning", LEARNING)])
+def test_loops_closed_while_walking_are_those_of_one_call(kind, settings):
+    model, (frames, actions) = model_of(kind=kind, **settings), a_walk(40)
     frames[20:] = 0.99 * frames[:20]  # it comes back, and what it sees is hardly the same
     explorer = Explorer(model, closure=8)
     for frame, action in zip(frames, actions, strict=True):

@@ -188,3 +188,46 @@ def test_walks_side_by_side_do_not_hear_of_each_other():
     for i in range(3):
         alone = close_in(pose[[i]], start[[i]], plan[[i]], one, nothing(2), FLAT)
         torch.testing.assert_close(together[[i]], alone, rtol=0, atol=1e-9)
+
+
+def watched(steps=12, loop=(0.0, 0.0, 0.0), added=1e-6, bump=None):
+    """A walk straight on, of which one step was uncertain; the last step sees how it lies from where it set out.
+
+    The first sight of each step is that of the last frame, which was heard when the step was watched.
+    """
+    plan = tensor([[1.0, 0.0, 0.0]]).expand(steps, 3)[None]
+    start, noise = torch.zeros(1, 3, dtype=torch.float64), torch.full((1, steps, 2), added, dtype=torch.float64)
+    if bump is not None:
+        noise[:, bump] = 0.1
+    sights = sights_of(steps, 3, {steps - 1: (0, loop)}, past=1, noise=1e-4)
+    last = sights_of(steps, 3, {t: (t, (0.5, 0.5, 0.5)) for t in range(1, steps)}, past=1, noise=1e-4)
+    both = Sights(*(torch.cat(parts, 2) for parts in zip(last, sights, strict=True)))
+    pose = walked(start, plan)
+    return pose, close_in(pose, start, plan, both, start[:, None], TURNING, noise)
+
+
+def test_of_watched_steps_the_uncertain_one_takes_the_error_of_a_loop():
+    """The walk is 0.8 short and 0.3 to the left: step 4 may have bumped, the others went as planned."""
+    pose, closed = watched(loop=(11.2, 0.3, 0.0), bump=4)
+    torch.testing.assert_close(closed[:, :4], pose[:, :4], rtol=0, atol=1e-3)
+    torch.testing.assert_close(closed[:, 4:], pose[:, 4:] + tensor([-0.8, 0.3, 0.0]), rtol=0, atol=0.02)
+
+
+def test_watched_steps_that_went_as_planned_give_way_to_no_sight():
+    pose, closed = watched(loop=(11.98, 0.01, 0.0))
+    torch.testing.assert_close(closed, pose, rtol=0, atol=2e-3)
+
+
+def test_watched_steps_of_single_precision_are_closed_as_those_of_double():
+    """Their variances differ by many orders of magnitude."""
+    start, plan = torch.zeros(1, 3), torch.tensor([[0.1, 0.0, 0.02]]).expand(200, 3)[None]
+    pose, added = walked(start, plan), torch.full((1, 200, 2), 1e-7)
+    added[:, 50] = 0.01
+    sights = sights_of(200, 3, {199: (0, (1.0, -0.3, 4.0))}, past=1, noise=1e-3)
+    sights = Sights(sights.index.expand(1, 200, 2), *(torch.cat([x, x], 2) for x in sights[1:]))
+    sights.log_odds[:, :, 0] = -math.inf
+    double = close_in(pose.double(), start.double(), plan.double(), sights, start.double()[:, None], STEADY, added)
+    single = Sights(sights.index, *(x.float() for x in sights[1:]))
+    closed = close_in(pose, start, plan, single, start[:, None], STEADY, added)
+    assert closed.dtype == torch.float32
+    torch.testing.assert_close(closed.double(), double, rtol=0, atol=1e-5)

@@ -207,7 +207,7 @@ class Landmarks(nn.Module):
         lookup = self.look_back(code, code, 0)
         sights, sure = self._sights(self.compare(code, code, lookup), lookup), self._certain(start)
         known = past.pose, past.variance
-        state, variance, slips = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
+        state, variance, slips, _ = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
         before, size = torch.cat([start[:, None], state[:, :-1]], dim=1), self.space.size
         steps = self.space.displacement(before[..., :size], state[..., :size])
         shift, added = motion.among_walls(before, actions, steps, self.settings.surprise)
@@ -232,7 +232,7 @@ class Landmarks(nn.Module):
         surprise = self.surprise._replace(habits=None)  # training has the fast scan, and networks that know little yet
         with torch.no_grad():
             # Walls are still being learned, and soft ones would squeeze the map.
-            state, variance, _ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
+            state, variance, *_ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
         after = motion.go(before, actions)

@@ -19,7 +19,7 @@ from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.model.slips import Habits, Slips
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, State, States, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, Poses, State, States, Variance, gather
 
 Past: TypeAlias = tuple[EntryPoses, Float[Tensor, "batch n G"]]
 """Poses of the entries of a map, and their variances."""
@@ -79,6 +79,15 @@ class Surprise(NamedTuple):
         return (1 - self.chance, self.planned), (self.chance, self.stray)
 
 
+class Watched(NamedTuple):
+    """How each step went by what the last frame said of it, before other places were recognised."""
+
+    step: Poses
+    """The mean displacement, in the frame of the pose before it ..."""
+    added: Float[Tensor, "batch time G"]
+    """... and the variance that the step added."""
+
+
 class Track(NamedTuple):
     """q*(s_t) for every step of a walk."""
 
@@ -88,6 +97,8 @@ class Track(NamedTuple):
     """Of the position and, where there is one, of the heading."""
     slips: Float[Tensor, "batch time H"] | None = None
     """`Slips` after each step, as a column of memory; None where they are not learned."""
+    watched: Watched | None = None
+    """What loops are closed by, where the last frame is asked first how a step went."""
 
 
 class Way(NamedTuple):
@@ -283,7 +294,7 @@ def filter_by_steps(
     """
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
-    states, columns, s, slips = [], [], start, slips or Slips.none(variance)
+    states, columns, watched, s, slips = [], [], [], start, slips or Slips.none(variance)
     for t in range(steps):
         seen, planned = sights.at(t), move(s, t)
         entries, known, plan = gather(poses, seen.index), gather(variances, seen.index), planned[:, : space.size]
@@ -294,10 +305,11 @@ def filter_by_steps(
             ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
             slips = slips.then(otherwise(space, ways))
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
-            watched, variance = joined_ways(space, plan, variance, ways)
-            pose, variance = agree(space, watched, variance, *told)
+            made, more = joined_ways(space, plan, variance, ways)
+            watched.append(Watched(space.displacement(s[:, : space.size], made), more - variance))
+            pose, variance = agree(space, made, more, *told)
             # Old places tell where the agent is, and nothing of how fast it moves.
-            s = torch.cat([pose, settle(planned, watched)[:, space.size :]], dim=-1)
+            s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:
             pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
             s = settle(planned, pose)
@@ -305,7 +317,8 @@ def filter_by_steps(
         states.append(s)
         columns.append(slips.column)
     learned = torch.stack(columns, 1) if columns and surprise.habits and surprise.habits.worth else None
-    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned)
+    steps_seen = Watched(*(torch.stack(parts, 1) for parts in zip(*watched, strict=True))) if watched else None
+    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned, steps_seen)
 
 
 def filter_positions(

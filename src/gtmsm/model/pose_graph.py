@@ -1,7 +1,8 @@
 """Loop closure: a place recognised now also corrects the poses of the walk since it was last seen.
 
 A pose graph: nodes are poses, edges are planned steps and sights. Least squares over all edges spreads the error that a
-revisit shows over the steps that made it.
+revisit shows over the steps that made it. Where the last frame was asked how each step went, a step has the variance
+that was left: one that went as planned hardly gives way, and one that bumped does.
 """
 
 import math
@@ -18,6 +19,10 @@ from gtmsm.tensors import Actions, EntryPoses, PerEntry, Pose, Poses, State, Sta
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
 stiffer ones then leave the error to the few steps that made it (docs/notebook.md)."""
+ROUNDS = 4
+"""In which sights are weighed by how likely they are, where steps were watched."""
+HEARD = 0.1
+"""Share of what a sight says that counts there: sights of one frame, and of the next, err alike."""
 
 
 def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
@@ -28,12 +33,23 @@ def planned_steps(motion: Motion, start: State, states: States, actions: Actions
 
 
 def close_loops(
-    space: Space, pose: Poses, start: Pose, plan: Poses, sights: Sights, past: EntryPoses, surprise: Surprise
+    space: Space,
+    pose: Poses,
+    start: Pose,
+    plan: Poses,
+    sights: Sights,
+    past: EntryPoses,
+    surprise: Surprise,
+    added: Float[Tensor, "batch time G"] | None = None,
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
-    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
+    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses. With
+    `added`, steps were watched: `plan` is how they went, up to this variance, and the last frame has been heard.
     """
+    if added is not None:
+        heard = Sights(*(part[:, :, 1:] for part in sights))  # the sight of the last frame comes first
+        return _close_watched(space, pose, start, plan, added, heard, past)
     for slack in SLACK:
         known = gather(torch.cat([past, pose], dim=1), sights.index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
@@ -49,6 +65,33 @@ def close_loops(
             relaxed.append(pose[..., group] + moved)
         pose = torch.cat(relaxed, dim=-1)
     return pose
+
+
+def _close_watched(
+    space: Space,
+    pose: Poses,
+    start: Pose,
+    steps: Poses,
+    added: Float[Tensor, "batch time G"],
+    sights: Sights,
+    past: EntryPoses,
+) -> Poses:
+    """`close_loops` by steps of known variance; in float64, since these differ by many orders of magnitude."""
+    like, number = pose, sights.index - past.shape[1]
+    pose, start, steps, added, past = (part.double() for part in (pose, start, steps, added, past))
+    sights = Sights(sights.index, *(part.double() for part in sights[1:]))
+    for _ in range(ROUNDS):
+        known = gather(torch.cat([past, pose], dim=1), sights.index)
+        before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
+        off_step = space.difference(space.step(before, steps), pose)
+        off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
+        likely, relaxed = HEARD * trust(space, off_sight, sights), []
+        for g, group in enumerate(space.groups):
+            pull = likely / sights.noise[..., g]
+            moved = _relax(off_step[..., group], 1 / added[..., g], number, off_sight[..., group], pull)
+            relaxed.append(pose[..., group] + moved)
+        pose = torch.cat(relaxed, dim=-1)
+    return pose.to(like)
 
 
 def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Tensor, "*n"]:

@@ -172,6 +172,7 @@ def test_loops_closed_while_walking_are_those_of_one_call(kind, settings):
     torch.testing.assert_close(explorer.here.mean, closed[:, -1], rtol=0, atol=1e-4)
     memory, _ = model.memorise(frames[None], actions[None], closure=8)
     torch.testing.assert_close(explorer.memory.place.mean, memory.place.mean, rtol=0, atol=1e-4)
+    torch.testing.assert_close(explorer.memory.variance, memory.variance, rtol=1e-3, atol=1e-4)
 
 
 def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):

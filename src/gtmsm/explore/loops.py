@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gtmsm.model.following import Observed
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.landmark_filter import Sights, Watched
+from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
-from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.model.pose_graph import close_loops, close_watched_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
 OPEN = 1_024
@@ -62,19 +63,24 @@ class OpenSteps:
             added = torch.cat([self.added, later.added], 1)
         return replace(self, state=state, plan=plan, sights=sights, added=added)
 
-    def closed(self, model: WorldModel, memory: Memory) -> "OpenSteps":
-        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed."""
+    def closed(self, model: WorldModel, memory: LongMemory) -> tuple["OpenSteps", Float[Tensor, "1 time G"] | None]:
+        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed.
+
+        Also variances of the poses, where steps were watched.
+        """
         assert model.landmarks is not None
         size, number = model.motion.pose_size, self.sights.index
         fixed = number[number < self.first].unique()
         row = torch.where(number < self.first, torch.searchsorted(fixed, number), number - self.first + len(fixed))
         past = model.motion.pose_at(memory.place_at(fixed[None])) if len(fixed) else self.state[:, :0, :size]
         sights = self.sights._replace(index=row, log_odds=self.sights.log_odds + model.landmarks.bonus)
-        pose = close_loops(
-            model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
-            model.landmarks.surprise, self.added,
-        )  # fmt: skip
-        return self.at(pose)
+        space, pose, start = model.motion.space, self.state[..., :size], self.start[:, :size]
+        if self.added is None:
+            return self.at(close_loops(space, pose, start, self.plan, sights, past, model.landmarks.surprise)), None
+        before = memory.since(self.first - 1).variance if self.first else None
+        variance = torch.zeros_like(self.added[:, 0]) if before is None else before[:, 0]
+        pose, variance = close_watched_loops(space, pose, start, variance, Watched(self.plan, self.added), sights, past)
+        return self.at(pose), variance
 
     def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
         """The graph of places with the new ones of these steps, its loops closed where it is a map.

@@ -5,7 +5,7 @@ import torch
 from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, Watched
 from gtmsm.model.motion import Motion
 from gtmsm.model.place_graph import PlaceGraph, Sameness
-from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.model.pose_graph import close_loops, close_watched_loops, planned_steps
 from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Poses, State, States, Variance
 
@@ -50,15 +50,20 @@ def filter_with_closure(
             added = torch.cat([added, watched.added], 1)
         pose = states[..., :size].clone()
         so_far = Sights(*(part[:, : now.stop] for part in sights))
-        others = [*range(len(pose))] if watched else maps.close(pose, plans, so_far, surprise, bonus)
-        if others:
-            trusted = Sights(*(part[others] for part in so_far._replace(log_odds=so_far.log_odds + bonus)))
-            rest = (start[others, :size], plans[others], trusted, past[0][others], surprise)
-            pose[others] = close_loops(motion.space, pose[others], *rest, added[others] if watched else None)
+        trusted = so_far._replace(log_odds=so_far.log_odds + bonus)
+        if watched:
+            steps = Watched(plans, added)
+            pose, variances = close_watched_loops(
+                motion.space, pose, start[:, :size], variance, steps, trusted, past[0]
+            )
+        elif others := maps.close(pose, plans, so_far, surprise, bonus):
+            some = Sights(*(part[others] for part in trusted))
+            rest = (start[others, :size], plans[others], some, past[0][others], surprise)
+            pose[others] = close_loops(motion.space, pose[others], *rest)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
-    steps = Watched(plans, added) if watched else None
-    return Track(states, variances, torch.cat(learned, dim=1) if learned else None, steps), torch.cat(believed, dim=1)
+    column, watched = torch.cat(learned, dim=1) if learned else None, Watched(plans, added) if watched else None
+    return Track(states, variances, column, watched), torch.cat(believed, dim=1)
 
 
 class _Maps:

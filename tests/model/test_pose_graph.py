@@ -188,20 +188,20 @@ def test_walks_side_by_side_do_not_hear_of_each_other():
         torch.testing.assert_close(together[[i]], alone, rtol=0, atol=1e-9)
 
 
-def watched(steps=12, loop=(0.0, 0.0, 0.0), added=1e-6, bump=None):
-    """A walk straight on, of which one step was uncertain; the last step sees how it lies from where it set out.
+def watched(steps=12, loop=(0.0, 0.0, 0.0), added=1e-6, bump=None, start=0.0):
+    """A walk straight on, of which one step or the start was uncertain; the last step sees how it lies from an entry.
 
     The first sight of each step is that of the last frame, which was heard when the step was watched.
     """
     plan = tensor([[1.0, 0.0, 0.0]]).expand(steps, 3)[None]
-    start, noise = torch.zeros(1, 3, dtype=torch.float64), torch.full((1, steps, 2), added, dtype=torch.float64)
+    here, noise = torch.zeros(1, 3, dtype=torch.float64), torch.full((1, steps, 2), added, dtype=torch.float64)
     if bump is not None:
         noise[:, bump] = 0.1
     sights = sights_of(steps, 3, {steps - 1: (0, loop)}, past=1, noise=1e-4)
     last = sights_of(steps, 3, {t: (t, (0.5, 0.5, 0.5)) for t in range(1, steps)}, past=1, noise=1e-4)
     both = Sights(*(torch.cat(parts, 2) for parts in zip(last, sights, strict=True)))
-    pose, sure = walked(start, plan), torch.zeros(1, 2, dtype=torch.float64)
-    closed = close_watched_loops(HEADING, pose, start, sure, Watched(plan, noise), both, start[:, None])
+    pose = walked(here, plan)
+    closed = close_watched_loops(HEADING, pose, here, tensor([[start, 0.0]]), Watched(plan, noise), both, here[:, None])
     return pose, *closed
 
 
@@ -217,6 +217,13 @@ def test_watched_steps_that_went_as_planned_give_way_to_no_sight():
     pose, closed, variance = watched(loop=(11.98, 0.01, 0.0))
     torch.testing.assert_close(closed, pose, rtol=0, atol=2e-3)
     assert (variance <= 1.3e-5).all()
+
+
+def test_a_start_that_is_uncertain_moves_with_the_walk():
+    """The last step says that the walk lies 0.4 to the left; no step can have led there."""
+    pose, closed, variance = watched(loop=(12.0, 0.4, 0.0), start=0.1)
+    torch.testing.assert_close(closed, pose + tensor([0.0, 0.4, 0.0]), rtol=0, atol=0.02)
+    assert (variance[..., 0] < 2e-3).all()
 
 
 def test_watched_steps_of_single_precision_are_closed_as_those_of_double():

@@ -167,7 +167,7 @@ class Landmarks(nn.Module):
         surprise = self.surprise.of_any_step() if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
-        if every and not guess:
+        if every and not guess and actions.shape[1] > 1:
             closed = filter_with_closure(
                 motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus, slips
             )

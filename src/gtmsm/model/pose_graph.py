@@ -68,13 +68,15 @@ def close_watched_loops(
 ) -> tuple[Poses, Float[Tensor, "batch time G"]]:
     """The same for steps that were watched, each of which is as stiff as it was seen; also variances of the poses.
 
-    `variance` is that of the start. In float64, since variances of steps differ by many orders of magnitude.
+    `variance` is that of the start, which moves as well. In float64, since variances of steps differ by many orders of
+    magnitude.
     """
     like, pose, start, past = pose, pose.double(), start.double(), past.double()
     # The sight of the last frame comes first, and was heard when the step was watched.
     index, *said = (part[:, :, 1:] for part in sights)
     sights, steps = Sights(index, *(part.double() for part in said)), Watched(*(part.double() for part in steps))
-    known_before, spread = past.shape[1], []
+    first = steps.added[:, :1] + variance[:, None]
+    stiff, before_walk, spread = 1 / torch.cat([first, steps.added[:, 1:]], dim=1), past.shape[1], []
     for number in range(ROUNDS):
         known = gather(torch.cat([past, pose], dim=1), index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
@@ -82,10 +84,10 @@ def close_watched_loops(
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
         likely, relaxed = HEARD * trust(space, off_sight, sights), []
         for g, group in enumerate(space.groups):
-            net = _Net.of(1 / steps.added[..., g], index - known_before, likely / sights.noise[..., g])
+            net = _Net.of(stiff[..., g], index - before_walk, likely / sights.noise[..., g])
             relaxed.append(pose[..., group] + net.relax(off_step[..., group], off_sight[..., group]))
             if number == ROUNDS - 1:
-                spread.append(variance[:, None, g] + net.variance.to(variance))
+                spread.append(net.variance.to(variance))
         pose = torch.cat(relaxed, dim=-1)
     return pose.to(like), torch.stack(spread, dim=-1)
 

@@ -175,9 +175,10 @@ def test_loops_closed_while_walking_are_those_of_one_call(kind, settings):
     torch.testing.assert_close(explorer.memory.variance, memory.variance, rtol=1e-3, atol=1e-4)
 
 
-def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):
+@pytest.mark.parametrize("settings", [EAGER, LEARNING])
+def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch, settings):
     monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 32)
-    explorer, (frames, actions) = Explorer(model_of(**EAGER), closure=8), a_walk(96)
+    explorer, (frames, actions) = Explorer(model_of(**settings), closure=8), a_walk(96)
     frames[48:] = 0.99 * frames[:48]  # equal views would be of one place, which is corrected for ever
     paths = []
     for frame, action in zip(frames, actions, strict=True):

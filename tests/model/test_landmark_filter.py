@@ -175,9 +175,9 @@ def test_where_nothing_is_recognised_the_belief_stays_as_it_was():
 def test_a_step_that_went_in_one_of_two_ways_is_believed_between_them():
     zero, one = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[1.0, 0.0, 0.4]], dtype=torch.float64)
     half, sure = torch.full((1,), math.log(0.5), dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
-    pose, left = joined_ways(HEADING, zero, sure + 0.1, [Way(half, zero, sure), Way(half, one, sure)])
+    pose, added = joined_ways(HEADING, zero, [Way(half, zero, sure + 0.1), Way(half, one, sure + 0.1)])
     assert pose[0].tolist() == pytest.approx([0.5, 0.0, 0.2])
-    assert left[0].tolist() == pytest.approx([0.1 + 0.125, 0.1 + 0.04])  # by axis, and of the heading
+    assert added[0].tolist() == pytest.approx([0.1 + 0.125, 0.1 + 0.04])  # by axis, and of the heading
 
 
 @pytest.mark.parametrize("watch", [True, False])

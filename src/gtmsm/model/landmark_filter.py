@@ -172,15 +172,15 @@ def log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: i
     return -0.5 * (size * (LOG_TWO_PI + variance.log()) + far2 / variance)
 
 
-def joined_ways(space: Space, planned: Pose, variance: Variance, ways: Sequence[Way]) -> tuple[Pose, Variance]:
-    """Mean and variance of the pose after a step that may have gone in several ways; `variance` is that before it."""
+def joined_ways(space: Space, planned: Pose, ways: Sequence[Way]) -> tuple[Pose, Variance]:
+    """Mean of the pose after a step that may have gone in several ways, and the variance that the step added."""
     weight = torch.stack([way.log_chance for way in ways]).exp()
     moved = torch.stack([space.difference(planned, way.pose) for way in ways])
     mean = (weight[..., None] * moved).sum(0)
     fresh = (weight[..., None] * torch.stack([way.fresh for way in ways])).sum(0)
     off = (moved - mean).square()
     scatter = [(weight * off[..., group].mean(-1)).sum(0) for group in space.groups]
-    return planned + mean, variance + fresh + torch.stack(scatter, dim=-1)
+    return planned + mean, fresh + torch.stack(scatter, dim=-1)
 
 
 def agree(
@@ -305,9 +305,9 @@ def filter_by_steps(
             ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
             slips = slips.then(otherwise(space, ways))
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
-            made, more = joined_ways(space, plan, variance, ways)
-            watched.append(Watched(space.displacement(s[:, : space.size], made), more - variance))
-            pose, variance = agree(space, made, more, *told)
+            made, added = joined_ways(space, plan, ways)
+            watched.append(Watched(space.displacement(s[:, : space.size], made), added))
+            pose, variance = agree(space, made, variance + added, *told)
             # Old places tell where the agent is, and nothing of how fast it moves.
             s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:

@@ -13,7 +13,8 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import record
 from gtmsm.errors import InputError
 from gtmsm.evaluation.examine import ImageWalkExaminer, RoomsExaminer, examiner_for
-from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, strangers, summary
+from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, strangers, summary, work_of_trials
+from gtmsm.evaluation.progress import Meter
 from gtmsm.evaluation.score import Evaluation, EvaluationConfig, evaluate, glance
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
@@ -265,6 +266,28 @@ def test_only_who_walks_from_object_to_object_can_bump():
     assert RoomsExaminer(rooms(), 16).clumsy(SpinWalker()) is None
     clumsy = RoomsExaminer(rooms(), 16).clumsy(ScavengerWalker())
     assert isinstance(clumsy, ScavengerWalker) and clumsy.config.may_bump
+    assert RoomsExaminer(rooms(), 16).clumsy(clumsy) is None
+
+
+def test_who_bumps_is_also_scored_as_one_that_does_not():
+    examiner, told = RoomsExaminer(rooms(), 16, metric=True), []
+    assert examiner.careful(SpinWalker()) is None and examiner.careful(ScavengerWalker()) is None
+    # By seed 2 one of these walks bumps at its 7th step.
+    clumsy, settings = examiner.clumsy(ScavengerWalker()), replace(TINIER, slips=(0.0,), lost=1, lost_steps=2)
+    bumping, seer = (
+        model(kind="gliding"),
+        Meter(work_of_trials(settings, examiner, clumsy), lambda *now: told.append(now)),
+    )
+    with torch.no_grad():
+        examiner.calibrate(bumping, clumsy, 12, 0)
+        scores = Trials(bumping, examiner, settings, 2, seer).scores(rooms(), clumsy)
+    assert scores["bump"] is None
+    careful = scores["careful"]
+    assert {"landmarks", "dead_reckoning", "closing_loops", "unknown_start", "localise"} <= careful.keys()
+    curve = careful["landmarks"]["position_error_relative_by_step"]
+    assert careful["landmarks"]["position_error_relative_late"] == pytest.approx(sum(curve[-3:]) / 3, abs=1e-4)
+    assert curve != scores["slip"][0]["landmarks"]["position_error_relative_by_step"]
+    assert "walks without bumps" in dict(told) and told[-1][1] == pytest.approx(1)
 
 
 @pytest.mark.parametrize("wrong", [{"walks": 0}, {"steps": 0}, {"lost": 0}, {"lost_steps": 0}, {"pictures": 0}])

@@ -159,9 +159,9 @@ def test_killed_while_it_saves_what_was_saved_before_is_there(tmp_path: Path):
 # ---- loops
 
 
-@pytest.mark.parametrize("kind", ["walled", "turning"])
-def test_loops_closed_while_walking_are_those_of_one_call(kind):
-    model, (frames, actions) = model_of(kind=kind, **EAGER), a_walk(40)
+@pytest.mark.parametrize(("kind", "settings"), [("walled", EAGER), ("turning", EAGER), ("turning", LEARNING)])
+def test_loops_closed_while_walking_are_those_of_one_call(kind, settings):
+    model, (frames, actions) = model_of(kind=kind, **settings), a_walk(40)
     frames[20:] = 0.99 * frames[:20]  # it comes back, and what it sees is hardly the same
     explorer = Explorer(model, closure=8)
     for frame, action in zip(frames, actions, strict=True):
@@ -172,11 +172,13 @@ def test_loops_closed_while_walking_are_those_of_one_call(kind):
     torch.testing.assert_close(explorer.here.mean, closed[:, -1], rtol=0, atol=1e-4)
     memory, _ = model.memorise(frames[None], actions[None], closure=8)
     torch.testing.assert_close(explorer.memory.place.mean, memory.place.mean, rtol=0, atol=1e-4)
+    torch.testing.assert_close(explorer.memory.variance, memory.variance, rtol=1e-3, atol=1e-4)
 
 
-def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch):
+@pytest.mark.parametrize("settings", [EAGER, LEARNING])
+def test_of_a_long_walk_only_the_last_steps_are_still_corrected(monkeypatch, settings):
     monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 32)
-    explorer, (frames, actions) = Explorer(model_of(**EAGER), closure=8), a_walk(96)
+    explorer, (frames, actions) = Explorer(model_of(**settings), closure=8), a_walk(96)
     frames[48:] = 0.99 * frames[:48]  # equal views would be of one place, which is corrected for ever
     paths = []
     for frame, action in zip(frames, actions, strict=True):

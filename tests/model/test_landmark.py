@@ -389,6 +389,13 @@ def test_what_memory_holds_stays_as_it_is_when_loops_are_closed():
     assert torch.equal(longer.place.mean[:, :7], kept)
 
 
+def test_a_single_step_closes_no_loop_whatever_the_settings_say():
+    (frames, actions), model = walks(), model_of(closure=4, watch=True, **EAGER)
+    memory, here = model.memorise(frames[:, :-1], actions[:, :-1])
+    _, one = model.memorise(frames[:, -1:], actions[:, -1:], memory, here)
+    assert torch.equal(one.mean, model.memorise(frames[:, -1:], actions[:, -1:], memory, here, closure=0)[1].mean)
+
+
 @pytest.mark.parametrize("kind", ["walled", "turning"])
 @pytest.mark.parametrize("form", ["paper", "bayes", "watch"])
 def test_memorising_in_two_parts_is_memorising_at_once(form, kind):

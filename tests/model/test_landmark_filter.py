@@ -175,9 +175,9 @@ def test_where_nothing_is_recognised_the_belief_stays_as_it_was():
 def test_a_step_that_went_in_one_of_two_ways_is_believed_between_them():
     zero, one = torch.zeros(1, 3, dtype=torch.float64), torch.tensor([[1.0, 0.0, 0.4]], dtype=torch.float64)
     half, sure = torch.full((1,), math.log(0.5), dtype=torch.float64), torch.zeros(1, 2, dtype=torch.float64)
-    pose, left = joined_ways(HEADING, zero, sure + 0.1, [Way(half, zero, sure), Way(half, one, sure)])
+    pose, added = joined_ways(HEADING, zero, [Way(half, zero, sure + 0.1), Way(half, one, sure + 0.1)])
     assert pose[0].tolist() == pytest.approx([0.5, 0.0, 0.2])
-    assert left[0].tolist() == pytest.approx([0.1 + 0.125, 0.1 + 0.04])  # by axis, and of the heading
+    assert added[0].tolist() == pytest.approx([0.1 + 0.125, 0.1 + 0.04])  # by axis, and of the heading
 
 
 @pytest.mark.parametrize("watch", [True, False])
@@ -262,7 +262,7 @@ def test_a_walk_in_parts_is_the_walk_in_one_call():
     whole = walked(sights, surprise)
     first = walked(Sights(*(part[:, :8] for part in sights)), surprise)
     rest = walked(sights, surprise, 8, first)
-    for one, other in zip(whole, rest, strict=True):
+    for one, other in zip((*whole[:3], *whole.watched), (*rest[:3], *rest.watched), strict=True):
         assert torch.equal(one[:, 8:], other)
     forgotten = walked(sights, surprise, 8, first._replace(slips=0 * first.slips))
     assert not torch.equal(whole.slips[:, 8:], forgotten.slips)
@@ -293,4 +293,6 @@ def test_an_old_place_corrects_where_the_agent_is_and_not_how_fast_it_moves():
     )  # fmt: skip
     x, y, _, *velocity = track.state[0, -1].tolist()
     assert [x, y] == pytest.approx([0.1, 0.3], abs=0.01)
+    assert track.watched.step[0, 0].tolist() == pytest.approx([0.1, 0.0, 0.0], abs=1e-6)  # what the last frame said
+    assert (track.watched.added < 0.01).all()  # of a pose of variance 1
     assert velocity == pytest.approx([0.1, 0.0], abs=1e-6)

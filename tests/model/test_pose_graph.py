@@ -5,14 +5,15 @@ import math
 import pytest
 import torch
 
-from gtmsm.model.landmark_filter import Sights, Surprise
-from gtmsm.model.pose_graph import _relax, close_loops
+from gtmsm.model.landmark_filter import Sights, Surprise, Watched
+from gtmsm.model.pose_graph import _Net, close_loops, close_watched_loops
 from gtmsm.pose import space_of
 
 FLAT = Surprise(0.1, (0.05**2,), (1.0,))
 TURNING = Surprise(0.1, (0.05**2, 0.02**2), (1.0, 0.2**2))
 STEADY = Surprise(1e-4, (0.05**2, 0.05**2), (1.0, 0.2**2))
 """Steps that hardly ever go otherwise, but turn a little more or less than planned."""
+HEADING = space_of(3)
 SURE = 1e9
 """Log-odds beyond any doubt."""
 
@@ -53,13 +54,10 @@ def nothing(size):
 
 def test_a_net_of_equal_threads_spreads_the_error_evenly():
     """Four steps of 1 that a fifth thread, as stiff, says are 3 together: every one of five is off by 1/5."""
-    moved = _relax(
-        torch.zeros(1, 4, 1, dtype=torch.float64),
-        torch.ones(1, 4, dtype=torch.float64),
-        torch.full((1, 4, 1), -1),
-        torch.ones(1, 4, 1, 1, dtype=torch.float64),
-        tensor([[[0.0], [0.0], [0.0], [1.0]]]),
-    )
+    pull = tensor([[[0.0], [0.0], [0.0], [1.0]]])
+    net = _Net.of(torch.ones(1, 4, dtype=torch.float64), torch.full((1, 4, 1), -1), pull)
+    moved = net.relax(torch.zeros(1, 4, 1, dtype=torch.float64), torch.ones(1, 4, 1, 1, dtype=torch.float64))
+    assert net.variance.flatten().tolist() == pytest.approx([0.8, 1.2, 1.2, 0.8])  # of a bridge of five steps
     assert moved.flatten().tolist() == pytest.approx([-0.2, -0.4, -0.6, -0.8])
 
 
@@ -69,7 +67,7 @@ def test_a_net_tied_to_itself_lies_where_its_energy_is_least():
     index = torch.stack([torch.randint(-3, t, (2, 2), generator=generator) for t in range(6)], 1)
     off_sight = torch.randn(2, 6, 2, 2, generator=generator).double()
     pull = torch.rand(2, 6, 2, generator=generator).double()
-    x = _relax(off_plan, stiff, index, off_sight, pull).requires_grad_()
+    x = _Net.of(stiff, index, pull).relax(off_plan, off_sight).requires_grad_()
     every = torch.cat([torch.zeros_like(x[:, :3]), x], 1)
     seen = torch.stack([every[i, index[i] + 3] for i in range(2)])
     before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)
@@ -188,3 +186,65 @@ def test_walks_side_by_side_do_not_hear_of_each_other():
     for i in range(3):
         alone = close_in(pose[[i]], start[[i]], plan[[i]], one, nothing(2), FLAT)
         torch.testing.assert_close(together[[i]], alone, rtol=0, atol=1e-9)
+
+
+def watched(steps=12, loop=(0.0, 0.0, 0.0), added=1e-6, bump=None, start=0.0):
+    """A walk straight on, of which one step or the start was uncertain; the last step sees how it lies from an entry.
+
+    The first sight of each step is that of the last frame, which was heard when the step was watched.
+    """
+    plan = tensor([[1.0, 0.0, 0.0]]).expand(steps, 3)[None]
+    here, noise = torch.zeros(1, 3, dtype=torch.float64), torch.full((1, steps, 2), added, dtype=torch.float64)
+    if bump is not None:
+        noise[:, bump] = 0.1
+    sights = sights_of(steps, 3, {steps - 1: (0, loop)}, past=1, noise=1e-4)
+    last = sights_of(steps, 3, {t: (t, (0.5, 0.5, 0.5)) for t in range(1, steps)}, past=1, noise=1e-4)
+    both = Sights(*(torch.cat(parts, 2) for parts in zip(last, sights, strict=True)))
+    pose = walked(here, plan)
+    closed = close_watched_loops(HEADING, pose, here, tensor([[start, 0.0]]), Watched(plan, noise), both, here[:, None])
+    return pose, *closed
+
+
+def test_of_watched_steps_the_uncertain_one_takes_the_error_of_a_loop():
+    """The walk is 0.8 short and 0.3 to the left: step 4 may have bumped, the others went as planned."""
+    pose, closed, variance = watched(loop=(11.2, 0.3, 0.0), bump=4)
+    torch.testing.assert_close(closed[:, :4], pose[:, :4], rtol=0, atol=1e-3)
+    torch.testing.assert_close(closed[:, 4:], pose[:, 4:] + tensor([-0.8, 0.3, 0.0]), rtol=0, atol=0.02)
+    assert variance[0, 3, 0] < 1e-5 and variance[0, 4:, 0].max() < 2e-3  # 0.1 before the loop was closed
+
+
+def test_watched_steps_that_went_as_planned_give_way_to_no_sight():
+    pose, closed, variance = watched(loop=(11.98, 0.01, 0.0))
+    torch.testing.assert_close(closed, pose, rtol=0, atol=2e-3)
+    assert (variance <= 1.3e-5).all()
+
+
+def test_a_start_that_is_uncertain_moves_with_the_walk():
+    """The last step says that the walk lies 0.4 to the left; no step can have led there."""
+    pose, closed, variance = watched(loop=(12.0, 0.4, 0.0), start=0.1)
+    torch.testing.assert_close(closed, pose + tensor([0.0, 0.4, 0.0]), rtol=0, atol=0.02)
+    assert (variance[..., 0] < 2e-3).all()
+
+
+def test_watched_steps_of_single_precision_are_closed_as_those_of_double():
+    """Their variances differ by many orders of magnitude."""
+    start, plan = torch.zeros(1, 3), torch.tensor([[0.1, 0.0, 0.02]]).expand(200, 3)[None]
+    pose, added = walked(start, plan), torch.full((1, 200, 2), 1e-7)
+    added[:, 50] = 0.01
+    sights = sights_of(200, 3, {199: (0, (1.0, -0.3, 4.0))}, past=1, noise=1e-3)
+    sights = Sights(sights.index.expand(1, 200, 2), *(torch.cat([x, x], 2) for x in sights[1:]))
+    sights.log_odds[:, :, 0] = -math.inf
+    given = pose, start, added[:, 0], Watched(plan, added), sights, start[:, None]
+    (double, _), (closed, variance) = (
+        close_watched_loops(HEADING, *in_(given, torch.float64)),
+        close_watched_loops(HEADING, *in_(given, torch.float32)),
+    )
+    assert closed.dtype == variance.dtype == torch.float32
+    torch.testing.assert_close(closed.double(), double, rtol=0, atol=1e-5)
+
+
+def in_(parts, dtype):
+    """All numbers in this precision."""
+    if isinstance(parts, torch.Tensor):
+        return parts.to(dtype) if parts.is_floating_point() else parts
+    return type(parts)(*(in_(x, dtype) for x in parts)) if hasattr(parts, "_fields") else [in_(x, dtype) for x in parts]

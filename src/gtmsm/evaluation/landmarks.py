@@ -13,6 +13,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import as_clip, record
 from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine.examiner import Errors, Examiner, from_start, joined
+from gtmsm.evaluation.long_walks import late
 from gtmsm.evaluation.progress import Meter
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
@@ -53,10 +54,12 @@ class LandmarkEvaluationConfig:
             require(0 <= value <= 1, f"slips holds {value}; expected probabilities from 0 to 1")
 
 
-def work_of_trials(settings: LandmarkEvaluationConfig, tau: int, clumsy: Walker | None) -> int:
+def work_of_trials(settings: LandmarkEvaluationConfig, examiner: Examiner, walker: Walker) -> int:
     """Work of all trials, for the progress line."""
-    long = (len(settings.slips) + (clumsy is not None)) * settings.steps
-    return WORK * settings.walks * (long + 3 * tau + settings.lost * settings.lost_steps)
+    clumsy, careful = examiner.clumsy(walker) is not None, examiner.careful(walker) is not None
+    long = (len(settings.slips) + clumsy + careful) * settings.steps
+    short = 3 * examiner.tau + settings.lost * settings.lost_steps
+    return WORK * settings.walks * (long + (1 + careful) * short)
 
 
 @dataclass(frozen=True)
@@ -71,13 +74,14 @@ class Trials:
 
     def scores(self, world: World, walker: Walker) -> dict[str, Any]:
         """All trials, in the places of `world`; from the seed alone."""
-        examiner, clumsy = self.examiner, self.examiner.clumsy(walker)
+        examiner, clumsy, careful = self.examiner, self.examiner.clumsy(walker), self.examiner.careful(walker)
         return {
             "slip": [
                 {"probability": p} | self.long_walks(examiner.slippery(p), walker, f"walks with {100 * p:g}% slips")
                 for p in self.settings.slips
             ],
             "bump": None if clumsy is None else self.long_walks(examiner.world, clumsy, "walks that bump"),
+            "careful": None if careful is None else self._careful(world, careful),
             "unknown_start": self.unknown_start(world, walker),
             "localise": self.localise(world, walker),
             "walks": self.settings.walks,
@@ -85,6 +89,11 @@ class Trials:
             "unit": examiner.unit,
             "right": examiner.right,
         }
+
+    def _careful(self, world: World, walker: Walker) -> dict[str, Any]:
+        """All trials without slips, by a walker that bumps into nothing."""
+        long = self.long_walks(self.examiner.world, walker, "walks without bumps")
+        return long | {"unknown_start": self.unknown_start(world, walker), "localise": self.localise(world, walker)}
 
     def _generator(self, i: int) -> torch.Generator:
         """Of the walks of one kind of trial; on the CPU, so that every device is asked the same."""
@@ -133,7 +142,7 @@ class Trials:
         for _ in range(settings.lost):
             examiner.move_in(generator)
             again = as_clip(world, walker(world, settings.lost_steps, generator))
-            belief = model.follow(again.x, again.a, memory, model.anywhere(len(again.a)))
+            belief = model.follow(again.x, again.a, memory, model.anywhere(len(again.a)), closure=0)
             believed = examiner.in_world(belief.mean)
             near = examiner.within(examiner.errors(believed, from_start(clip.true_start, again.true_pose)))
             revisited = examiner.same_place(clip.true_pose, again.true_pose).any(-1)
@@ -229,11 +238,12 @@ def strangers(place: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], Bool[Tensor, "
 
 
 def _over_time(errors: list[Errors]) -> dict[str, Any]:
-    """Means at every step; of errors also that of the last step, of being right that of all steps."""
+    """Means at every step; of errors also that of the last step and of the last 300 of 1,000, of being right of all."""
     scores: dict[str, Any] = {}
     for name, error in joined(errors).items():
         curve = error.double().mean(0)
         scores |= {name: (curve.mean() if name == "within" else curve[-1]).item(), f"{name}_by_step": _rounded(curve)}
+        scores[f"{name}_late"] = curve[-late(len(curve)) :].mean().item()
     return scores
 
 

@@ -120,7 +120,7 @@ def evaluate(
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     bounded = replace(settings.landmarks, walks=min(settings.landmarks.walks, settings.clips))
     of_clips = (RECORD + PREDICT + WAYS * SCORE) * settings.clips * (settings.tau + settings.horizon)
-    of_trials = 0 if model.landmarks is None else work_of_trials(bounded, settings.tau, examiner.clumsy(walker))
+    of_trials = 0 if model.landmarks is None else work_of_trials(bounded, examiner, walker)
     meter = Meter(of_clips + of_trials, tell)
     meter.add("clips", 0)
     # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of

@@ -24,6 +24,7 @@ from gtmsm.evaluation.columns import (
     rows,
     shown,
 )
+from gtmsm.evaluation.long_walks import found_in_rooms
 from gtmsm.evaluation.metrics import CONVERGED, PSNR_CAP, converged
 
 OVER_IMAGES = ("psnr_revisited", "psnr_unseen", "retrieval_revisited", "retrieval_revisited_last16", "pose_r2")
@@ -54,7 +55,8 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 def headline(scores: Mapping[str, Any]) -> str:
     """The conclusion of the table in one line."""
     if has(scores, "heading_error"):
-        return f"{_way_found(scores)}; {_quality(scores)}"
+        late = found_in_rooms(scores["landmarks"]) if scores.get("landmarks") else ""
+        return f"{_way_found(scores)}; {_quality(scores)}{late and '; landmarks, '}{late}"
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}{_cells_found(scores)}{_slips_noticed(scores)}"
     retrieval, r2 = scores["retrieval_revisited"], scores.get("pose_r2")

@@ -150,7 +150,11 @@ class Explorer:
             self._move_settled(self._places.first, pose[:, : -len(steps)])
             closed = steps.at(pose[:, -len(steps) :])
         else:
-            closed = steps.closed(self.model, self.memory)
+            closed, variance = steps.closed(self.model, self.memory)
+            if variance is not None:
+                tail = replace(tail, variance=variance)
+                covariance = self.model.require_landmarks("close loops").as_covariance(variance, closed.state)
+                self.here = Belief(self.here.mean, covariance[:, -1])
         self._went(closed.state, again=len(closed))
         self.here = Belief(closed.state[:, -1], self.here.covariance)
         moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns

@@ -10,10 +10,11 @@ from torch import Tensor
 
 from gtmsm.model.following import Observed
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.landmark_filter import Sights, Watched
+from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
-from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.model.pose_graph import close_loops, close_watched_loops, planned_steps
 from gtmsm.tensors import Poses, State, States
 
 OPEN = 1_024
@@ -30,9 +31,11 @@ class OpenSteps:
     """Where the agent was before it."""
     state: States
     plan: Poses
-    """The displacement that each step was to make."""
+    """The displacement that each step was to make; of watched steps the one that was seen ..."""
     sights: Sights
     """What was recognised at each step, by the numbers of entries."""
+    added: Float[Tensor, "1 time G"] | None = None
+    """... and the variance that it added."""
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -42,36 +45,51 @@ class OpenSteps:
     def of(cls, model: WorldModel, first: int, seen: Sequence[Observed]) -> "OpenSteps":
         """Steps as they were followed, one part of the walk after the other."""
         states, made = torch.cat([part.walk.mean for part in seen], 1), torch.cat([part.made for part in seen], 1)
+        watched = [part.watched for part in seen if part.watched is not None]
         plan = planned_steps(model.motion, seen[0].start, states, made)
+        if watched:
+            plan = torch.cat([part.step for part in watched], 1)
+        added = torch.cat([part.added for part in watched], 1) if watched else None
         sights = [_padded(part.sights, model.require_landmarks("close loops").settings.matches) for part in seen]
-        return cls(first, seen[0].start, states, plan, Sights(*(torch.cat(x, 1) for x in zip(*sights, strict=True))))
+        joined = Sights(*(torch.cat(x, 1) for x in zip(*sights, strict=True)))
+        return cls(first, seen[0].start, states, plan, joined, added)
 
     def then(self, later: "OpenSteps") -> "OpenSteps":
         """Both, one after the other."""
         sights = Sights(*(torch.cat(parts, 1) for parts in zip(self.sights, later.sights, strict=True)))
         state, plan = torch.cat([self.state, later.state], 1), torch.cat([self.plan, later.plan], 1)
-        return replace(self, state=state, plan=plan, sights=sights)
+        added = None
+        if self.added is not None and later.added is not None:
+            added = torch.cat([self.added, later.added], 1)
+        return replace(self, state=state, plan=plan, sights=sights, added=added)
 
-    def closed(self, model: WorldModel, memory: Memory) -> "OpenSteps":
-        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed."""
+    def closed(self, model: WorldModel, memory: LongMemory) -> tuple["OpenSteps", Float[Tensor, "1 time G"] | None]:
+        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed.
+
+        Also variances of the poses, where steps were watched.
+        """
         assert model.landmarks is not None
         size, number = model.motion.pose_size, self.sights.index
         fixed = number[number < self.first].unique()
         row = torch.where(number < self.first, torch.searchsorted(fixed, number), number - self.first + len(fixed))
         past = model.motion.pose_at(memory.place_at(fixed[None])) if len(fixed) else self.state[:, :0, :size]
         sights = self.sights._replace(index=row, log_odds=self.sights.log_odds + model.landmarks.bonus)
-        pose = close_loops(
-            model.motion.space, self.state[..., :size], self.start[:, :size], self.plan, sights, past,
-            model.landmarks.surprise,
-        )  # fmt: skip
-        return self.at(pose)
+        space, pose, start = model.motion.space, self.state[..., :size], self.start[:, :size]
+        if self.added is None:
+            return self.at(close_loops(space, pose, start, self.plan, sights, past, model.landmarks.surprise)), None
+        before = memory.since(self.first - 1).variance if self.first else None
+        variance = torch.zeros_like(self.added[:, 0]) if before is None else before[:, 0]
+        pose, variance = close_watched_loops(space, pose, start, variance, Watched(self.plan, self.added), sights, past)
+        return self.at(pose), variance
 
     def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
         """The graph of places with the new ones of these steps, its loops closed where it is a map.
 
-        None if the walk never comes back to equal views: places do not help then.
+        None if the walk never comes back to equal views: places do not help then. Nor where steps were watched.
         """
         assert model.landmarks is not None
+        if self.added is not None:
+            return None
         space, same, size = model.motion.space, model.landmarks.same, model.motion.pose_size
         if graph is None:
             if not same.is_back(self.sights, self.first):
@@ -96,7 +114,8 @@ class OpenSteps:
         """The steps after the first n."""
         start = self.state[:, n - 1] if n else self.start
         sights = Sights(*(part[:, n:] for part in self.sights))
-        return OpenSteps(self.first + n, start, self.state[:, n:], self.plan[:, n:], sights)
+        added = None if self.added is None else self.added[:, n:]
+        return OpenSteps(self.first + n, start, self.state[:, n:], self.plan[:, n:], sights, added)
 
 
 def _padded(sights: Sights | None, k: int) -> Sights:

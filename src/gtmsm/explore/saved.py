@@ -55,7 +55,7 @@ class Saved:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
         if self.open is not None:
             about["first"] = self.open.first
-            tensors |= {"open.start": self.open.start, "open.state": self.open.state, "open.plan": self.open.plan}
+            tensors |= {f"open.{name}": getattr(self.open, name) for name in ("start", "state", "plan", "added")}
             tensors |= {f"sights.{name}": part for name, part in self.open.sights._asdict().items()}
         if self.places is not None:
             about["places"] = self.places.first
@@ -155,7 +155,11 @@ class _File:
         require(bool((noise > 0).all()), f"{self.path}: sights.noise is not positive; {WHOLE}")
         sights = Sights(index, log_odds, self.like("sights.offset", *sizes, size), noise)
         start = self.like("open.start", 1, self.model.motion.state_size)
-        return OpenSteps(first, start, state, self.like("open.plan", 1, steps, size), sights)
+        plan, added = self.like("open.plan", 1, steps, size), None
+        if landmarks.settings.watch:
+            added = self.like("open.added", 1, steps, len(landmarks.groups))
+            require(bool((added > 0).all()), f"{self.path}: open.added is not positive; {WHOLE}")
+        return OpenSteps(first, start, state, plan, sights, added)
 
     def places(self, held: int) -> PlaceGraph:
         """The places of the walk up to when loops were last closed."""

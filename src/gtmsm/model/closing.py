@@ -2,10 +2,10 @@
 
 import torch
 
-from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track
+from gtmsm.model.landmark_filter import Past, Sights, Surprise, Track, Watched
 from gtmsm.model.motion import Motion
 from gtmsm.model.place_graph import PlaceGraph, Sameness
-from gtmsm.model.pose_graph import close_loops, planned_steps
+from gtmsm.model.pose_graph import close_loops, close_watched_loops, planned_steps
 from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Poses, State, States, Variance
 
@@ -30,29 +30,40 @@ def filter_with_closure(
     """
     size, s, v = motion.pose_size, start, variance
     states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
-    believed, learned = [], []
+    added, believed, learned = variances, [], []
     maps = _Maps(motion, start, past, same)
     for begin in range(0, actions.shape[1], every):
         now = slice(begin, begin + every)
         entries = torch.cat([past[0], states[..., :size]], 1), torch.cat([past[1], variances], 1)
         seen = Sights(*(part[:, now] for part in sights))
-        state, added, column = motion.filter(s, actions[:, now], v, seen, entries, surprise, walls=True, slips=slips)
+        state, more, column, watched = motion.filter(
+            s, actions[:, now], v, seen, entries, surprise, walls=True, slips=slips
+        )
         believed.append(state)
         if column is not None:
             learned.append(column)
             slips = Slips.of_column(column[:, -1])
-        plans = torch.cat([plans, planned_steps(motion, s, state, actions[:, now])], dim=1)
-        states, variances = torch.cat([states, state], 1), torch.cat([variances, added], 1)
+        plan = watched.step if watched else planned_steps(motion, s, state, actions[:, now])
+        plans = torch.cat([plans, plan], 1)
+        states, variances = torch.cat([states, state], 1), torch.cat([variances, more], 1)
+        if watched:
+            added = torch.cat([added, watched.added], 1)
         pose = states[..., :size].clone()
         so_far = Sights(*(part[:, : now.stop] for part in sights))
-        others = maps.close(pose, plans, so_far, surprise, bonus)
-        if others:
-            trusted = Sights(*(part[others] for part in so_far._replace(log_odds=so_far.log_odds + bonus)))
-            rest = (start[others, :size], plans[others], trusted, past[0][others], surprise)
+        trusted = so_far._replace(log_odds=so_far.log_odds + bonus)
+        if watched:
+            steps = Watched(plans, added)
+            pose, variances = close_watched_loops(
+                motion.space, pose, start[:, :size], variance, steps, trusted, past[0]
+            )
+        elif others := maps.close(pose, plans, so_far, surprise, bonus):
+            some = Sights(*(part[others] for part in trusted))
+            rest = (start[others, :size], plans[others], some, past[0][others], surprise)
             pose[others] = close_loops(motion.space, pose[others], *rest)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
-    return Track(states, variances, torch.cat(learned, dim=1) if learned else None), torch.cat(believed, dim=1)
+    column, watched = torch.cat(learned, dim=1) if learned else None, Watched(plans, added) if watched else None
+    return Track(states, variances, column, watched), torch.cat(believed, dim=1)
 
 
 class _Maps:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gtmsm.errors import InputError
 from gtmsm.model.landmark import Known
-from gtmsm.model.landmark_filter import Sights
+from gtmsm.model.landmark_filter import Sights, Watched
 from gtmsm.model.memory import Memory
 from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Belief, Gaussian, State, States, Variance
@@ -32,6 +32,8 @@ class Observed:
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
     """The filtered pose of each step, from what was seen up to it; `walk` may be smoothed as well (`closure`)."""
+    watched: Watched | None = None
+    """How each step went by what the last frame said of it, where it is asked first."""
 
 
 class Followed(NamedTuple):
@@ -50,6 +52,8 @@ class Followed(NamedTuple):
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
     """The filtered pose of each step, from what was seen up to it."""
+    watched: Watched | None = None
+    """How each step went by what the last frame said of it, where it is asked first."""
 
 
 def follow(
@@ -69,11 +73,11 @@ def follow(
     past = known(model, memory, code)
     variance = model.landmarks.as_variance(here)
     trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure)
-    (state, variance, slips), sights = trace.track, trace.sights
+    (state, variance, slips, watched), sights = trace.track, trace.sights
     if sights is not None:
         sights = sights._replace(index=past.numbers(made.shape[1])[sights.index])
     walk = Belief(state, model.landmarks.as_covariance(variance, state))
-    return Followed(walk, made, trace.start, variance, slips, sights, trace.believed)
+    return Followed(walk, made, trace.start, variance, slips, sights, trace.believed, watched)
 
 
 def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:

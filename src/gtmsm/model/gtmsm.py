@@ -139,7 +139,8 @@ class WorldModel(nn.Module):
         fix = f"walk with Explorer(model, closure={closure}), or give the walk in one call"
         require(not alone, f"closure is {closure}, but there is 1 step, which closes no loop; {fix}")
         code = self.vae.encode(frames)
-        walk, made, start, variance, slips, sights, believed = follow(self, actions, code, memory, here, closure)
+        followed = follow(self, actions, code, memory, here, closure)
+        walk, variance = followed.walk, followed.variance
         # Only where a pose is its own place does its covariance compare places.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         kept = code
@@ -149,7 +150,11 @@ class WorldModel(nn.Module):
         written = self.written(Belief(self.motion.place(walk.mean), covariance), kept, variance)
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
-        return Observed(replace(written, weights=weights, slips=slips), walk, made, start, sights, believed)
+        entries = replace(written, weights=weights, slips=followed.slips)
+        made, start, sights, believed, watched = (
+            followed.made, followed.start, followed.sights, followed.believed, followed.watched,
+        )  # fmt: skip
+        return Observed(entries, walk, made, start, sights, believed, watched)
 
     def follow(
         self,

@@ -167,7 +167,7 @@ class Landmarks(nn.Module):
         surprise = self.surprise.of_any_step() if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
-        if every and not guess:
+        if every and not guess and actions.shape[1] > 1:
             closed = filter_with_closure(
                 motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus, slips
             )
@@ -207,7 +207,7 @@ class Landmarks(nn.Module):
         lookup = self.look_back(code, code, 0)
         sights, sure = self._sights(self.compare(code, code, lookup), lookup), self._certain(start)
         known = past.pose, past.variance
-        state, variance, slips = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
+        state, variance, slips, _ = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
         before, size = torch.cat([start[:, None], state[:, :-1]], dim=1), self.space.size
         steps = self.space.displacement(before[..., :size], state[..., :size])
         shift, added = motion.among_walls(before, actions, steps, self.settings.surprise)
@@ -232,7 +232,7 @@ class Landmarks(nn.Module):
         surprise = self.surprise._replace(habits=None)  # training has the fast scan, and networks that know little yet
         with torch.no_grad():
             # Walls are still being learned, and soft ones would squeeze the map.
-            state, variance, _ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
+            state, variance, *_ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
         after = motion.go(before, actions)

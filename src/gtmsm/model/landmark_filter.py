@@ -19,7 +19,7 @@ from gtmsm.kernels.scans.landmark_scan import landmark_scan
 from gtmsm.kernels.scans.walled_scan import Gate
 from gtmsm.model.slips import Habits, Slips
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, State, States, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryPoses, Pose, Poses, State, States, Variance, gather
 
 Past: TypeAlias = tuple[EntryPoses, Float[Tensor, "batch n G"]]
 """Poses of the entries of a map, and their variances."""
@@ -79,6 +79,15 @@ class Surprise(NamedTuple):
         return (1 - self.chance, self.planned), (self.chance, self.stray)
 
 
+class Watched(NamedTuple):
+    """How each step went by what the last frame said of it, before other places were recognised."""
+
+    step: Poses
+    """The mean displacement, in the frame of the pose before it ..."""
+    added: Float[Tensor, "batch time G"]
+    """... and the variance that the step added."""
+
+
 class Track(NamedTuple):
     """q*(s_t) for every step of a walk."""
 
@@ -88,6 +97,8 @@ class Track(NamedTuple):
     """Of the position and, where there is one, of the heading."""
     slips: Float[Tensor, "batch time H"] | None = None
     """`Slips` after each step, as a column of memory; None where they are not learned."""
+    watched: Watched | None = None
+    """What loops are closed by, where the last frame is asked first how a step went."""
 
 
 class Way(NamedTuple):
@@ -161,15 +172,15 @@ def log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: i
     return -0.5 * (size * (LOG_TWO_PI + variance.log()) + far2 / variance)
 
 
-def joined_ways(space: Space, planned: Pose, variance: Variance, ways: Sequence[Way]) -> tuple[Pose, Variance]:
-    """Mean and variance of the pose after a step that may have gone in several ways; `variance` is that before it."""
+def joined_ways(space: Space, planned: Pose, ways: Sequence[Way]) -> tuple[Pose, Variance]:
+    """Mean of the pose after a step that may have gone in several ways, and the variance that the step added."""
     weight = torch.stack([way.log_chance for way in ways]).exp()
     moved = torch.stack([space.difference(planned, way.pose) for way in ways])
     mean = (weight[..., None] * moved).sum(0)
     fresh = (weight[..., None] * torch.stack([way.fresh for way in ways])).sum(0)
     off = (moved - mean).square()
     scatter = [(weight * off[..., group].mean(-1)).sum(0) for group in space.groups]
-    return planned + mean, variance + fresh + torch.stack(scatter, dim=-1)
+    return planned + mean, fresh + torch.stack(scatter, dim=-1)
 
 
 def agree(
@@ -283,7 +294,7 @@ def filter_by_steps(
     """
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
-    states, columns, s, slips = [], [], start, slips or Slips.none(variance)
+    states, columns, watched, s, slips = [], [], [], start, slips or Slips.none(variance)
     for t in range(steps):
         seen, planned = sights.at(t), move(s, t)
         entries, known, plan = gather(poses, seen.index), gather(variances, seen.index), planned[:, : space.size]
@@ -294,10 +305,11 @@ def filter_by_steps(
             ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
             slips = slips.then(otherwise(space, ways))
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
-            watched, variance = joined_ways(space, plan, variance, ways)
-            pose, variance = agree(space, watched, variance, *told)
+            made, added = joined_ways(space, plan, ways)
+            watched.append(Watched(space.displacement(s[:, : space.size], made), added))
+            pose, variance = agree(space, made, variance + added, *told)
             # Old places tell where the agent is, and nothing of how fast it moves.
-            s = torch.cat([pose, settle(planned, watched)[:, space.size :]], dim=-1)
+            s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:
             pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
             s = settle(planned, pose)
@@ -305,7 +317,8 @@ def filter_by_steps(
         states.append(s)
         columns.append(slips.column)
     learned = torch.stack(columns, 1) if columns and surprise.habits and surprise.habits.worth else None
-    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned)
+    steps_seen = Watched(*(torch.stack(parts, 1) for parts in zip(*watched, strict=True))) if watched else None
+    return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned, steps_seen)
 
 
 def filter_positions(

@@ -1,23 +1,29 @@
 """Loop closure: a place recognised now also corrects the poses of the walk since it was last seen.
 
 A pose graph: nodes are poses, edges are planned steps and sights. Least squares over all edges spreads the error that a
-revisit shows over the steps that made it.
+revisit shows over the steps that made it. Where the last frame was asked how each step went, a step has the variance
+that was left: one that went as planned hardly gives way, and one that bumped does.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.landmark_filter import Sights, Surprise, log_normal
+from gtmsm.model.landmark_filter import Sights, Surprise, Watched, log_normal
 from gtmsm.model.motion import Motion
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, EntryPoses, PerEntry, Pose, Poses, State, States, gather
+from gtmsm.tensors import Actions, EntryPoses, PerEntry, Pose, Poses, State, States, Variance, gather
 
 SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
 stiffer ones then leave the error to the few steps that made it (docs/notebook.md)."""
+ROUNDS = 4
+"""In which sights are weighed by how likely they are, where steps were watched."""
+HEARD = 0.1
+"""Share of what a sight says that counts there: sights of one frame, and of the next, err alike."""
 
 
 def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
@@ -45,10 +51,45 @@ def close_loops(
             size, loose = group.stop - group.start, slack * surprise.mean(g)
             stiff = stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
             pull = likely / sights.noise[..., g]
-            moved = _relax(off_plan[..., group], stiff, sights.index - past.shape[1], off_sight[..., group], pull)
-            relaxed.append(pose[..., group] + moved)
+            net = _Net.of(stiff, sights.index - past.shape[1], pull)
+            relaxed.append(pose[..., group] + net.relax(off_plan[..., group], off_sight[..., group]))
         pose = torch.cat(relaxed, dim=-1)
     return pose
+
+
+def close_watched_loops(
+    space: Space,
+    pose: Poses,
+    start: Pose,
+    variance: Variance,
+    steps: Watched,
+    sights: Sights,
+    past: EntryPoses,
+) -> tuple[Poses, Float[Tensor, "batch time G"]]:
+    """The same for steps that were watched, each of which is as stiff as it was seen; also variances of the poses.
+
+    `variance` is that of the start, which moves as well. In float64, since variances of steps differ by many orders of
+    magnitude.
+    """
+    like, pose, start, past = pose, pose.double(), start.double(), past.double()
+    # The sight of the last frame comes first, and was heard when the step was watched.
+    index, *said = (part[:, :, 1:] for part in sights)
+    sights, steps = Sights(index, *(part.double() for part in said)), Watched(*(part.double() for part in steps))
+    first = steps.added[:, :1] + variance[:, None]
+    stiff, before_walk, spread = 1 / torch.cat([first, steps.added[:, 1:]], dim=1), past.shape[1], []
+    for number in range(ROUNDS):
+        known = gather(torch.cat([past, pose], dim=1), index)
+        before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
+        off_step = space.difference(space.step(before, steps.step), pose)
+        off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
+        likely, relaxed = HEARD * trust(space, off_sight, sights), []
+        for g, group in enumerate(space.groups):
+            net = _Net.of(stiff[..., g], index - before_walk, likely / sights.noise[..., g])
+            relaxed.append(pose[..., group] + net.relax(off_step[..., group], off_sight[..., group]))
+            if number == ROUNDS - 1:
+                spread.append(net.variance.to(variance))
+        pose = torch.cat(relaxed, dim=-1)
+    return pose.to(like), torch.stack(spread, dim=-1)
 
 
 def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Tensor, "*n"]:
@@ -67,24 +108,37 @@ def stiffness(off2: Float[Tensor, "*n"], chance: float, loose: float, stray: flo
     return planned / loose + (1 - planned) / otherwise
 
 
-def _relax(
-    off_plan: States,
-    stiff: Float[Tensor, "batch time"],
-    index: Int[Tensor, "batch time K"],
-    off_sight: Float[Tensor, "batch time K S"],
-    pull: PerEntry,
-) -> States:
-    """How far to move each step: the d that minimises, over all steps t and sights k,
+class _Net(NamedTuple):
+    """Steps and sights as edges of known stiffness between the poses of a walk.
 
-    stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2. What lies before the walk, the start and steps
-    of a negative index, does not move.
+    What lies before the walk, the start and steps of a negative index, does not move.
     """
-    batch, steps, k = index.shape
-    now = torch.arange(steps, device=index.device)
-    later = torch.cat([now, now[:, None].expand(steps, k).flatten()]).expand(batch, -1)
-    earlier = torch.cat([(now - 1).expand(batch, -1), index.flatten(1)], dim=1)
-    weight = torch.cat([stiff, pull.flatten(1)], dim=1)
-    return relax(steps, later, earlier, weight, torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1))
+
+    steps: int
+    later: Int[Tensor, "batch edges"]
+    earlier: Int[Tensor, "batch edges"]
+    weight: Float[Tensor, "batch edges"]
+
+    @classmethod
+    def of(cls, stiff: Float[Tensor, "batch time"], index: Int[Tensor, "batch time K"], pull: PerEntry) -> "_Net":
+        """Steps with this stiffness, and sights that pull this much."""
+        batch, steps, k = index.shape
+        now = torch.arange(steps, device=index.device)
+        later = torch.cat([now, now[:, None].expand(steps, k).flatten()]).expand(batch, -1)
+        earlier = torch.cat([(now - 1).expand(batch, -1), index.flatten(1)], dim=1)
+        return cls(steps, later, earlier, torch.cat([stiff, pull.flatten(1)], dim=1))
+
+    def relax(self, off_plan: States, off_sight: Float[Tensor, "batch time K S"]) -> States:
+        """How far to move each step: the d that minimises, over all steps t and sights k,
+
+        stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2.
+        """
+        return relax(*self, torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1))
+
+    @property
+    def variance(self) -> Float[Tensor, "batch time"]:
+        """Of each pose, if every weight is a precision."""
+        return torch.cholesky_inverse(torch.linalg.cholesky(_matrix(*self))).diagonal(dim1=-2, dim2=-1)
 
 
 def relax(
@@ -96,13 +150,24 @@ def relax(
 ) -> Float[Tensor, "batch nodes S"]:
     """The d that minimises weight (d_later - d_earlier + off)^2 over all edges; a negative `earlier` does not move."""
     batch, pulled = len(weight), weight[..., None] * off
+    inner = earlier.clamp(min=0)
+    right = weight.new_zeros(batch, nodes, off.shape[-1])
+    right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
+    right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
+    return torch.cholesky_solve(right, torch.linalg.cholesky(_matrix(nodes, later, earlier, weight)))
+
+
+def _matrix(
+    nodes: int,
+    later: Int[Tensor, "batch edges"],
+    earlier: Int[Tensor, "batch edges"],
+    weight: Float[Tensor, "batch edges"],
+) -> Float[Tensor, "batch nodes nodes"]:
+    """The Hessian of half of what `relax` minimises."""
     inner, loose = earlier.clamp(min=0), weight * (earlier >= 0)
-    matrix = weight.new_zeros(batch, nodes * nodes)
+    matrix = weight.new_zeros(len(weight), nodes * nodes)
     matrix.scatter_add_(1, later * nodes + later, weight)
     matrix.scatter_add_(1, inner * nodes + inner, loose)
     matrix.scatter_add_(1, later * nodes + inner, -loose)
     matrix.scatter_add_(1, inner * nodes + later, -loose)
-    right = weight.new_zeros(batch, nodes, off.shape[-1])
-    right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
-    right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
-    return torch.cholesky_solve(right, torch.linalg.cholesky(matrix.view(batch, nodes, nodes)))
+    return matrix.view(-1, nodes, nodes)

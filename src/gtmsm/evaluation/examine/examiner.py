@@ -125,6 +125,10 @@ class Examiner(ABC):
         """The same walker without its avoidance of obstacles; None where that makes no difference."""
         return None
 
+    def careful(self, walker: Walker) -> Walker | None:
+        """Of a walker that bumps: the same, avoiding obstacles; None where that makes no difference."""
+        return None
+
     def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time D"] | None:
         """Poses by a control that knows the true moves and takes equal frames for one place; None: frames differ.
 

@@ -108,9 +108,15 @@ class RoomsExaminer(Examiner):
 
     def clumsy(self, walker: Walker) -> Walker | None:
         """Of walkers from object to object: one that goes straight into what is in the way."""
-        if not isinstance(walker, ScavengerWalker):
+        if not isinstance(walker, ScavengerWalker) or walker.config.may_bump:
             return None
         return ScavengerWalker(replace(walker.config, may_bump=True))
+
+    def careful(self, walker: Walker) -> Walker | None:
+        """Of walkers that go straight into what is in the way: one that goes around it."""
+        if not isinstance(walker, ScavengerWalker) or not walker.config.may_bump:
+            return None
+        return ScavengerWalker(replace(walker.config, may_bump=False))
 
     def errors(self, believed: Float[Tensor, "n time 3"], true: Float[Tensor, "n time 3"]) -> Errors:
         """Headings, and distances, also in widths of the room."""

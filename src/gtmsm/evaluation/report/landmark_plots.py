@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from gtmsm.evaluation.long_walks import kinds_of_walks
 from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, RED, STYLE, new_figure
 from gtmsm.evaluation.report.plots import whole_steps
 
@@ -84,11 +85,9 @@ def smoothed(curve: Float[np.ndarray, "time"], over: int = SMOOTHED) -> Float[np
 
 def kinds(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Name, colour and scores of each kind of long walk."""
-    for i, walks in enumerate(landmarks["slip"]):
-        name = f"{100 * walks['probability']:g}% slip" if walks["probability"] else "no slip"
-        yield name, COLOURS[i % len(COLOURS)], walks
-    if landmarks.get("bump"):
-        yield "bumps, no slip", PURPLE, landmarks["bump"]
+    slips = len(landmarks["slip"])
+    for i, (name, walks) in enumerate(kinds_of_walks(landmarks)):
+        yield name, COLOURS[i % len(COLOURS)] if i < slips else PURPLE, walks
 
 
 def _panels(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:

@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from gtmsm.evaluation.gallery import Gallery
+from gtmsm.evaluation.long_walks import found_in_rooms
 from gtmsm.evaluation.report import landmark_plots, page, plots
 from gtmsm.evaluation.report.figure_style import svg
 from gtmsm.evaluation.video import comparison
@@ -80,7 +81,8 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
         "by the actions alone. "
         f"{EQUAL_FRAMES if 'equal_frames' in landmarks['slip'][0] else ''}"
         f"Fraction of steps {landmarks['right']}, in this order: "
-        f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps.",
+        f"{'; '.join(told)}. Curves are means over the last {landmark_plots.SMOOTHED} steps. "
+        f"{found_in_rooms(landmarks).capitalize()}",
     )
 
 

@@ -33,7 +33,7 @@ def constant(variance):
 
 def test_two_landmarks_pull_the_plan_by_their_weights():
     past = number(3.0, 0.0, 0.0, 2.0).view(1, 2, 2), number(0.1, 0.2).view(1, 2, 1)
-    (state, marginal, _), own = blend_scan(
+    (state, marginal, *_), own = blend_scan(
         space_of(2),
         steps_of(number(1.0, 0.0).view(1, 1, 2)),
         as_seen,
@@ -53,7 +53,7 @@ def test_two_landmarks_pull_the_plan_by_their_weights():
 def test_a_step_of_this_walk_is_a_landmark_for_those_after_it():
     """Three steps of 1; the third sees what the first saw, and half believes it."""
     nothing = torch.zeros(1, 0, 1, dtype=torch.float64)
-    (state, marginal, _), _ = blend_scan(
+    (state, marginal, *_), _ = blend_scan(
         space_of(1),
         steps_of(torch.ones(1, 3, 1, dtype=torch.float64)),
         as_seen,
@@ -70,7 +70,7 @@ def test_a_step_of_this_walk_is_a_landmark_for_those_after_it():
 
 def test_without_weight_a_walk_goes_as_planned():
     displacement, start = drawn(3, 7, 2), drawn(3, 2, seed=1)
-    (state, marginal, _), _ = blend_scan(
+    (state, marginal, *_), _ = blend_scan(
         space_of(2),
         steps_of(displacement),
         as_seen,
@@ -88,7 +88,7 @@ def test_without_weight_a_walk_goes_as_planned():
 
 def test_a_heading_is_pulled_the_shorter_way_round_and_momentum_is_kept():
     past = number(0.0, 0.0, math.pi - 0.1).view(1, 1, 3), number(0.0).view(1, 1, 1)
-    (state, _, _), _ = blend_scan(
+    (state, *_), _ = blend_scan(
         space_of(3),
         lambda s, t: s,
         as_seen,

@@ -253,7 +253,6 @@ def test_sequences_that_grow_step_by_step_stay_on_ground_that_random_ones_leave(
 
 
 def test_a_picture_taken_a_step_beside_the_walk_is_found_beside_it(strong, monkeypatch):
-    monkeypatch.setattr(goal, "IMAGINED", 2)
     monkeypatch.setattr(goal, "ROUNDS", (1.0,))  # that is quicker
     model, memory, _ = strong
     beside = model.motion.pose_at(memory.place.mean[0, 12]) + torch.tensor([0.0, 0.13, 0.0])

@@ -63,10 +63,10 @@ def arranged(inputs, index):
 
 
 def filter_positions(*arguments):
-    """Poses and variances; of slips it learns nothing."""
-    *track, slips = landmark_filter.filter_positions(*arguments)
-    assert slips is None
-    return tuple(track)
+    """Poses and variances; of slips it learns nothing, and watches no step."""
+    track = landmark_filter.filter_positions(*arguments)
+    assert track.slips is None and track.watched is None
+    return tuple(track[:2])
 
 
 def readable(*arguments):

@@ -154,9 +154,10 @@ _preset("walk-landmarks", "walk-strong",
     "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU", {
     "begin_with": "walk-strong",
     "walker.scavenger": {"may_bump": True},
-    "pool": {"clips": 14_000},
-    "training": {"updates": 11_000},
-    "training.optimiser": {"batch": 20, "anneal_updates": 11_000, "ramp_updates": 200},
+    "slip.probability": 0.1,  # or doubled turns are never compared
+    "pool": {"clips": 10_000},
+    "training": {"updates": 4_000},
+    "training.optimiser": {"batch": 20, "anneal_updates": 4_000, "ramp_updates": 200},
     "training.curriculum": {"landmark_rate": 1.0},
     "training.objective": {"recognition_only": True},
     "model.landmark": {"form": "bayes", "matches": 16, "width": 768, "recent": 16, "watch": True, "closure": 64},

@@ -56,8 +56,9 @@ def test_a_net_of_equal_threads_spreads_the_error_evenly():
     """Four steps of 1 that a fifth thread, as stiff, says are 3 together: every one of five is off by 1/5."""
     pull = tensor([[[0.0], [0.0], [0.0], [1.0]]])
     net = _Net.of(torch.ones(1, 4, dtype=torch.float64), torch.full((1, 4, 1), -1), pull)
-    moved = net.relax(torch.zeros(1, 4, 1, dtype=torch.float64), torch.ones(1, 4, 1, 1, dtype=torch.float64))
-    assert net.variance.flatten().tolist() == pytest.approx([0.8, 1.2, 1.2, 0.8])  # of a bridge of five steps
+    moved, factor = net.relax(torch.zeros(1, 4, 1, dtype=torch.float64), torch.ones(1, 4, 1, 1, dtype=torch.float64))
+    spread = torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1)
+    assert spread.flatten().tolist() == pytest.approx([0.8, 1.2, 1.2, 0.8])  # of a bridge of five steps
     assert moved.flatten().tolist() == pytest.approx([-0.2, -0.4, -0.6, -0.8])
 
 
@@ -67,7 +68,7 @@ def test_a_net_tied_to_itself_lies_where_its_energy_is_least():
     index = torch.stack([torch.randint(-3, t, (2, 2), generator=generator) for t in range(6)], 1)
     off_sight = torch.randn(2, 6, 2, 2, generator=generator).double()
     pull = torch.rand(2, 6, 2, generator=generator).double()
-    x = _Net.of(stiff, index, pull).relax(off_plan, off_sight).requires_grad_()
+    x = _Net.of(stiff, index, pull).relax(off_plan, off_sight)[0].requires_grad_()
     every = torch.cat([torch.zeros_like(x[:, :3]), x], 1)
     seen = torch.stack([every[i, index[i] + 3] for i in range(2)])
     before = torch.cat([torch.zeros_like(x[:, :1]), x[:, :-1]], 1)

@@ -25,7 +25,7 @@ def kinds_of_walks(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[
 
 
 def found_in_rooms(landmarks: Mapping[str, Any]) -> str:
-    """Errors of position and heading over the last steps, of each kind of walk; then starts and pictures."""
+    """Errors of position and heading over the last steps, a line for each kind of walk; then starts and pictures."""
     first = landmarks["slip"][0]["landmarks"]
     if "position_error_relative_late" not in first:
         return ""
@@ -34,7 +34,7 @@ def found_in_rooms(landmarks: Mapping[str, Any]) -> str:
     steps = len(first["within_by_step"])
     return (
         f"last {late(steps)} of {steps:,} steps, position in % of the room's width and heading, "
-        f"{', '.join(name for _, name in ways)}: {'; '.join(parts)}; {'; '.join(_recognised(landmarks))}"
+        f"{', '.join(name for _, name in ways)}:\n  " + ";\n  ".join([*parts, *_recognised(landmarks)])
     )
 
 

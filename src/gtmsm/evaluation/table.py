@@ -53,10 +53,11 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 
 
 def headline(scores: Mapping[str, Any]) -> str:
-    """The conclusion of the table in one line."""
+    """The conclusion of the table in one line, and what landmarks come to in rooms in a few more."""
     if has(scores, "heading_error"):
-        late = found_in_rooms(scores["landmarks"]) if scores.get("landmarks") else ""
-        return f"{_way_found(scores)}; {_quality(scores)}{late and '; landmarks, '}{late}"
+        landmarks = scores.get("landmarks")
+        late = "\n" + told if landmarks and (told := found_in_rooms(landmarks)) else ""
+        return f"{_way_found(scores)}; {_quality(scores)}{late}"
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}{_cells_found(scores)}{_slips_noticed(scores)}"
     retrieval, r2 = scores["retrieval_revisited"], scores.get("pose_r2")

@@ -46,15 +46,14 @@ def filter_with_closure(
         plan = watched.step if watched else planned_steps(motion, s, state, actions[:, now])
         plans = torch.cat([plans, plan], 1)
         states, variances = torch.cat([states, state], 1), torch.cat([variances, more], 1)
-        if watched:
-            added = torch.cat([added, watched.added], 1)
         pose = states[..., :size].clone()
         so_far = Sights(*(part[:, : now.stop] for part in sights))
         trusted = so_far._replace(log_odds=so_far.log_odds + bonus)
         if watched:
-            steps = Watched(plans, added)
+            added = torch.cat([added, watched.added], 1)
+            watched = Watched(plans, added)
             pose, variances = close_watched_loops(
-                motion.space, pose, start[:, :size], variance, steps, trusted, past[0]
+                motion.space, pose, start[:, :size], variance, watched, trusted, past[0]
             )
         elif others := maps.close(pose, plans, so_far, surprise, bonus):
             some = Sights(*(part[others] for part in trusted))
@@ -62,7 +61,7 @@ def filter_with_closure(
             pose[others] = close_loops(motion.space, pose[others], *rest)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
-    column, watched = torch.cat(learned, dim=1) if learned else None, Watched(plans, added) if watched else None
+    column = torch.cat(learned, dim=1) if learned else None
     return Track(states, variances, column, watched), torch.cat(believed, dim=1)
 
 

@@ -151,10 +151,9 @@ class WorldModel(nn.Module):
         require_finite(self, "memorise", {}, walk.mean, walk.covariance, code.mean, code.log_var, written.digest)
         weights = (memory and memory.weights) or self.fingerprint  # a memory of other weights was refused above
         entries = replace(written, weights=weights, slips=followed.slips)
-        made, start, sights, believed, watched = (
-            followed.made, followed.start, followed.sights, followed.believed, followed.watched,
-        )  # fmt: skip
-        return Observed(entries, walk, made, start, sights, believed, watched)
+        return Observed(
+            entries, walk, followed.made, followed.start, followed.sights, followed.believed, followed.watched
+        )
 
     def follow(
         self,

@@ -181,7 +181,7 @@ class PlaceGraph:
                 signed = torch.where(outer, -1.0, 1.0)[:, None] * off[:, group]
                 other = torch.where(outer, later, earlier)
                 parts = (swapped[kept], other[kept], weight[kept], signed[kept])
-                moved[free, group] = relax(int(free.sum()), *(part[None] for part in parts))[0]
+                moved[free, group] = relax(int(free.sum()), *(part[None] for part in parts))[0][0]
             pose = pose + moved
         return replace(self, pose=pose)._merged(space, same, equal)
 

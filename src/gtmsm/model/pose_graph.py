@@ -52,7 +52,7 @@ def close_loops(
             stiff = stiffness(far2[g], surprise.chance_of(g), loose, surprise.stray[g], size)
             pull = likely / sights.noise[..., g]
             net = _Net.of(stiff, sights.index - past.shape[1], pull)
-            relaxed.append(pose[..., group] + net.relax(off_plan[..., group], off_sight[..., group]))
+            relaxed.append(pose[..., group] + net.relax(off_plan[..., group], off_sight[..., group])[0])
         pose = torch.cat(relaxed, dim=-1)
     return pose
 
@@ -76,20 +76,22 @@ def close_watched_loops(
     index, *said = (part[:, :, 1:] for part in sights)
     sights, steps = Sights(index, *(part.double() for part in said)), Watched(*(part.double() for part in steps))
     first = steps.added[:, :1] + variance[:, None]
-    stiff, before_walk, spread = 1 / torch.cat([first, steps.added[:, 1:]], dim=1), past.shape[1], []
-    for number in range(ROUNDS):
+    stiff, before_walk = 1 / torch.cat([first, steps.added[:, 1:]], dim=1), past.shape[1]
+    for _ in range(ROUNDS):
         known = gather(torch.cat([past, pose], dim=1), index)
         before = torch.cat([start[:, None], pose[:, :-1]], dim=1)
         off_step = space.difference(space.step(before, steps.step), pose)
         off_sight = space.difference(space.step(known, sights.offset), pose[:, :, None])
-        likely, relaxed = HEARD * trust(space, off_sight, sights), []
+        likely, relaxed, factors = HEARD * trust(space, off_sight, sights), [], []
         for g, group in enumerate(space.groups):
             net = _Net.of(stiff[..., g], index - before_walk, likely / sights.noise[..., g])
-            relaxed.append(pose[..., group] + net.relax(off_step[..., group], off_sight[..., group]))
-            if number == ROUNDS - 1:
-                spread.append(net.variance.to(variance))
+            moved, factor = net.relax(off_step[..., group], off_sight[..., group])
+            relaxed.append(pose[..., group] + moved)
+            factors.append(factor)
         pose = torch.cat(relaxed, dim=-1)
-    return pose.to(like), torch.stack(spread, dim=-1)
+    # Weights of the last round are precisions, so that the inverse of its matrix is a covariance.
+    spread = [torch.cholesky_inverse(factor).diagonal(dim1=-2, dim2=-1) for factor in factors]
+    return pose.to(like), torch.stack(spread, dim=-1).to(variance)
 
 
 def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Tensor, "*n"]:
@@ -128,17 +130,14 @@ class _Net(NamedTuple):
         earlier = torch.cat([(now - 1).expand(batch, -1), index.flatten(1)], dim=1)
         return cls(steps, later, earlier, torch.cat([stiff, pull.flatten(1)], dim=1))
 
-    def relax(self, off_plan: States, off_sight: Float[Tensor, "batch time K S"]) -> States:
+    def relax(
+        self, off_plan: States, off_sight: Float[Tensor, "batch time K S"]
+    ) -> tuple[States, Float[Tensor, "batch time time"]]:
         """How far to move each step: the d that minimises, over all steps t and sights k,
 
-        stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2.
+        stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2; and the matrix by which it was found.
         """
         return relax(*self, torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1))
-
-    @property
-    def variance(self) -> Float[Tensor, "batch time"]:
-        """Of each pose, if every weight is a precision."""
-        return torch.cholesky_inverse(torch.linalg.cholesky(_matrix(*self))).diagonal(dim1=-2, dim2=-1)
 
 
 def relax(
@@ -147,27 +146,20 @@ def relax(
     earlier: Int[Tensor, "batch edges"],
     weight: Float[Tensor, "batch edges"],
     off: Float[Tensor, "batch edges S"],
-) -> Float[Tensor, "batch nodes S"]:
-    """The d that minimises weight (d_later - d_earlier + off)^2 over all edges; a negative `earlier` does not move."""
+) -> tuple[Float[Tensor, "batch nodes S"], Float[Tensor, "batch nodes nodes"]]:
+    """The d that minimises weight (d_later - d_earlier + off)^2 over all edges; a negative `earlier` does not move.
+
+    Also the Cholesky factor of the Hessian of half of that.
+    """
     batch, pulled = len(weight), weight[..., None] * off
-    inner = earlier.clamp(min=0)
+    inner, inside = earlier.clamp(min=0), earlier >= 0
     right = weight.new_zeros(batch, nodes, off.shape[-1])
     right.scatter_add_(1, later[..., None].expand_as(pulled), -pulled)
-    right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * (earlier >= 0)[..., None])
-    return torch.cholesky_solve(right, torch.linalg.cholesky(_matrix(nodes, later, earlier, weight)))
-
-
-def _matrix(
-    nodes: int,
-    later: Int[Tensor, "batch edges"],
-    earlier: Int[Tensor, "batch edges"],
-    weight: Float[Tensor, "batch edges"],
-) -> Float[Tensor, "batch nodes nodes"]:
-    """The Hessian of half of what `relax` minimises."""
-    inner, loose = earlier.clamp(min=0), weight * (earlier >= 0)
-    matrix = weight.new_zeros(len(weight), nodes * nodes)
+    right.scatter_add_(1, inner[..., None].expand_as(pulled), pulled * inside[..., None])
+    matrix, loose = weight.new_zeros(batch, nodes * nodes), weight * inside
     matrix.scatter_add_(1, later * nodes + later, weight)
     matrix.scatter_add_(1, inner * nodes + inner, loose)
     matrix.scatter_add_(1, later * nodes + inner, -loose)
     matrix.scatter_add_(1, inner * nodes + later, -loose)
-    return matrix.view(-1, nodes, nodes)
+    factor = torch.linalg.cholesky(matrix.view(-1, nodes, nodes))
+    return torch.cholesky_solve(right, factor), factor

@@ -136,7 +136,7 @@ class Optimiser:
         return {name: rate * float(faster) for name, faster in zip(self.groups, self._faster, strict=True)}
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Adam's moments of a parameter, and how many updates it has seen; write into them to restore them."""
+        """Moments of a parameter, and how many updates it has seen; write into them to restore them."""
         return self._moments[parameter]
 
 

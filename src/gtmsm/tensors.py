@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
@@ -149,7 +149,7 @@ class Belief:
         return self.mean + (factor @ noise[..., None]).squeeze(-1)
 
 
-def gather(entries: Float[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
+def gather(entries: Shaped[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
     """entries[i, index[i]] for every i of the batch."""
     # By rows of one flat table: the backward pass is a plain addition of rows, faster than that of advanced indexing.
     batch, n = entries.shape[:2]

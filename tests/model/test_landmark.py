@@ -324,7 +324,7 @@ def test_recognising_teaches_the_network_that_compares_and_nothing_else():
     mean = drawn(3, 6, CODE).requires_grad_()
     code = Gaussian(mean, torch.zeros(3, 6, CODE, dtype=torch.float64))
     path = drawn(3, 6, 2, seed=1).cumsum(1)
-    landmarks.recognition_loss(code, landmarks.look_back(code, code, 0), path).backward()
+    landmarks.compare.walk_loss(code, landmarks.look_back(code, code, 0), path).backward()
     assert mean.grad is None
     assert all(parameter.grad is not None for parameter in landmarks.compare.parameters())
     assert all(parameter.grad is None for parameter in motion.parameters())
@@ -497,7 +497,7 @@ def test_a_strange_walk_has_nothing_to_compare_with_and_no_nan():
     lookup = landmarks.look_back(code, code, 0)
     assert isinstance(lookup, Lookup) and not lookup.there.any()
     learned = landmarks.learn(motion, motion.start(1), drawn(1, 1, ACTIONS), code, lookup)
-    loss = landmarks.recognition_loss(code, lookup, learned.track.state.detach())
+    loss = landmarks.compare.walk_loss(code, lookup, learned.track.state.detach())
     (learned.divergence.sum() + loss).backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in landmarks.parameters())
 

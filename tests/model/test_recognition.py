@@ -150,6 +150,24 @@ def test_no_sight_is_surer_than_the_grain():
     assert compare(entries, query, all_pairs(entries, query))[2].min() >= 0.3**2
 
 
+def test_a_network_of_its_own_compares_each_view_with_the_last_one_only():
+    compare = comparison(apart=True)
+    entries, query = codes(2, 5), codes(2, 5)
+    found = look_up(entries, query, 4, first=0)
+    assert found.after is not None and found.after.tolist() == 2 * [[False, True, True, True, True]]
+    before = compare(entries, query, found)
+    with torch.no_grad():
+        compare.last.net[-1].bias += 1.0
+    after = compare(entries, query, found)
+    changed = (after.log_odds != before.log_odds) & found.there
+    assert changed[:, 1:, 0].all() and not changed[:, :, 1:].any()
+    plain = comparison()
+    plain.load_state_dict({name: value for name, value in compare.state_dict().items() if not name.startswith("last")})
+    torch.testing.assert_close(plain(entries, query, found).offset[:, :, 1:], after.offset[:, :, 1:])
+    picture = look_up(entries, query, 4)  # of which nobody knows when it was taken
+    torch.testing.assert_close(compare(entries, query, picture).offset, plain(entries, query, picture).offset)
+
+
 def test_codes_learn_nothing_from_being_compared():
     entries = Gaussian(drawn(1, 4, CODE).requires_grad_(), drawn(1, 4, CODE, seed=1).requires_grad_())
     compare, query = comparison(), codes(1, 2, seed=3)
@@ -235,6 +253,9 @@ def test_the_loss_of_a_walk_is_that_of_its_pairs_of_strangers_and_of_confidence(
     assert compare.walk_loss(walk, found, path).item() == pytest.approx(pairs + strangers + calibration)
     again = compare.walk_loss(walk, found, path, one_further(walk, walk, found))
     assert again.item() == pytest.approx(pairs + strangers + calibration)
+    third = compare.walk_loss(walk, found, path, asked=torch.tensor([[2]] * len(path)))
+    pairs = (2 * pair(1) + pair(1) + pair(2)) / 4  # the last frame at steps 2 and 3, and all entries at step 3
+    assert third.item() == pytest.approx(pairs + strangers + (softplus(-0.4) + softplus(0.4)) / 2)
 
 
 def test_evidence_is_the_odds_that_a_match_is_right_and_within_tolerance():

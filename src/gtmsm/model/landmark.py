@@ -28,9 +28,7 @@ from gtmsm.tensors import (
     Belief,
     EntryPoses,
     Gaussian,
-    PerEntry,
     PerStep,
-    Poses,
     State,
     States,
     Variance,
@@ -243,12 +241,6 @@ class Landmarks(nn.Module):
         planned = motion.step(before, actions)[..., :size]
         divergence = step_divergence(self.space, fused.pose, fused.variance, planned, uncertain, surprise)
         return Learned(track, divergence, before, match)
-
-    def recognition_loss(
-        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None, trust: PerEntry | None = None
-    ) -> Float[Tensor, ""]:
-        """`Comparison.walk_loss`, given the poses of a walk."""
-        return self.compare.walk_loss(code, lookup, path, match, trust)
 
     def log_prob(
         self, pose: Float[Tensor, "batch K D"], noise: Float[Tensor, "batch K G"], state: State, variance: Variance

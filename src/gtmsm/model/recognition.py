@@ -25,6 +25,8 @@ class LandmarkConfig:
     """K', the entries looked up by their codes (App. D); the last frame is always among them."""
     width: int = 256
     """Hidden units of the network that compares two views; App. D's own networks have 32."""
+    apart: bool = False
+    """Whether a network of its own compares each view with the last one, between which lies a single step."""
     recent: int = 1
     """The last steps, whose frames are not looked up (the very last one excepted): to an agent that moves slowly they
     are the nearest of all."""
@@ -95,6 +97,18 @@ class Lookup:
     """False where there are fewer than K entries yet."""
     distance: PerEntry
     """Mean squared distance of the codes, in units of their own variances."""
+    after: Bool[Tensor, "batch time"] | None = None
+    """Whether the first entry of a query is the frame just before it; None: it never is."""
+
+    @property
+    def first(self) -> "Lookup":
+        """Of each query the first entry alone."""
+        return Lookup(self.index[..., :1], self.there[..., :1], self.distance[..., :1], self.after)
+
+    def at(self, steps: Int[Tensor, "batch asked"]) -> "Lookup":
+        """Of these queries alone."""
+        after = None if self.after is None else gather(self.after, steps)
+        return Lookup(gather(self.index, steps), gather(self.there, steps), gather(self.distance, steps), after)
 
 
 def look_up(
@@ -122,7 +136,8 @@ def look_up(
         index = torch.where(there, index, 0)
     seen = entries.at(index)
     scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
-    return Lookup(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
+    distance = ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1)
+    return Lookup(index, there, distance, None if first is None else (found < 0).any(-1))
 
 
 class Match(NamedTuple):
@@ -136,13 +151,11 @@ class Match(NamedTuple):
     """Its variance."""
 
 
-class Comparison(nn.Module):
-    """A network of two codes: do they show the same place, and from which relative pose?"""
+class Pairs(nn.Module):
+    """A network of two codes and of how far apart they are."""
 
-    def __init__(self, settings: LandmarkConfig, code_size: int, space: Space) -> None:
+    def __init__(self, code_size: int, width: int, outputs: int) -> None:
         super().__init__()
-        self.settings, self.space = settings, space
-        width, outputs = settings.width, 1 + space.size + len(space.groups)
         # Layers of one view alone are computed once per view, not once per pair.
         self.view = nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
@@ -150,7 +163,25 @@ class Comparison(nn.Module):
         self.net = nn.Sequential(
             nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs)
         )
+
+    def outputs(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Float[Tensor, "batch time K outputs"]:
+        """Of each query and the entries that were looked up for it; codes get no gradient."""
+        distance = lookup.distance.detach()[..., None]
+        there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
+        here = self.second(self.view(query.mean.detach()))[:, :, None]
+        made: Tensor = self.net(there + here + self.alike((distance + 1e-4).log()))
+        return made.to(distance)
+
+
+class Comparison(Pairs):
+    """A network of two codes: do they show the same place, and from which relative pose?"""
+
+    def __init__(self, settings: LandmarkConfig, code_size: int, space: Space) -> None:
+        outputs = 1 + space.size + len(space.groups)
+        super().__init__(code_size, settings.width, outputs)
+        self.settings, self.space = settings, space
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
+        self.last = Pairs(code_size, settings.width, outputs) if settings.apart else None
 
     @property
     def matrices(self) -> list[nn.Parameter]:
@@ -160,14 +191,16 @@ class Comparison(nn.Module):
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        distance = lookup.distance.detach()[..., None]
-        there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
-        here = self.second(self.view(query.mean.detach()))[:, :, None]
-        made = self.net(there + here + self.alike((distance + 1e-4).log())).to(distance)
+        made = self.outputs(entries, query, lookup)
+        if self.last is not None and lookup.after is not None:
+            first = self.last.outputs(entries, query, lookup.first)
+            first = torch.where(lookup.after[..., None, None], first, made[:, :, :1])
+            made = torch.cat([first, made[:, :, 1:]], dim=2)
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
         # Equal codes show the same place, whatever the network has learned.
+        distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
-        noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-5.0, 3.0)).exp()
+        noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
         return Match(log_odds[..., 0], offset * other, noise)
 
     @property
@@ -189,20 +222,35 @@ class Comparison(nn.Module):
         return -torch.logaddexp(shown, anywhere)
 
     def walk_loss(
-        self, code: Gaussian, lookup: Lookup, path: Poses, match: Match | None = None, trust: PerEntry | None = None
+        self,
+        code: Gaussian,
+        lookup: Lookup,
+        path: Poses,
+        match: Match | None = None,
+        trust: PerEntry | None = None,
+        asked: Int[Tensor, "batch asked"] | None = None,
     ) -> Float[Tensor, ""]:
         """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
 
         Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of
         the walk itself, if it has been computed already; `trust` weighs each pair by how sure its relative pose is.
+        With `asked`, all that was looked up is compared at these steps, and the last frame at every step.
         """
-        log_odds, offset, noise = match or self(code, code, lookup)
-        relative = self.space.displacement(gather(path, lookup.index), path[:, :, None])
+        query, here, total, count = code, path, path.new_zeros(()), path.new_zeros(())
+        if asked is not None:
+            last = lookup.first
+            relative = self.space.displacement(gather(path, last.index), path[:, :, None])
+            log_odds, offset, noise = self(code, code, last)
+            total, count = (self.loss(log_odds, offset, noise, relative) * last.there).sum(), last.there.sum()
+            lookup, query, here = lookup.at(asked), code.at(asked), gather(path, asked)
+        log_odds, offset, noise = match or self(code, query, lookup)
+        relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
         there = lookup.there.to(relative) * (1.0 if trust is None else trust)
-        pairs = (self.loss(log_odds, offset, noise, relative) * there).sum() / there.sum().clamp_min(1)
+        total = total + (self.loss(log_odds, offset, noise, relative) * there).sum()
+        pairs = total / (count + there.sum()).clamp_min(1)
         other = Gaussian(code.mean.roll(1, 0), code.log_var.roll(1, 0))
-        strange = look_up(other, code, self.settings.matches)
-        strange_odds, _, strange_noise = self(other, code, strange)
+        strange = look_up(other, query, self.settings.matches)
+        strange_odds, _, strange_noise = self(other, query, strange)
         odds = log_odds.masked_fill(~lookup.there, -30.0)
         best = self.evidence(odds, noise).argmax(-1, keepdim=True)
         error = (relative - offset).gather(2, best[..., None].expand(-1, -1, 1, relative.shape[-1]))[:, :, 0]

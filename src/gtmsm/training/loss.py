@@ -43,7 +43,8 @@ class ObjectiveConfig:
     recognition_only: bool = False
     """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
     targets: int = 0
-    """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all."""
+    """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all. With
+    `recognition_only` steps whose view is compared with all that it looks like; with the last one every view is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be maximised."""
@@ -140,7 +141,7 @@ class Loss(BaseLoss[WorldModel]):
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:
-            loss = self._recognition_of(x, true_step)
+            loss = self._recognition_of(x, true_step, generator)
             return loss, {"recognition": loss.detach()}, None
         walk = infer(model, x, a, generator)
         known = walk if objective.poses_from_bound else walk.detached()
@@ -233,16 +234,17 @@ class Loss(BaseLoss[WorldModel]):
             moves = (made != 0).any(-1).cumsum(1)
             trust = self.objective.reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
         path = self.model.motion.retrace(made)
-        return landmarks.recognition_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
+        return landmarks.compare.walk_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
 
-    def _recognition_of(self, x: Frames, true_step: Poses) -> Float[Tensor, ""]:
+    def _recognition_of(self, x: Frames, true_step: Poses, generator: torch.Generator) -> Float[Tensor, ""]:
         """The loss of recognising places, with all else fixed."""
         model, landmarks = self.model, self.model.require_landmarks("recognise places")
         with torch.no_grad():
             code = model.vae.encode(x)
             with torch.autocast(x.device.type, enabled=False):
                 lookup = landmarks.look_back(code, code, 0)
-        return landmarks.recognition_loss(code, lookup, model.motion.retrace(true_step))
+        asked = draw_steps(len(x), 0, x.shape[1], self.objective.targets, generator)
+        return landmarks.compare.walk_loss(code, lookup, model.motion.retrace(true_step), asked=asked)
 
 
 class _Mean:

@@ -151,7 +151,7 @@ def test_no_sight_is_surer_than_the_grain():
 
 
 def test_a_network_of_its_own_compares_each_view_with_the_last_one_only():
-    compare = comparison(apart=True)
+    compare = comparison(last_grain=0.004)
     entries, query = codes(2, 5), codes(2, 5)
     found = look_up(entries, query, 4, first=0)
     assert found.after is not None and found.after.tolist() == 2 * [[False, True, True, True, True]]
@@ -160,6 +160,7 @@ def test_a_network_of_its_own_compares_each_view_with_the_last_one_only():
         compare.last.net[-1].bias += 1.0
     after = compare(entries, query, found)
     changed = (after.log_odds != before.log_odds) & found.there
+    assert (before.noise[:, 1:, 0] >= 0.004**2).all() and (before.noise[:, :, 1:] >= 0.1**2).all()
     assert changed[:, 1:, 0].all() and not changed[:, :, 1:].any()
     plain = comparison()
     plain.load_state_dict({name: value for name, value in compare.state_dict().items() if not name.startswith("last")})

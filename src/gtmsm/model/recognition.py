@@ -25,8 +25,6 @@ class LandmarkConfig:
     """K', the entries looked up by their codes (App. D); the last frame is always among them."""
     width: int = 256
     """Hidden units of the network that compares two views; App. D's own networks have 32."""
-    apart: bool = False
-    """Whether a network of its own compares each view with the last one, between which lies a single step."""
     recent: int = 1
     """The last steps, whose frames are not looked up (the very last one excepted): to an agent that moves slowly they
     are the nearest of all."""
@@ -56,6 +54,9 @@ class LandmarkConfig:
     0: never, so that no pose depends on what was seen after it."""
     grain: float = 0.1
     """Least standard deviation of a relative pose, in the same units: that of two equal codes."""
+    last_grain: float = 0.0
+    """The same between a view and the last one, a single step ago, which a network of its own then compares. 0: the
+    same network does, with the same `grain`."""
     doubt: float = 6.0
     """Nats subtracted from the log-odds of every match: K' matches from one memory are not independent, and a plan is
     right more often than not. Closing a loop subtracts two thirds of it."""
@@ -81,6 +82,7 @@ class LandmarkConfig:
             chance = getattr(self, name)
             require(0 < chance < 1, f"{name} is {chance}; give a probability between 0 and 1")
         require(self.surprise_worth >= 0, f"surprise_worth is {self.surprise_worth}; give a number of steps, or 0")
+        require(self.last_grain >= 0, f"last_grain is {self.last_grain}; give a positive number, or 0 for none")
         again = self.surprise_again
         require(0 <= again < 1, f"surprise_again is {again}; give a probability from 0 to below 1")
         for name in ("steady", "steady_turn", "stray", "stray_turn", "grain", "reach", "tolerance", "tolerance_turn"):
@@ -181,7 +183,7 @@ class Comparison(Pairs):
         super().__init__(code_size, settings.width, outputs)
         self.settings, self.space = settings, space
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
-        self.last = Pairs(code_size, settings.width, outputs) if settings.apart else None
+        self.last = Pairs(code_size, settings.width, outputs) if settings.last_grain else None
 
     @property
     def matrices(self) -> list[nn.Parameter]:
@@ -191,16 +193,20 @@ class Comparison(Pairs):
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        made = self.outputs(entries, query, lookup)
+        made, grain = (
+            self.outputs(entries, query, lookup),
+            torch.full_like(lookup.distance[..., None], self.settings.grain),
+        )
         if self.last is not None and lookup.after is not None:
-            first = self.last.outputs(entries, query, lookup.first)
-            first = torch.where(lookup.after[..., None, None], first, made[:, :, :1])
+            after = lookup.after[..., None, None]
+            first = torch.where(after, self.last.outputs(entries, query, lookup.first), made[:, :, :1])
             made = torch.cat([first, made[:, :, 1:]], dim=2)
+            grain[:, :, :1] = torch.where(after, self.settings.last_grain, self.settings.grain)
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
         # Equal codes show the same place, whatever the network has learned.
         distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
-        noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
+        noise = grain**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
         return Match(log_odds[..., 0], offset * other, noise)
 
     @property

@@ -190,13 +190,10 @@ def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int =
 def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float) -> Float[Tensor, "2 A"]:
     """These moves, turned so that a step to the left is one by which what is seen moves to the right."""
     turned = walks.a @ turn
-    heading = turned.cumsum(1) - turned
-    x, y = (path_of(walks.a, turn, move, keep).diff(dim=1)).unbind(-1)
-    c, s = heading[:, 1:].cos(), heading[:, 1:].sin()
-    step = torch.stack([c * x + s * y, c * y - s * x], dim=-1)
-    straight = turned[:, 1:].abs() < SAME_HEADING
-    left = torch.linalg.lstsq(step[straight].double(), walks.shift[:, 1:][straight].double()[:, None]).solution[:, 0]
-    left = (left / left.norm()).to(move)
+    heading = (turned.cumsum(1) - turned)[:, 1:]
+    step, straight = path_of(walks.a, turn, move, keep).diff(dim=1), turned[:, 1:].abs() < SAME_HEADING
+    left = _shifting(step[straight], heading[straight], walks.shift[:, 1:][straight])
+    left = left / left.norm()
     return torch.stack([left[1] * move[0] - left[0] * move[1], left @ move])
 
 
@@ -235,7 +232,7 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
 
 def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
     """Minus the log density of the distances of alike views (a Cauchy distribution in the plane), and what they do not
-    tell: the unit of length, and which point of the agent's body is meant."""
+    tell: the unit of length, which point of the agent's body is meant, and which way is ahead."""
     a, alike = walks.a[clips], walks.alike.at(clips)
     pose = motion.unroll(motion.start(len(a)), a)
     path, heading = pose[..., :2], pose[..., 2]
@@ -245,7 +242,19 @@ def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Flo
     misfit = 1.5 * (distance2 * (-2 * log_width).exp()).log1p() + 2 * log_width
     step = path.diff(dim=1)
     unit = 0.1 * (step.square().sum(-1).mean().sqrt() / STEP).log().square()
-    return misfit.mean() + unit + 10 * (_beside(step, heading) / STEP).square().sum()
+    straight = (a[:, 1:] @ motion.turn.detach()).abs() < SAME_HEADING
+    ahead, left = _shifting(step[straight], heading[:, :-1][straight], walks.shift[clips, 1:][straight]) * STEP
+    askew = ahead.square() / (ahead.square() + left.square() + 1e-4)
+    return misfit.mean() + unit + 10 * (_beside(step, heading) / STEP).square().sum() + 10 * askew
+
+
+def _shifting(step: Float[Tensor, "n 2"], heading: Float[Tensor, "n"], shift: Float[Tensor, "n"]) -> Float[Tensor, "2"]:
+    """How much of a frame's shift to the right goes with each unit of a step ahead, and of one to the left."""
+    c, s = heading.cos(), heading.sin()
+    x, y = step.unbind(-1)
+    own = torch.stack([c * x + s * y, c * y - s * x], dim=-1)
+    least = 1e-4 * STEP**2 * max(1, len(own)) * torch.eye(2, device=own.device)  # who never steps aside tells nothing
+    return torch.linalg.solve(own.mT @ own + least, own.mT @ shift)
 
 
 def _beside(step: Float[Tensor, "batch less 2"], heading: Float[Tensor, "batch time"]) -> Float[Tensor, "2"]:

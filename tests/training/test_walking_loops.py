@@ -18,6 +18,7 @@ from gtmsm.training.walking_loops import (
     find_by_walking_loops,
     find_moves,
     find_turns,
+    fit_motion,
 )
 
 AHEAD, BACK, ASIDE, LEFT, RIGHT = range(5)
@@ -113,6 +114,28 @@ def test_a_point_beside_an_agent_is_told_by_turns_on_the_spot():
     told = _beside(point.diff(dim=1), heading) - _beside(position.diff(dim=1), heading)
     assert (told - torch.tensor([ahead, left])).norm() < 0.1
     assert _beside(position.diff(dim=1), heading).norm() < 0.03
+
+
+def angle_of(motion: Gliding) -> float:
+    """Degrees by which what a motion takes for ahead lies to the left of what is."""
+    _, a, pose = walked()
+    with torch.no_grad():
+        path = motion.unroll(motion.start(CLIPS), a)
+    mine, true = (torch.view_as_complex(part[..., :2].contiguous()) for part in (path, pose))
+    return math.degrees(-torch.angle((true * mine.conj()).sum()))
+
+
+def test_a_motion_that_takes_aside_for_ahead_is_set_right_by_how_frames_shift():
+    turn = TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0])
+    walks = gather(source, CLIPS, STEPS, seeded(4), turn)
+    walks = walks._replace(alike=walks.alike.most_alike(16))
+    c, s = math.cos(math.radians(20)), math.sin(math.radians(20))
+    askew = torch.tensor([[c, -s], [s, c]]) @ aimed(walks, turn, find_moves(walks, turn, KEEP)[0], KEEP)
+    motion = Gliding(MotionConfig(kind="gliding", hidden=8), 5)
+    motion.adopt({"turn": turn, "move": askew / (1 - KEEP), "keep": torch.tensor(KEEP)})
+    assert angle_of(motion) > 15
+    fit_motion(motion, walks, 60, seeded(5))
+    assert abs(angle_of(motion)) < 5
 
 
 def test_the_whole_motion_is_found_without_a_single_pose():

@@ -55,8 +55,8 @@ class LandmarkConfig:
     grain: float = 0.1
     """Least standard deviation of a relative pose, in the same units: that of two equal codes."""
     last_grain: float = 0.0
-    """The same between a view and the last one, a single step ago, which a network of its own then compares. 0: the
-    same network does, with the same `grain`."""
+    """The same of positions between a view and the last one, which a network of its own then compares: a single step
+    is seen more precisely, and less so how far it turned. 0: one network, and `grain`, for all."""
     doubt: float = 6.0
     """Nats subtracted from the log-odds of every match: K' matches from one memory are not independent, and a plan is
     right more often than not. Closing a loop subtracts two thirds of it."""
@@ -193,20 +193,18 @@ class Comparison(Pairs):
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        made, grain = (
-            self.outputs(entries, query, lookup),
-            torch.full_like(lookup.distance[..., None], self.settings.grain),
-        )
-        if self.last is not None and lookup.after is not None:
-            after = lookup.after[..., None, None]
-            first = torch.where(after, self.last.outputs(entries, query, lookup.first), made[:, :, :1])
+        made, after = self.outputs(entries, query, lookup), lookup.after
+        if self.last is not None and after is not None:
+            first = torch.where(after[..., None, None], self.last.outputs(entries, query, lookup.first), made[:, :, :1])
             made = torch.cat([first, made[:, :, 1:]], dim=2)
-            grain[:, :, :1] = torch.where(after, self.settings.last_grain, self.settings.grain)
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
         # Equal codes show the same place, whatever the network has learned.
         distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
-        noise = grain**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
+        least = torch.full_like(log_noise, self.settings.grain)
+        if self.last is not None and after is not None:
+            least[:, :, :1, 0] = torch.where(after[..., None], self.settings.last_grain, self.settings.grain)
+        noise = least**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
         return Match(log_odds[..., 0], offset * other, noise)
 
     @property

@@ -111,8 +111,8 @@ class Way(NamedTuple):
     """... and the variance that it added."""
 
 
-OUTLIERS, WIDER = 0.1, 9.0
-"""Share of the comparisons of successive frames whose variance is larger than they claim, and how much."""
+CLAIMS = ((0.9, 1.0), (0.1, 9.0))
+"""Shares of the comparisons of successive frames, and by how much their variance is larger than they claim."""
 HEARD = 0.2
 """Share of what a sight says that counts where sights add up: those of one frame, and of the next, err alike."""
 ROUNDS = 3
@@ -145,10 +145,8 @@ def seen_ways(
         log_density, moved, added = last.log_odds + surprise.doubt, [], []
         for g, group in enumerate(space.groups):
             fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
-            size, kinds_of_noise = group.stop - group.start, ((1 - OUTLIERS, 1.0), (OUTLIERS, WIDER))
-            parts = [
-                math.log(weight) + log_normal(far2[g], wider * noise + fresh, size) for weight, wider in kinds_of_noise
-            ]
+            size = group.stop - group.start
+            parts = [math.log(share) + log_normal(far2[g], wider * noise + fresh, size) for share, wider in CLAIMS]
             log_density = log_density + torch.logsumexp(torch.stack(parts), dim=0)
             gain = torch.where(is_there, fresh / (fresh + noise), 0.0)
             moved.append(gain[..., None] * away[..., group])

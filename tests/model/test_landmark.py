@@ -16,9 +16,8 @@ from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
 from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
-from gtmsm.model.pair_network import Match
 from gtmsm.model.recall import RecallConfig
-from gtmsm.model.recognition import LandmarkConfig, Lookup
+from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
 from gtmsm.model.slips import Slips
 from gtmsm.pose import Plane
 from gtmsm.tensors import Belief, Gaussian, gather

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from gtmsm.errors import InputError
-from gtmsm.model.pair_network import Match
-from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
+from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
 from gtmsm.pose import space_of
 from gtmsm.tensors import LOG_TWO_PI, Gaussian
 
@@ -189,9 +188,8 @@ def test_gradients_of_the_loss_agree_with_finite_differences(heading):
     assert torch.autograd.gradcheck(compare.loss, [part.requires_grad_() for part in parts])
 
 
-@pytest.mark.parametrize("products", [0, 5])
-def test_gradients_of_what_the_network_says_agree_with_finite_differences(products):
-    compare, entries, query = comparison(width=8, products=products), codes(1, 3), codes(1, 2, seed=1)
+def test_gradients_of_what_the_network_says_agree_with_finite_differences():
+    compare, entries, query = comparison(width=8), codes(1, 3), codes(1, 2, seed=1)
     found, relative = all_pairs(entries, query), drawn(1, 2, 3, 2, seed=2)
     names, values = zip(*((n, p) for n, p in compare.named_parameters() if not n.startswith("trust")), strict=True)
 
@@ -200,61 +198,6 @@ def test_gradients_of_what_the_network_says_agree_with_finite_differences(produc
         return compare.loss(*said, relative)
 
     assert torch.autograd.gradcheck(loss, values, fast_mode=True)
-
-
-def test_products_are_those_of_what_each_view_shows_pair_by_pair():
-    compare, entries, query = comparison(products=3), codes(2, 5), codes(2, 4, seed=1)
-    found, made = look_up(entries, query, 2), compare.products
-    said = made(entries.mean, query.mean, found.index)
-    for i, t, k in [(0, 0, 0), (0, 3, 1), (1, 2, 0)]:
-        there, here = entries.mean[i, found.index[i, t, k]], query.mean[i, t]
-        both = [
-            layer(torch.cat([code, torch.nn.functional.silu(made.near(code))]))
-            for layer, code in ((made.there, there), (made.here, here))
-        ]
-        torch.testing.assert_close(said[i, t, k], made.out.weight @ (both[0] * both[1]), rtol=1e-12, atol=1e-12)
-
-
-def test_successive_frames_are_compared_by_a_network_of_their_own():
-    compare, walk = comparison(step_width=8, step_grain=0.01, grain=0.3), codes(2, 6)
-    found = look_up(walk, walk, 3, first=0)
-    before = compare(walk, walk, found)
-    with torch.no_grad():
-        for parameter in compare.step.parameters():
-            parameter.add_(drawn(*parameter.shape, seed=5))
-    after = compare(walk, walk, found)
-    for one, two in zip(before, after, strict=True):
-        assert (one[..., 0, :] != two[..., 0, :]).any() if one.dim() == 4 else (one[..., 0] != two[..., 0]).any()
-        torch.testing.assert_close(one[:, :, 1:], two[:, :, 1:], rtol=0, atol=0)
-    assert after.noise[:, 1:, 0].min() < 0.3**2 <= after.noise[:, :, 1:].min()
-    strangers = look_up(walk, codes(2, 6, seed=9), 3)  # there is no last frame among them
-    alone = comparison(grain=0.3)
-    for one, two in zip(compare(walk, walk, strangers), alone(walk, walk, strangers), strict=True):
-        torch.testing.assert_close(one, two, rtol=0, atol=0)
-
-
-def test_both_networks_learn_as_much_from_their_own_pairs():
-    """Of all pairs five are of successive frames: each of the two networks has a mean of its own."""
-    compare, walk = comparison(step_width=8, matches=4), codes(1, 6)
-    found, path = look_up(walk, walk, 4, first=0), drawn(1, 6, 2, seed=4)
-    match = compare(walk, walk, found)
-    relative = path[:, :, None] - path[0, found.index]
-    lost, there = compare.loss(*match, relative), found.there
-    one, own = (parts.mean() for parts in (lost[there], lost[..., 0][there[..., 0]]))
-    other = lost[..., 1:][there[..., 1:]].mean()
-    together = compare.walk_loss(walk, found, path, match)
-    compare.step = None
-    assert (together - compare.walk_loss(walk, found, path, match)).item() == pytest.approx((own + other - one).item())
-
-
-def test_muon_moves_every_matrix_between_the_first_layers_and_the_last():
-    compare = comparison(width=16, step_width=12)
-    left = {
-        name for name, p in compare.named_parameters() if p.dim() == 2 and all(p is not m for m in compare.matrices)
-    }
-    ends = {"view.0.weight", "alike.weight", "net.5.weight"}
-    step = {f"step.{name}" for name in ends} | {"step.products.near.weight"}
-    assert left == ends | step | {"trust.0.weight", "trust.2.weight"}
 
 
 def softplus(x):
@@ -342,9 +285,6 @@ def test_a_lookup_that_found_too_little_can_be_compared():
         ({"closure": 8, "form": "paper"}, "closure is 8, but the paper's form cannot close loops"),
         ({"recent": 0}, "recent is 0; the last frame is always looked up"),
         ({"width": 7}, "width is 7; give at least 8"),
-        ({"products": -1}, "products is -1; give a number of them, or 0 for none"),
-        ({"step_width": 7}, "step_width is 7; give at least 8, or 0 for no network of its own"),
-        ({"step_grain": 0.0}, "step_grain is 0.0; give a positive number"),
         ({"surprise": 0.0}, "surprise is 0.0; give a probability between 0 and 1"),
         ({"surprise": 1.0}, "surprise is 1.0; give a probability between 0 and 1"),
         ({"steady": 0.0}, "steady is 0.0; give a positive number"),

@@ -19,10 +19,9 @@ from gtmsm.model.bearings import PLANNED, WATCHED, locate_start
 from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
-from gtmsm.model.pair_network import Match
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.place_graph import Sameness
-from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, look_up
+from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
 from gtmsm.model.slips import Habits, Slips
 from gtmsm.tensors import (
     Actions,

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -10,12 +10,8 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import config, require
-from gtmsm.model.pair_network import Match, PairNetwork
 from gtmsm.pose import Space
 from gtmsm.tensors import LOG_TWO_PI, EntryIndex, Gaussian, PerEntry, Pose, Poses, Variance, gather
-
-STEP_PRODUCTS = 1024
-"""Of the network for the last frame."""
 
 
 @config
@@ -29,13 +25,6 @@ class LandmarkConfig:
     """K', the entries looked up by their codes (App. D); the last frame is always among them."""
     width: int = 256
     """Hidden units of the network that compares two views; App. D's own networks have 32."""
-    products: int = 0
-    """Products of what two views show, beside their sum, which that network makes its answer of. 0: none."""
-    step_width: int = 0
-    """Hidden units of a network of its own for the last frame: how an agent moved is asked more precisely than where
-    it is. 0: one network compares all views."""
-    step_grain: float = 0.004
-    """With `step_width`: `grain` of the last frame."""
     recent: int = 1
     """The last steps, whose frames are not looked up (the very last one excepted): to an agent that moves slowly they
     are the nearest of all."""
@@ -86,17 +75,13 @@ class LandmarkConfig:
         )
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
-        require(self.products >= 0, f"products is {self.products}; give a number of them, or 0 for none")
-        narrow = 0 < self.step_width < 8 or self.step_width < 0
-        require(not narrow, f"step_width is {self.step_width}; give at least 8, or 0 for no network of its own")
         for name in ("surprise", "surprise_turn"):
             chance = getattr(self, name)
             require(0 < chance < 1, f"{name} is {chance}; give a probability between 0 and 1")
         require(self.surprise_worth >= 0, f"surprise_worth is {self.surprise_worth}; give a number of steps, or 0")
         again = self.surprise_again
         require(0 <= again < 1, f"surprise_again is {again}; give a probability from 0 to below 1")
-        lengths = ("steady", "stray", "grain", "step_grain", "reach", "tolerance")
-        for name in (*lengths, "steady_turn", "stray_turn", "tolerance_turn"):
+        for name in ("steady", "steady_turn", "stray", "stray_turn", "grain", "reach", "tolerance", "tolerance_turn"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive number")
 
 
@@ -110,8 +95,6 @@ class Lookup:
     """False where there are fewer than K entries yet."""
     distance: PerEntry
     """Mean squared distance of the codes, in units of their own variances."""
-    last: bool = False
-    """Whether the first of each are the frames just before the queries."""
 
 
 def look_up(
@@ -139,34 +122,53 @@ def look_up(
         index = torch.where(there, index, 0)
     seen = entries.at(index)
     scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
-    distance = ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1)
-    return Lookup(index, there, distance, last=first is not None)
+    return Lookup(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
 
 
-class Comparison(PairNetwork):
-    """A network of two codes, and one more for successive frames if asked for: do they show the same place, and from
-    which relative pose?"""
+class Match(NamedTuple):
+    """What the comparison of an entry and a query says, for every pair of a lookup."""
+
+    log_odds: PerEntry
+    """That both show the same place."""
+    offset: Float[Tensor, "batch time K D"]
+    """The displacement from the entry's pose to the query's, in the frame of the entry."""
+    noise: Float[Tensor, "batch time K G"]
+    """Its variance."""
+
+
+class Comparison(nn.Module):
+    """A network of two codes: do they show the same place, and from which relative pose?"""
 
     def __init__(self, settings: LandmarkConfig, code_size: int, space: Space) -> None:
-        super().__init__(code_size, settings.width, settings.products, space)
-        self.settings = settings
+        super().__init__()
+        self.settings, self.space = settings, space
+        width, outputs = settings.width, 1 + space.size + len(space.groups)
+        # Layers of one view alone are computed once per view, not once per pair.
+        self.view = nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
+        self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
+        self.alike = nn.Linear(1, width, bias=False)
+        self.net = nn.Sequential(
+            nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, outputs)
+        )
         self.trust = nn.Sequential(nn.Linear(4, 32), nn.SiLU(), nn.Linear(32, 1))
-        self.step = PairNetwork(code_size, settings.step_width, STEP_PRODUCTS, space) if settings.step_width else None
 
     @property
     def matrices(self) -> list[nn.Parameter]:
         """Weights of the layers between the first and the last."""
-        return super().matrices + ([] if self.step is None else self.step.matrices)
+        square = self.settings.width, self.settings.width
+        return [parameter for parameter in self.parameters() if parameter.shape == square]
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        there, here, distance = entries.mean.detach(), query.mean.detach(), lookup.distance.detach()
-        if self.step is None or not lookup.last:
-            return self.match(there, here, lookup.index, distance, self.settings.grain)
-        last, others = slice(0, 1), slice(1, None)
-        made = self.step.match(there, here, lookup.index[..., last], distance[..., last], self.settings.step_grain)
-        old = self.match(there, here, lookup.index[..., others], distance[..., others], self.settings.grain)
-        return Match(*(torch.cat(both, dim=2) for both in zip(made, old, strict=True)))
+        distance = lookup.distance.detach()[..., None]
+        there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
+        here = self.second(self.view(query.mean.detach()))[:, :, None]
+        made = self.net(there + here + self.alike((distance + 1e-4).log())).to(distance)
+        log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
+        # Equal codes show the same place, whatever the network has learned.
+        other = distance / (distance + 0.1)
+        noise = self.settings.grain**2 + other * (2 * log_noise.clamp(-5.0, 3.0)).exp()
+        return Match(log_odds[..., 0], offset * other, noise)
 
     @property
     def indifference(self) -> float:
@@ -197,11 +199,7 @@ class Comparison(PairNetwork):
         log_odds, offset, noise = match or self(code, code, lookup)
         relative = self.space.displacement(gather(path, lookup.index), path[:, :, None])
         there = lookup.there.to(relative) * (1.0 if trust is None else trust)
-        lost = self.loss(log_odds, offset, noise, relative) * there
-        # A network of its own learns from its own pairs as much as the other one does from all others.
-        parts = (slice(0, 1), slice(1, None)) if self.step and lookup.last else (slice(None),)
-        means = [lost[..., part].sum() / there[..., part].sum().clamp_min(1) for part in parts]
-        pairs = torch.stack(means).sum()
+        pairs = (self.loss(log_odds, offset, noise, relative) * there).sum() / there.sum().clamp_min(1)
         other = Gaussian(code.mean.roll(1, 0), code.log_var.roll(1, 0))
         strange = look_up(other, code, self.settings.matches)
         strange_odds, _, strange_noise = self(other, code, strange)

@@ -656,3 +656,9 @@ def test_the_start_is_as_uncertain_as_the_first_steps_disagree():
     turn = math.pi**2 / 3
     expected = [[0.25, 0.04], [9.0, turn], [0.25 * 0.25 + 0.75 * 9, 0.25 * 0.04 + 0.75 * turn]]
     torch.testing.assert_close(variance, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_start_that_some_watched_steps_agree_on_is_believed():
+    landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2, watch=True)
+    variance = landmarks._start_variance(torch.tensor([[0.25], [0.04]], dtype=torch.float64))
+    torch.testing.assert_close(variance, torch.tensor([[0.25, 0.04], [9.0, math.pi**2 / 3]], dtype=torch.float64))

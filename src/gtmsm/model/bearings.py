@@ -12,6 +12,9 @@ PLANNED, WATCHED = 8, 32
 """Number of first steps of a walk that vote for its start. Over more steps a path is less reliable: one that is only
 planned sooner than one on which the last frame was asked how each step went."""
 
+SOME = 0.05
+"""Fraction of all votes that must agree on a start for it to be believed, where steps were watched."""
+
 
 def locate_start(
     compare: Comparison, path: Poses, chance: float, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian

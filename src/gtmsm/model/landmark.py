@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
-from gtmsm.model.bearings import PLANNED, WATCHED, locate_start
+from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_start
 from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
@@ -199,9 +199,13 @@ class Landmarks(nn.Module):
         return bool((variance[:, 0] < self.settings.stray**2).all())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
-        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`."""
+        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.
+
+        Where steps were watched, some are enough: a start that all steps vote for is better than what single ones see.
+        """
         fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
-        return agreed * fresh + (1 - agreed) * self.ignorance(len(agreed), agreed)
+        share = (agreed > SOME).to(agreed) if self.settings.watch else agreed
+        return share * fresh + (1 - share) * self.ignorance(len(agreed), agreed)
 
     @property
     def looks(self) -> int:

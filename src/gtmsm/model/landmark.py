@@ -212,7 +212,9 @@ class Landmarks(nn.Module):
         """Number of first steps of a walk by which an unknown start is found."""
         return WATCHED if self.settings.watch else PLANNED
 
-    def _first_steps(self, motion: Motion, actions: Actions, code: Gaussian, guess: bool) -> tuple[Poses, float]:
+    def _first_steps(
+        self, motion: Motion, actions: Actions, code: Gaussian, guess: bool
+    ) -> tuple[Float[Tensor, "batch looks D"], float]:
         """These steps from the origin on, and the chance that one of them is wrong."""
         start, first = motion.start(len(actions)), slice(0, self.looks)
         if not self.settings.watch:

@@ -614,9 +614,51 @@ def test_a_walk_from_anywhere_without_a_memory_is_moved_to_where_the_walls_say(m
     torch.testing.assert_close(track.variance[..., 0], grown.expand(2, 6), rtol=1e-9, atol=1e-10)
 
 
+def seen_from(monkeypatch, landmarks, silent):
+    """Codes are places, and two views tell exactly how far apart; in memory the first views recognise nothing."""
+
+    def told(entries, query, lookup):
+        offset = query.mean[:, :, None, :2] - gather(entries.mean, lookup.index)[..., :2]
+        odds = torch.full_like(lookup.distance, 20.0)
+        if entries.mean.shape[1] == silent[0]:  # looked up in memory alone
+            odds[:, : silent[1]] = -20.0
+        return Match(odds, offset, torch.full_like(offset[..., :1], 1e-4))
+
+    monkeypatch.setattr(landmarks.compare, "forward", told)
+    monkeypatch.setattr(landmarks.compare, "confidence", lambda odds, noise, distance: odds.amax(-1))
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("watch", [True, False])
+def test_an_unknown_start_is_found_along_the_steps_that_were_watched(monkeypatch, watch):
+    """Every third step fails, and the first ten frames are like nothing in memory."""
+    settings = {"surprise": 0.2, "steady": 0.01, "stray": 2.0, "doubt": 0.0, "tolerance": 0.2, "recent": 20}
+    landmarks, motion = landmarks_of(kind="free", watch=watch, **settings)
+    memory, steps, start = 3 * drawn(2, 30, 2, seed=7), 16, drawn(2, 2, seed=8)
+    seen_from(monkeypatch, landmarks, (30, 10))
+    a = drawn(2, steps, ACTIONS, seed=9)
+    made = (torch.arange(steps) % 3 != 1).double()[:, None]  # the first one does not: no frame came before it
+    path = start[:, None] + (made * (a @ motion.M.T)).cumsum(1)
+
+    def as_code(place):
+        return Gaussian(torch.cat([place, torch.zeros_like(place)], -1), torch.zeros(*place.shape[:2], CODE).double())
+
+    past = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory))
+    lost = landmarks.ignorance(2, start)
+    trace = landmarks.trace(motion, motion.start(2), lost, a, as_code(path), past, closure=0)
+    assert ((trace.start - start).norm(dim=-1) < 0.1).all() == watch
+    assert landmarks.looks == (32 if watch else 8)
+
+
 def test_the_start_is_as_uncertain_as_the_first_steps_disagree():
     landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2)
     variance = landmarks._start_variance(torch.tensor([[1.0], [0.0], [0.25]], dtype=torch.float64))
     turn = math.pi**2 / 3
     expected = [[0.25, 0.04], [9.0, turn], [0.25 * 0.25 + 0.75 * 9, 0.25 * 0.04 + 0.75 * turn]]
     torch.testing.assert_close(variance, torch.tensor(expected, dtype=torch.float64))
+
+
+def test_a_start_that_some_watched_steps_agree_on_is_believed():
+    landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2, watch=True)
+    variance = landmarks._start_variance(torch.tensor([[0.25], [0.04]], dtype=torch.float64))
+    torch.testing.assert_close(variance, torch.tensor([[0.25, 0.04], [9.0, math.pi**2 / 3]], dtype=torch.float64))

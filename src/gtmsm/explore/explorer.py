@@ -14,7 +14,6 @@ from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import shown
 from gtmsm.explore.loops import OPEN, OpenSteps
 from gtmsm.explore.saved import Saved
-from gtmsm.model.bearings import LOOK
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.dream import Dream
 from gtmsm.model.following import Observed
@@ -107,7 +106,7 @@ class Explorer:
     def _find_out(self, x: Tensor, a: Tensor) -> None:
         """Localise the last views together; once they are recognised, the walk on this map begins with them."""
         assert self.model.landmarks is not None
-        self._unplaced = [*self._unplaced, (x, a)][-LOOK:]
+        self._unplaced = [*self._unplaced, (x, a)][-self.model.landmarks.looks :]
         frames, actions = (torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True))
         seen = self.model.observe(frames, actions, self.memory, self.model.anywhere(1), closure=0)
         self.here = seen.walk[:, -1]

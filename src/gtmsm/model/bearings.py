@@ -4,31 +4,36 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from gtmsm.model.motion import Motion
 from gtmsm.model.recognition import Comparison, look_up
 from gtmsm.pose import Space
-from gtmsm.tensors import Actions, EntryPoses, Gaussian, PerEntry, Poses, gather
+from gtmsm.tensors import EntryPoses, Gaussian, PerEntry, Poses, gather
 
-LOOK = 8
-"""Number of first steps of a walk that vote for its start; over more steps the planned path is less reliable."""
+PLANNED, WATCHED = 8, 32
+"""Number of first steps of a walk that vote for its start. Over more steps a path is less reliable: one that is only
+planned sooner than one on which the last frame was asked how each step went."""
+
+SOME = 0.05
+"""Fraction of all votes that must agree on a start for it to be believed, where steps were watched."""
 
 
 def locate_start(
-    compare: Comparison, motion: Motion, actions: Actions, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian
+    compare: Comparison, path: Poses, chance: float, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch 1"]]:
-    """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it."""
-    seen, settings, space = code[:, :LOOK], compare.settings, motion.space
-    lookup = look_up(past_code, seen, settings.matches)
+    """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it.
+
+    `path` are these steps from the origin on, each of which is wrong with probability `chance`.
+    """
+    seen, space = code[:, : path.shape[1]], compare.space
+    lookup = look_up(past_code, seen, compare.settings.matches)
     match = compare(past_code, seen, lookup)
     confidence = torch.sigmoid(compare.confidence(match.log_odds, match.noise, lookup.distance))
-    # The probability that all steps so far went as planned.
-    as_planned = (1 - settings.surprise) ** torch.arange(confidence.shape[1], device=confidence.device)
+    # The probability that all steps so far are right.
+    right = (1 - chance) ** torch.arange(confidence.shape[1], device=confidence.device)
     evidence = compare.evidence(match.log_odds, match.noise)
-    weight = (as_planned * confidence)[..., None] * torch.softmax(evidence, dim=-1)
-    path = motion.unroll(motion.start(len(actions)), actions[:, :LOOK])[..., : space.size]
+    weight = (right * confidence)[..., None] * torch.softmax(evidence, dim=-1)
     sighted = space.step(gather(past_pose, lookup.index), match.offset)
     found, agreed = find_start(space, path, sighted, weight, compare.tolerances(path))
-    return found, (agreed / as_planned.sum()).clamp(max=1)[:, None]
+    return found, (agreed / right.sum()).clamp(max=1)[:, None]
 
 
 def find_start(
@@ -36,7 +41,7 @@ def find_start(
 ) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch"]]:
     """The start that most sights agree on, and the weight of the votes for it.
 
-    `path` is the planned walk from the origin. Each sight votes for the start from which `path` leads to the sighted
+    `path` is the walk from the origin. Each sight votes for the start from which `path` leads to the sighted
     pose. Votes agree if they differ by about `tolerance`, in every coordinate.
     """
     votes = space.start_of(path[:, :, None].expand_as(sighted), sighted).flatten(1, 2)

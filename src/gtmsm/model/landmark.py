@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
-from gtmsm.model.bearings import locate_start
+from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_start
 from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
@@ -150,10 +150,11 @@ class Landmarks(nn.Module):
         if self.is_lost(variance):
             slips = slips and slips.at_rest()
             if past.pose.shape[1]:
-                found, agreed = locate_start(self.compare, motion, actions, code, past.pose, past.code)
+                path, chance = self._first_steps(motion, actions, code, guess)
+                found, agreed = locate_start(self.compare, path, chance, code, past.pose, past.code)
                 start, variance = motion.settle(start, found), self._start_variance(agreed)
             elif self.settings.form == "bayes":
-                track = self._fit_to_walls(motion, start, actions, code, past)
+                track = self._fit_to_walls(motion, start, actions, code)
                 return Trace(track, start, None, track.state)
         entries, known = past.code.then(code), (past.pose, past.variance)
         lookup = self.look_back(entries, code, past.held, past.numbers(code.mean.shape[1]))
@@ -196,16 +197,40 @@ class Landmarks(nn.Module):
         return bool((variance[:, 0] < self.settings.stray**2).all())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
-        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`."""
-        fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
-        return agreed * fresh + (1 - agreed) * self.ignorance(len(agreed), agreed)
+        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.
 
-    def _fit_to_walls(self, motion: Motion, start: State, actions: Actions, code: Gaussian, past: Known) -> Track:
+        Where steps were watched, some are enough: a start that all steps vote for is better than what single ones see.
+        """
+        fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
+        share = (agreed > SOME).to(agreed) if self.settings.watch else agreed
+        return share * fresh + (1 - share) * self.ignorance(len(agreed), agreed)
+
+    @property
+    def looks(self) -> int:
+        """Number of first steps of a walk by which an unknown start is found."""
+        return WATCHED if self.settings.watch else PLANNED
+
+    def _first_steps(
+        self, motion: Motion, actions: Actions, code: Gaussian, guess: bool
+    ) -> tuple[Float[Tensor, "batch looks D"], float]:
+        """These steps from the origin on, and the chance that one of them is wrong."""
+        start, first = motion.start(len(actions)), slice(0, self.looks)
+        if not self.settings.watch:
+            return motion.unroll(start, actions[:, first])[..., : self.space.size], self.settings.surprise
+        surprise = self.surprise.of_any_step() if guess else self.surprise
+        track = self._alone(motion, start, actions[:, first], code[:, first], surprise)
+        return track.state[..., : self.space.size], 0.0
+
+    def _alone(self, motion: Motion, start: State, actions: Actions, code: Gaussian, surprise: Surprise) -> Track:
+        """A walk from a known start that recognises nothing but what it has seen itself, without walls."""
+        lookup, sure = self.look_back(code, code, 0), self._certain(start)
+        sights = self._sights(self.compare(code, code, lookup), lookup)
+        nothing = start[:, None, : self.space.size][:, :0], sure[:, None][:, :0]
+        return motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
+
+    def _fit_to_walls(self, motion: Motion, start: State, actions: Actions, code: Gaussian) -> Track:
         """A walk from an unknown start without a memory, shifted to where its failed steps fit the walls."""
-        lookup = self.look_back(code, code, 0)
-        sights, sure = self._sights(self.compare(code, code, lookup), lookup), self._certain(start)
-        known = past.pose, past.variance
-        state, variance, slips, _ = motion.filter(start, actions, sure, sights, known, self.surprise, walls=False)
+        state, variance, slips, _ = self._alone(motion, start, actions, code, self.surprise)
         before, size = torch.cat([start[:, None], state[:, :-1]], dim=1), self.space.size
         steps = self.space.displacement(before[..., :size], state[..., :size])
         shift, added = motion.among_walls(before, actions, steps, self.settings.surprise)

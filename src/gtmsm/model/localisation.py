@@ -43,22 +43,35 @@ def merge_matches(
     entry: Int[Tensor, "batch K"],
     log_known: Float[Tensor, "batch"],
 ) -> PoseMixture:
-    """The mixture of K matches; poses within tolerance of each other become one, with the sum of their weights."""
-    probability = torch.softmax(log_odds, dim=-1)
+    """The mixture of K matches; poses within tolerance of each other become one, with the sum of their weights.
+
+    Its pose is their mean, each by how precise it is. What they have seen is one picture, so that they err alike and
+    its variance is no smaller than theirs.
+    """
+    space, probability = compare.space, torch.softmax(log_odds, dim=-1)
     left = probability.clone()
-    chosen, weights = [], []
+    chosen, weights, poses, variances = [], [], [], []
     for _ in range(probability.shape[-1]):
         best = left.argmax(-1, keepdim=True)
-        same = compare.right(compare.space.difference(gather(pose, best), pose)) & (left > 0)
+        off = space.difference(gather(pose, best), pose)
+        same = compare.right(off) & (left > 0)
+        precision = (same | torch.zeros_like(same).scatter(1, best, True))[..., None] / variance
+        share = precision / precision.sum(1, keepdim=True)
+        moved = [(share[..., g, None] * off[..., group]).sum(1) for g, group in enumerate(space.groups)]
         weights.append((probability * same).sum(-1))
         chosen.append(best[:, 0])
+        poses.append(gather(pose, best)[:, 0] + torch.cat(moved, dim=-1))
+        variances.append((share * variance).sum(1))
         left = left.masked_fill(same, -1.0)
     weight, first = torch.stack(weights, 1), torch.stack(chosen, 1)
     order = weight.argsort(dim=-1, descending=True, stable=True)
-    weight, first = weight.gather(1, order), first.gather(1, order)
-    known = torch.sigmoid(log_known)
+    known, place, spread = torch.sigmoid(log_known), torch.stack(poses, 1), torch.stack(variances, 1)
     return PoseMixture(
-        known[:, None] * weight, gather(pose, first), gather(variance, first), entry.gather(1, first), 1 - known
+        known[:, None] * weight.gather(1, order),
+        gather(place, order),
+        gather(spread, order),
+        entry.gather(1, first.gather(1, order)),
+        1 - known,
     )
 
 

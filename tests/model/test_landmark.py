@@ -648,6 +648,9 @@ def test_an_unknown_start_is_found_along_the_steps_that_were_watched(monkeypatch
     trace = landmarks.trace(motion, motion.start(2), lost, a, as_code(path), past, closure=0)
     assert ((trace.start - start).norm(dim=-1) < 0.1).all() == watch
     assert landmarks.looks == (32 if watch else 8)
+    at_home = landmarks.trace(motion, motion.start(2), 0 * lost, a, as_code(path), past, closure=0)
+    before = [found.sights.log_odds[:, 0, 0].isfinite().tolist() for found in (trace, at_home)]
+    assert before == [[False, False], [True, True]]  # who is put somewhere has not been where memory ends
 
 
 def test_the_start_is_as_uncertain_as_the_first_steps_disagree():

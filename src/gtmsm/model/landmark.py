@@ -146,8 +146,8 @@ class Landmarks(nn.Module):
         `guess`: the actions are unknown, and every step may lead anywhere near. `closure`: steps after which loops are
         closed, 0 for never; None: as the settings say.
         """
-        slips = past.slips
-        if self.is_lost(variance):
+        slips, lost = past.slips, self.is_lost(variance)
+        if lost:
             slips = slips and slips.at_rest()
             if past.pose.shape[1]:
                 path, chance = self._first_steps(motion, actions, code, guess)
@@ -158,6 +158,7 @@ class Landmarks(nn.Module):
                 return Trace(track, start, None, track.state)
         entries, known = past.code.then(code), (past.pose, past.variance)
         lookup = self.look_back(entries, code, past.held, past.numbers(code.mean.shape[1]))
+        lookup = lookup.begun_elsewhere() if lost else lookup
         if self.settings.form == "paper":
             require(not closure, "the paper's form of landmarks cannot close loops; use form bayes, or closure 0")
             track = self.paper.filter(motion, start, variance, actions, lookup, known)[0]

@@ -107,6 +107,15 @@ class Lookup:
         """Of each query the first entry alone."""
         return Lookup(self.index[..., :1], self.there[..., :1], self.distance[..., :1], self.after)
 
+    def begun_elsewhere(self) -> "Lookup":
+        """The same if the entry before the first query is not the frame before it: it is not compared."""
+        if self.after is None:
+            return self
+        there, after = self.there.clone(), self.after.clone()
+        there[:, 0, :1] &= ~after[:, :1]
+        after[:, 0] = False
+        return Lookup(self.index, there, self.distance, after)
+
     def at(self, steps: Int[Tensor, "batch asked"]) -> "Lookup":
         """Of these queries alone."""
         after = None if self.after is None else gather(self.after, steps)

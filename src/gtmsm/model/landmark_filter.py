@@ -111,7 +111,7 @@ class Way(NamedTuple):
     """... and the variance that it added."""
 
 
-CLAIMS = ((0.88, 1.0), (0.1, 9.0), (0.02, 100.0))
+CLAIMS = ((0.9, 1.0), (0.1, 9.0))
 """Shares of the comparisons of successive frames, and by how much their variance is larger than they claim."""
 HEARD = 0.2
 """Share of what a sight says that counts where sights add up: those of one frame, and of the next, err alike."""

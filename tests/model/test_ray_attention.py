@@ -187,6 +187,18 @@ def test_memories_may_be_made_in_one_precision_and_read_in_another(halved):
     torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.05)
 
 
+@torch.no_grad()
+def test_many_views_are_digested_a_few_at_a_time(monkeypatch):
+    model = model_of()
+    one = asked(model)
+    whole, taken = model.prior.digest(one.bank), []
+    monkeypatch.setattr("gtmsm.model.ray_attention.VIEWS", 2)
+    patches = model.prior._patches
+    monkeypatch.setattr(model.prior, "_patches", lambda code: taken.append(len(code)) or patches(code))
+    torch.testing.assert_close(model.prior.digest(one.bank), whole)
+    assert max(taken) == 2 and sum(taken) == 2 * len(whole)
+
+
 def test_a_digest_can_be_differentiated_by_functions_of_functions():
     model, code = model_of(), Gaussian(drawn(3, 12, seed=1), drawn(3, 12, seed=2))
 

@@ -25,6 +25,8 @@ HEAD = 64
 DIGEST_LAYERS = 1
 EPSILON = 1e-5
 """Added to variances by layer norms."""
+VIEWS = 1_024
+"""Views that are digested at a time where no gradients are wanted: between layers each takes a megabyte or more."""
 AT_ONCE = 256
 """Views made together where no gradients are wanted: some 400 MB of tokens."""
 
@@ -69,7 +71,10 @@ class RayAttention(Prior):
         return [parameter for parameter in blocks.parameters() if parameter.dim() == 2]
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
-        """A token for every patch of each view, computed from that view alone."""
+        """A token for every patch of each view, computed from that view alone; in portions without gradients."""
+        n = len(code.mean)
+        if n > VIEWS and not torch.is_grad_enabled():
+            return torch.cat([self.digest(code[some : some + VIEWS]) for some in range(0, n, VIEWS)])
         mean, log_var = self._patches(code.mean), 0.1 * self._patches(code.log_var)
         # The place of a patch is an input of the first layer: adding it to every view would be a pass of its own.
         place = self.number.to(mean.dtype).expand(len(mean), -1, -1)

@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 
 from gtmsm.config import config, require
 from gtmsm.pose import Space
-from gtmsm.tensors import LOG_TWO_PI, EntryIndex, Gaussian, PerEntry, Pose, Poses, Variance, gather
+from gtmsm.tensors import LOG_TWO_PI, EntryIndex, EntryPoses, Gaussian, PerEntry, Pose, Poses, Variance, gather
 
 
 @config
@@ -202,17 +202,17 @@ class Comparison(Pairs):
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        made, after = self.outputs(entries, query, lookup), lookup.after
-        if self.last is not None and after is not None:
-            first = torch.where(after[..., None, None], self.last.outputs(entries, query, lookup.first), made[:, :, :1])
+        made = self.outputs(entries, query, lookup)
+        least = torch.full_like(made[..., -len(self.space.groups) :], self.settings.grain)
+        if self.last is not None and lookup.after is not None:
+            after = lookup.after[..., None, None]
+            first = torch.where(after, self.last.outputs(entries, query, lookup.first), made[:, :, :1])
             made = torch.cat([first, made[:, :, 1:]], dim=2)
+            least[:, :, :1, :1] = torch.where(after, self.settings.last_grain, self.settings.grain)
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
         # Equal codes show the same place, whatever the network has learned.
         distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
-        least = torch.full_like(log_noise, self.settings.grain)
-        if self.last is not None and after is not None:
-            least[:, :, :1, 0] = torch.where(after[..., None], self.settings.last_grain, self.settings.grain)
         noise = least**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
         return Match(log_odds[..., 0], offset * other, noise)
 
@@ -252,32 +252,44 @@ class Comparison(Pairs):
         query, here, total, count = code, path, path.new_zeros(()), path.new_zeros(())
         if asked is not None:
             last = lookup.first
-            relative = self.space.displacement(gather(path, last.index), path[:, :, None])
-            log_odds, offset, noise = self(code, code, last)
-            total, count = (self.loss(log_odds, offset, noise, relative) * last.there).sum(), last.there.sum()
+            _, lost = self._pairs(self(code, code, last), last, path, path)
+            total, count = (lost * last.there).sum(), last.there.sum()
             lookup, query, here = lookup.at(asked), code.at(asked), gather(path, asked)
-        log_odds, offset, noise = match or self(code, query, lookup)
-        relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
-        there = lookup.there.to(relative) * (1.0 if trust is None else trust)
-        total = total + (self.loss(log_odds, offset, noise, relative) * there).sum()
-        pairs = total / (count + there.sum()).clamp_min(1)
+        match = match or self(code, query, lookup)
+        error, lost = self._pairs(match, lookup, path, here)
+        there = lookup.there.to(lost) * (1.0 if trust is None else trust)
+        pairs = (total + (lost * there).sum()) / (count + there.sum()).clamp_min(1)
         other = Gaussian(code.mean.roll(1, 0), code.log_var.roll(1, 0))
         strange = look_up(other, query, self.settings.matches)
-        strange_odds, _, strange_noise = self(other, query, strange)
-        odds = log_odds.masked_fill(~lookup.there, -30.0)
-        best = self.evidence(odds, noise).argmax(-1, keepdim=True)
-        error = (relative - offset).gather(2, best[..., None].expand(-1, -1, 1, relative.shape[-1]))[:, :, 0]
-        right = self.right(error) & lookup.there.any(-1)
+        stranger = self(other, query, strange)
+        calibration = self._calibration(match, lookup, error, stranger, strange, trust)
+        return pairs - logsigmoid(-stranger.log_odds).mean() + calibration
+
+    def _pairs(
+        self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses
+    ) -> tuple[Float[Tensor, "batch time K D"], PerEntry]:
+        """How far off the relative pose of each pair is, and its loss; `here` are the poses of the queries."""
+        relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
+        return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative)
+
+    def _calibration(
+        self, match: Match, lookup: Lookup, error: Float[Tensor, "batch time K D"], stranger: Match, strange: Lookup,
+        trust: PerEntry | None,
+    ) -> Float[Tensor, ""]:  # fmt: skip
+        """Cross-entropy of the confidence that the best match of each query is right; those of strangers never are."""
+        odds = match.log_odds.masked_fill(~lookup.there, -30.0)
+        best = self.evidence(odds, match.noise).argmax(-1, keepdim=True)
+        right = self.right(error.gather(2, best[..., None].expand(-1, -1, 1, error.shape[-1]))[:, :, 0])
+        right = right & lookup.there.any(-1)
         confidence = [
-            self.confidence(odds, noise, lookup.distance),
-            self.confidence(strange_odds, strange_noise, strange.distance),
+            self.confidence(odds, match.noise, lookup.distance),
+            self.confidence(stranger.log_odds, stranger.noise, strange.distance),
         ]
         truth = torch.cat([right, torch.zeros_like(right)], dim=1).to(confidence[0])
         weight = None
         if trust is not None:
             weight = torch.cat([trust.gather(-1, best)[..., 0], torch.ones_like(trust[..., 0])], dim=1)
-        calibration = binary_cross_entropy_with_logits(torch.cat(confidence, dim=1), truth, weight)
-        return pairs - logsigmoid(-strange_odds).mean() + calibration
+        return binary_cross_entropy_with_logits(torch.cat(confidence, dim=1), truth, weight)
 
     def evidence(self, log_odds: Float[Tensor, "*n K"], noise: Float[Tensor, "*n K G"]) -> Float[Tensor, "*n K"]:
         """Log-odds of a match plus the log-probability that its relative pose is within tolerance."""

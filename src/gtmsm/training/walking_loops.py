@@ -188,11 +188,13 @@ def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int =
 
 
 def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float) -> Float[Tensor, "2 A"]:
-    """These moves, turned so that a step to the left is one by which what is seen moves to the right."""
+    """These moves, turned so that a step to the left is one by which what is seen moves to the right, if any does."""
     turned = walks.a @ turn
     heading = (turned.cumsum(1) - turned)[:, 1:]
     step, straight = path_of(walks.a, turn, move, keep).diff(dim=1), turned[:, 1:].abs() < SAME_HEADING
     left = _shifting(step[straight], heading[straight], walks.shift[:, 1:][straight])
+    if not left.any():
+        return move
     left = left / left.norm()
     return torch.stack([left[1] * move[0] - left[0] * move[1], left @ move])
 

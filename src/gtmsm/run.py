@@ -105,8 +105,9 @@ class Run:
     ) -> Outcome:
         """Train `model` in this folder; see `training.train`."""
         settings, seed, watch = self.experiment.training, self.experiment.seed, setting.watch()
+        source = setting.encoded(model) if settings.objective.recognition_only else setting.source
         return train(
-            Loss(model, settings.objective), setting.source, settings, self.folder,
+            Loss(model, settings.objective), source, settings, self.folder,
             fabric=fabric, seed=seed, watch=watch, resume=resume, console=console,
         )  # fmt: skip
 

@@ -6,6 +6,7 @@ import torch
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
 from gtmsm.errors import InputError
+from gtmsm.tensors import Gaussian
 from gtmsm.worlds.floorplan import draw_floorplans
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 from gtmsm.worlds.scavenger import ScavengerWalker
@@ -80,3 +81,17 @@ def test_what_is_recorded_for_windows_is_what_is_recorded_as_a_clip(rooms, walke
     assert torch.equal(windows.frames.float() / 255, clip.x)
     for name in ("a", "true_pose", "true_step"):
         assert torch.equal(getattr(windows, name), getattr(clip, name))
+
+
+@pytest.mark.parametrize("at_once", [1, 2, 64])
+def test_codes_that_were_computed_once_stay_with_their_frames(pool, at_once):
+    def encode(frames):
+        mean = 255 * frames[..., 1, 2]
+        return Gaussian(mean, -mean)
+
+    coded = pool.encoded(encode, at_once)
+    plain, windows = pool(50, 4, seeded()), coded(50, 4, seeded())
+    assert plain.code is None and torch.equal(windows.x, plain.x)
+    torch.testing.assert_close(windows.code.mean, windows.a)
+    assert torch.equal(windows.code.log_var, -windows.code.mean)
+    assert torch.equal(windows[:, 1:3].code.mean, windows.code.mean[:, 1:3])

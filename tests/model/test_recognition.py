@@ -235,7 +235,8 @@ def test_the_loss_of_a_walk_is_that_of_its_pairs_of_strangers_and_of_confidence(
         one = torch.ones(*lookup.index.shape, dtype=torch.float64)
         return Match(0.7 * one, torch.stack([one, 0 * one], -1), 2 * one[..., None])
 
-    monkeypatch.setattr(compare, "forward", one_further)
+    for name in ("forward", "step"):
+        monkeypatch.setattr(compare, name, one_further)
     walk = codes(2, 3)
     found = look_up(walk, walk, 2, first=0)
     path = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0]], dtype=torch.float64).expand(2, 3, 2)

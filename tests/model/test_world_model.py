@@ -616,6 +616,15 @@ def test_recognising_alone_teaches_landmarks_and_nothing_else():
     assert learns == {name for name, _ in model.named_parameters() if name.startswith("landmarks.compare.")}
 
 
+def test_codes_that_were_computed_before_teach_landmarks_the_same():
+    model, (frames, actions) = model_of(form="bayes"), walks()
+    loss = Loss(model, ObjectiveConfig(recognition_only=True, displacement=1.0))
+    known = actions, torch.zeros(3, 19, 2), TAU, model.settings.recall
+    at_once, *_ = loss(frames, *known, seeded())
+    before, *_ = loss(torch.zeros_like(frames), *known, seeded(), code=model.vae.encode(frames))
+    assert before.item() == pytest.approx(at_once.item(), rel=1e-5)
+
+
 def test_there_is_nothing_to_recognise_without_landmarks():
     model, (frames, actions) = model_of(), walks()
     objective = ObjectiveConfig(recognition_only=True, displacement=1.0)

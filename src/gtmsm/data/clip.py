@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gtmsm.config import require_whole
 from gtmsm.pose import space_of
-from gtmsm.tensors import Actions, Frames, Poses
+from gtmsm.tensors import Actions, Frames, Gaussian, Poses
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,8 @@ class Clip:
     asks for displacements (section 4.2.2), recognition or regret (App. D); it also tells where the walk began."""
     tried: Actions | None = None
     """What was tried, where steps that failed are known: they count as steps without an action in `a`."""
+    code: Gaussian | None = None
+    """q(z|x) of the frames, where it was computed once for all updates."""
 
     @property
     def steps(self) -> int:

@@ -1,6 +1,7 @@
 """Clips rendered once, on the device that trains, and cut into windows for every update."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, UInt8
@@ -9,6 +10,7 @@ from torch import Tensor
 from gtmsm.data.clip import Clip
 from gtmsm.data.record import one_hot, steps_of
 from gtmsm.errors import InputError
+from gtmsm.tensors import Frames, Gaussian
 from gtmsm.worlds.rooms import Rooms
 from gtmsm.worlds.slip import Slipping
 from gtmsm.worlds.walkers import Walker
@@ -22,6 +24,8 @@ class Windows:
     a: Float[Tensor, "clips time A"]
     true_pose: Float[Tensor, "clips time D"]
     true_step: Float[Tensor, "clips time D"]
+    code: Gaussian | None = None
+    """Of the frames, where the coder does not learn any more."""
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
         """`n` windows of `steps` consecutive steps, each of a clip and from a step drawn at random."""
@@ -38,7 +42,15 @@ class Windows:
         def cut(part: Tensor) -> Tensor:
             return part.flatten(0, 1).index_select(0, row).unflatten(0, (n, steps))
 
-        return Clip(cut(self.frames) / 255, cut(self.a), cut(self.true_pose), cut(self.true_step))
+        code = self.code and Gaussian(cut(self.code.mean), cut(self.code.log_var))
+        return Clip(cut(self.frames) / 255, cut(self.a), cut(self.true_pose), cut(self.true_step), code=code)
+
+    @torch.no_grad()
+    def encoded(self, encode: Callable[[Frames], Gaussian], at_once: int = 64) -> "Windows":
+        """The same with the codes of all frames, of so many clips at a time."""
+        codes = [encode(some / 255) for some in self.frames.split(at_once)]
+        mean, log_var = (torch.cat(part) for part in zip(*((code.mean, code.log_var) for code in codes), strict=True))
+        return replace(self, code=Gaussian(mean, log_var))
 
 
 def record_windows(

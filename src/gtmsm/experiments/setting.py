@@ -11,7 +11,7 @@ from functools import cached_property, partial
 import torch
 
 from gtmsm.config import require
-from gtmsm.data.clip import Clip
+from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
 from gtmsm.evaluation.score import EvaluationConfig, glance
@@ -59,6 +59,10 @@ class Setting(ABC):
     @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
         """Fresh clips to train on; with `truth` true poses are recorded also where GTM-SM does not learn from them."""
+
+    def encoded(self, model: WorldModel) -> Source:
+        """The same for a model whose coder does not learn any more: with codes, where all frames are there already."""
+        return self.source
 
     @property
     def fitted_in(self) -> World:
@@ -147,6 +151,14 @@ class RoomsSetting(Setting):
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
         """Windows of the pool, which knows the truth."""
         return self.pool(n, steps, generator)
+
+    def encoded(self, model: WorldModel) -> Source:
+        """Windows of the pool with codes: to encode frames takes longer than all else of an update."""
+        frames, half = self.pool.frames, self.experiment.training.optimiser.precision == "bfloat16"
+        needed = math.prod(frames.shape[:2]) * 2 * self.experiment.model.vae.code_size * 4
+        require_memory(needed, self.device, "codes of the pool of clips", "give fewer --pool.clips")
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=half and self.device.type == "cuda"):
+            return self.pool.encoded(model.vae.encode)
 
     def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:
         """Places from a seed, in which actions may slip."""

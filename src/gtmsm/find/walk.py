@@ -1,7 +1,6 @@
 """A walk through a held-out place as a clip file, and pictures to ask about."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +54,9 @@ def _seen_again(
 ) -> list[str]:
     """Pictures from later steps at places of the clip; from the clip itself if the agent never comes back."""
     later = as_clip(world, walker(world, max(100, clip.steps), generator))
-    whole = Clip(*(torch.cat([getattr(part, field.name) for part in (clip, later)], 1) for field in fields(Clip)[:4]))
+    names = ("x", "a", "true_pose", "true_step")
+    x, a, pose, step = (torch.cat([getattr(clip, name), getattr(later, name)], 1) for name in names)
+    whole = Clip(x, a, pose, step)
     again = (clip.steps + examiner.revisited(whole)[0].nonzero()[:, 0]).tolist()
     came_back = len(again) > 0
     source = "when it came by again" if came_back else "in the clip itself, since the walk never came by again"

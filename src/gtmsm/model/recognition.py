@@ -202,17 +202,30 @@ class Comparison(Pairs):
 
     def forward(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Match:
         """Compare each query with the entries that were looked up for it; codes get no gradient."""
-        made = self.outputs(entries, query, lookup)
-        least = torch.full_like(made[..., -len(self.space.groups) :], self.settings.grain)
-        if self.last is not None and lookup.after is not None:
-            after = lookup.after[..., None, None]
-            first = torch.where(after, self.last.outputs(entries, query, lookup.first), made[:, :, :1])
-            made = torch.cat([first, made[:, :, 1:]], dim=2)
-            least[:, :, :1, :1] = torch.where(after, self.settings.last_grain, self.settings.grain)
+        match = self._match(self.outputs(entries, query, lookup), lookup, self.settings.grain)
+        if self.last is None or lookup.after is None:
+            return match
+        after = lookup.after[..., None]
+
+        def put_first(step: Tensor, all_: Tensor) -> Tensor:
+            first = torch.where(after.view(*after.shape, *[1] * (all_.dim() - 3)), step, all_[:, :, :1])
+            return torch.cat([first, all_[:, :, 1:]], dim=2)
+
+        return Match(*map(put_first, self.step(entries, query, lookup.first), match))
+
+    def step(self, entries: Gaussian, query: Gaussian, last: Lookup) -> Match:
+        """Compare each query with the frame just before it, which was looked up alone."""
+        network, grain = (self, self.settings.grain) if self.last is None else (self.last, self.settings.last_grain)
+        return self._match(network.outputs(entries, query, last), last, grain)
+
+    def _match(self, made: Float[Tensor, "batch time K outputs"], lookup: Lookup, grain: float) -> Match:
+        """What a network says of each pair, whose positions are known no better than `grain`."""
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
         # Equal codes show the same place, whatever the network has learned.
         distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
+        least = torch.full_like(log_noise, self.settings.grain)
+        least[..., 0] = grain
         noise = least**2 + other * (2 * log_noise.clamp(-6.0, 3.0)).exp()
         return Match(log_odds[..., 0], offset * other, noise)
 
@@ -252,7 +265,7 @@ class Comparison(Pairs):
         query, here, total, count = code, path, path.new_zeros(()), path.new_zeros(())
         if asked is not None:
             last = lookup.first
-            _, lost = self._pairs(self(code, code, last), last, path, path)
+            _, lost = self._pairs(self.step(code, code, last), last, path, path)
             total, count = (lost * last.there).sum(), last.there.sum()
             lookup, query, here = lookup.at(asked), code.at(asked), gather(path, asked)
         match = match or self(code, query, lookup)

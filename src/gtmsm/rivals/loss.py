@@ -8,7 +8,7 @@ from gtmsm.config import require
 from gtmsm.model.elbo import at_steps
 from gtmsm.model.recall import RecallConfig
 from gtmsm.rivals.rival import Rival
-from gtmsm.tensors import Actions, Frames, Poses
+from gtmsm.tensors import Actions, Frames, Gaussian, Poses
 from gtmsm.training.base_loss import BaseLoss
 from gtmsm.training.loss import ObjectiveConfig, draw_steps
 
@@ -46,6 +46,7 @@ class RivalLoss(BaseLoss[Rival]):
         capacity: int | None = None,
         tried: Actions | None = None,
         true_pose: Poses | None = None,
+        code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], None]:
         """The loss and values to log; true poses reach only a rival that is declared to need them."""
         model, vae = self.model, self.model.vae

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gtmsm.data.clip import Source
 from gtmsm.model.recall import RecallConfig
-from gtmsm.tensors import Actions, Frames, Poses
+from gtmsm.tensors import Actions, Frames, Gaussian, Poses
 from gtmsm.training.prospect import Find, ProspectConfig
 
 MATRICES = {"rest": "attention", "landmarks": "comparison"}
@@ -81,9 +81,10 @@ class BaseLoss(nn.Module, ABC, Generic[Model]):
         capacity: int | None = None,
         tried: Actions | None = None,
         true_pose: Poses | None = None,
+        code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
         """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
 
         `capacity`, `tried`: see `Loss`. True poses are there only where the source records them, and are for models
-        that are declared to need them.
+        that are declared to need them. `code` is q(z|x), where it was computed before.
         """

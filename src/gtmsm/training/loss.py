@@ -9,7 +9,7 @@ from gtmsm.data.clip import Source
 from gtmsm.model.elbo import Elbo, Foreseen, Walk, at_steps, foresee, infer
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
-from gtmsm.tensors import Actions, Frames, Poses, applied
+from gtmsm.tensors import Actions, Frames, Gaussian, Poses, applied
 from gtmsm.training.base_loss import BaseLoss
 from gtmsm.training.loops import moved
 from gtmsm.training.prospect import Find, ProspectConfig, prospect
@@ -133,15 +133,17 @@ class Loss(BaseLoss[WorldModel]):
         capacity: int | None = None,
         tried: Actions | None = None,
         true_pose: Poses | None = None,
+        code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
         """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
 
         `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
-        the fraction of such steps is logged. None: all that are retrieved. `tried`: see `Clip`. `true_pose` is unused.
+        the fraction of such steps is logged. None: all that are retrieved. `tried`: see `Clip`. `true_pose` is unused,
+        and `code` as well unless the coder is held.
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:
-            loss = self._recognition_of(x, true_step, generator)
+            loss = self._recognition_of(x, true_step, generator, code)
             return loss, {"recognition": loss.detach()}, None
         walk = infer(model, x, a, generator)
         known = walk if objective.poses_from_bound else walk.detached()
@@ -236,11 +238,13 @@ class Loss(BaseLoss[WorldModel]):
         path = self.model.motion.retrace(made)
         return landmarks.compare.walk_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
 
-    def _recognition_of(self, x: Frames, true_step: Poses, generator: torch.Generator) -> Float[Tensor, ""]:
+    def _recognition_of(
+        self, x: Frames, true_step: Poses, generator: torch.Generator, code: Gaussian | None
+    ) -> Float[Tensor, ""]:
         """The loss of recognising places, with all else fixed."""
         model, landmarks = self.model, self.model.require_landmarks("recognise places")
         with torch.no_grad():
-            code = model.vae.encode(x)
+            code = code or model.vae.encode(x)
             with torch.autocast(x.device.type, enabled=False):
                 lookup = landmarks.look_back(code, code, 0)
         asked = draw_steps(len(x), 0, x.shape[1], self.objective.targets, generator)

@@ -160,7 +160,7 @@ class Updater:
         clip = self.source(self.settings.batch // self.fabric.world_size, stage.steps, self.generator)
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             known = clip.x, clip.a, clip.true_step, stage.tau, stage.reading, self.generator
-            loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried, clip.true_pose)
+            loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried, clip.true_pose, clip.code)
         self.fabric.backward(loss, self._one)
         self._capacity.note(needed)
         logs |= {"gradient": self.optimiser.step(loss), "updates": self._one}

@@ -48,9 +48,13 @@ class Windows:
     @torch.no_grad()
     def encoded(self, encode: Callable[[Frames], Gaussian], at_once: int = 64) -> "Windows":
         """The same with the codes of all frames, of so many clips at a time."""
-        codes = [encode(some / 255) for some in self.frames.split(at_once)]
-        mean, log_var = (torch.cat(part) for part in zip(*((code.mean, code.log_var) for code in codes), strict=True))
-        return replace(self, code=Gaussian(mean, log_var))
+        first = encode(self.frames[:1] / 255)
+        whole = Gaussian(*(part.new_empty(len(self.frames), *part.shape[1:]) for part in (first.mean, first.log_var)))
+        for begin in range(0, len(self.frames), at_once):  # into place: they are as large as the frames
+            some = slice(begin, begin + at_once)
+            code = encode(self.frames[some] / 255)
+            whole.mean[some], whole.log_var[some] = code.mean, code.log_var
+        return replace(self, code=whole)
 
 
 def record_windows(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gtmsm.model.bearings import find_start
+from gtmsm.model.bearings import find_starts
 from gtmsm.model.motion import MotionConfig, Walled
 from gtmsm.pose import Plane, PlaneWithHeading
 
@@ -24,18 +24,27 @@ def a_path(steps: int = 20) -> Tensor:
 def test_sights_that_are_right_tell_the_start():
     path = a_path()
     sighted = (path + START[:, None])[:, :, None].expand(-1, -1, 3, -1)
-    found, agreed = find_start(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
-    torch.testing.assert_close(found, START)
-    torch.testing.assert_close(agreed, torch.full((2,), 60.0))
+    found, agreed = find_starts(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
+    torch.testing.assert_close(found[:, 0], START)
+    torch.testing.assert_close(agreed, torch.full((2, 1), 60.0))
 
 
 def test_a_third_of_wrong_sights_does_not_matter():
     path = a_path()
     sighted = (path + START[:, None])[:, :, None].repeat(1, 1, 3, 1)
     sighted[:, :, 0] = 8 * torch.rand(2, 20, 2, generator=seeded(1)) - 4
-    found, agreed = find_start(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
+    found, agreed = find_starts(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]))
     assert (agreed >= 39).all() and (agreed < 50).all()
-    torch.testing.assert_close(found, START, atol=0.1, rtol=0)
+    torch.testing.assert_close(found[:, 0], START, atol=0.1, rtol=0)
+
+
+def test_starts_are_told_by_how_many_sights_agree_on_them():
+    path, elsewhere = a_path(), START + torch.tensor([5.0, 0.0])
+    sighted = (path + START[:, None])[:, :, None].repeat(1, 1, 3, 1)
+    sighted[:, :, 0] = path + elsewhere[:, None]
+    found, agreed = find_starts(Plane(2), path, sighted, torch.ones(2, 20, 3), torch.tensor([0.5, 0.5]), count=2)
+    torch.testing.assert_close(found, torch.stack([START, elsewhere], 1))
+    torch.testing.assert_close(agreed, torch.tensor([[40.0, 20.0]] * 2))
 
 
 def test_the_start_of_an_agent_with_a_heading():
@@ -44,9 +53,9 @@ def test_the_start_of_an_agent_with_a_heading():
     sighted = PlaneWithHeading().step(start[:, None].expand(1, 3, 3), path)[:, :, None] + torch.tensor(
         [0.0, 0.0, 2 * math.pi]
     )
-    found, _ = find_start(PlaneWithHeading(), path, sighted, torch.ones(1, 3, 1), torch.tensor([0.2, 0.2, 0.1]))
-    torch.testing.assert_close(found[:, :2], start[:, :2], atol=1e-5, rtol=0)
-    assert torch.cos(found[:, 2] - start[:, 2]) > 1 - 1e-6
+    found, _ = find_starts(PlaneWithHeading(), path, sighted, torch.ones(1, 3, 1), torch.tensor([0.2, 0.2, 0.1]))
+    torch.testing.assert_close(found[:, 0, :2], start[:, :2], atol=1e-5, rtol=0)
+    assert torch.cos(found[:, 0, 2] - start[:, 2]) > 1 - 1e-6
 
 
 @pytest.fixture

@@ -16,10 +16,11 @@ SOME = 0.05
 """Fraction of all votes that must agree on a start for it to be believed, where steps were watched."""
 
 
-def locate_start(
-    compare: Comparison, path: Poses, chance: float, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian
-) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch 1"]]:
-    """The pose before a walk, by what its first steps match in memory, and the fraction of those that agree on it.
+def locate_starts(
+    compare: Comparison, path: Poses, chance: float, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian,
+    count: int,
+) -> tuple[Float[Tensor, "batch count D"], Float[Tensor, "batch count"]]:  # fmt: skip
+    """Poses before a walk, by what its first steps match in memory, and the fraction of those that agree on each.
 
     `path` are these steps from the origin on, each of which is wrong with probability `chance`.
     """
@@ -32,14 +33,15 @@ def locate_start(
     evidence = compare.evidence(match.log_odds, match.noise)
     weight = (right * confidence)[..., None] * torch.softmax(evidence, dim=-1)
     sighted = space.step(gather(past_pose, lookup.index), match.offset)
-    found, agreed = find_start(space, path, sighted, weight, compare.tolerances(path))
-    return found, (agreed / right.sum()).clamp(max=1)[:, None]
+    found, agreed = find_starts(space, path, sighted, weight, compare.tolerances(path), count)
+    return found, (agreed / right.sum()).clamp(max=1)
 
 
-def find_start(
-    space: Space, path: Poses, sighted: Float[Tensor, "batch time K D"], weight: PerEntry, tolerance: Float[Tensor, "D"]
-) -> tuple[Float[Tensor, "batch D"], Float[Tensor, "batch"]]:
-    """The start that most sights agree on, and the weight of the votes for it.
+def find_starts(
+    space: Space, path: Poses, sighted: Float[Tensor, "batch time K D"], weight: PerEntry,
+    tolerance: Float[Tensor, "D"], count: int = 1,
+) -> tuple[Float[Tensor, "batch count D"], Float[Tensor, "batch count"]]:  # fmt: skip
+    """The start that most sights agree on, that which most others do, and so on; the weight of the votes for each.
 
     `path` is the walk from the origin. Each sight votes for the start from which `path` leads to the sighted
     pose. Votes agree if they differ by about `tolerance`, in every coordinate.
@@ -48,8 +50,13 @@ def find_start(
     weights = weight.flatten(1)
     off = space.difference(votes[:, :, None], votes[:, None])
     alike = (-0.5 * (off / tolerance).square().sum(-1)).exp()
-    best = (alike @ weights[..., None])[..., 0].argmax(1)
-    row = torch.arange(len(best), device=best.device)
-    near = alike[row, best] * weights
-    fraction = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
-    return votes[row, best] + (fraction * off[row, best]).sum(1), near.sum(1)
+    row = torch.arange(len(votes), device=votes.device)
+    found, agreed = [], []
+    for _ in range(count):
+        best = (alike @ weights[..., None])[..., 0].argmax(1)
+        near = alike[row, best] * weights
+        fraction = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
+        found.append(votes[row, best] + (fraction * off[row, best]).sum(1))
+        agreed.append(near.sum(1))
+        weights = weights * (1 - alike[row, best])  # of those that do not agree with it
+    return torch.stack(found, 1), torch.stack(agreed, 1)

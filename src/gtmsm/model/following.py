@@ -11,6 +11,8 @@ from gtmsm.errors import InputError
 from gtmsm.model.landmark import Known
 from gtmsm.model.landmark_filter import Sights, Watched
 from gtmsm.model.memory import Memory
+from gtmsm.model.recall import SingleView
+from gtmsm.model.rendering import Show
 from gtmsm.model.slips import Slips
 from gtmsm.tensors import Actions, Belief, Gaussian, State, States, Variance
 
@@ -72,7 +74,8 @@ def follow(
         return Followed(walk, made, here.mean, None, None, None, walk.mean)
     past = known(model, memory, code)
     variance = model.landmarks.as_variance(here)
-    trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure)
+    show = shower(model, memory)
+    trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure, show=show)
     (state, variance, slips, watched), sights = trace.track, trace.sights
     if sights is not None:
         sights = sights._replace(index=past.numbers(made.shape[1])[sights.index])
@@ -89,6 +92,20 @@ def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory 
         last = torch.full((memory.batch,), held - 1, device=actions.device)
         before = memory.code_at(last).mean
     return model.bumps.noticed(code.mean, actions, before)
+
+
+def shower(model: "WorldModel", memory: Memory | None) -> Show | None:
+    """What `memory` shows at a pose, where landmarks judge poses by that."""
+    if memory is None or model.landmarks is None or not model.landmarks.settings.rendered:
+        return None
+    holds = memory
+
+    def show(pose: Float[Tensor, "batch n D"]) -> Gaussian:
+        forecast = model.read(holds, Belief(model.motion.place(pose)))
+        assert isinstance(forecast, SingleView)  # settings see to that
+        return forecast.code
+
+    return show
 
 
 def known(model: "WorldModel", memory: Memory | None, code: Gaussian) -> Known:

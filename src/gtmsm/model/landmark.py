@@ -15,13 +15,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
-from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_start
+from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_starts
 from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.place_graph import Sameness
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
+from gtmsm.model.rendering import Show, render_and_compare
 from gtmsm.model.slips import Habits, Slips
 from gtmsm.tensors import (
     Actions,
@@ -34,6 +35,11 @@ from gtmsm.tensors import (
     Variance,
     gather,
 )
+
+RENDERED = (0.03, 0.02)
+"""Standard deviations of a start at which memory shows what was seen, in units of the pose space and radians ..."""
+ALIKE = 5.0
+"""... which is the case where the misfit is below this; at wrong places it is 15 and more."""
 
 
 @dataclass(frozen=True)
@@ -140,19 +146,21 @@ class Landmarks(nn.Module):
         past: Known,
         guess: bool = False,
         closure: int | None = None,
+        show: Show | None = None,
     ) -> Trace:
         """q*(s_t) of each step, from actions and from what was seen, reading m_{1:t-1}.
 
         `guess`: the actions are unknown, and every step may lead anywhere near. `closure`: steps after which loops are
-        closed, 0 for never; None: as the settings say.
+        closed, 0 for never; None: as the settings say. `show`: what memory shows at a pose, where unknown starts are
+        judged by that.
         """
         slips, lost = past.slips, self.is_lost(variance)
         if lost:
             slips = slips and slips.at_rest()
             if past.pose.shape[1]:
                 path, chance = self._first_steps(motion, actions, code, guess)
-                found, agreed = locate_start(self.compare, path, chance, code, past.pose, past.code)
-                start, variance = motion.settle(start, found), self._start_variance(agreed)
+                pose, variance = self._find_start(path, chance, code, past, show)
+                start = motion.settle(start, pose)
             elif self.settings.form == "bayes":
                 track = self._fit_to_walls(motion, start, actions, code)
                 return Trace(track, start, None, track.state)
@@ -196,6 +204,20 @@ class Landmarks(nn.Module):
     def is_placed(self, variance: Variance) -> bool:
         """Whether the variance of all positions is below that of a step that went otherwise."""
         return bool((variance[:, 0] < self.settings.stray**2).all())
+
+    def _find_start(
+        self, path: Float[Tensor, "batch looks D"], chance: float, code: Gaussian, past: Known, show: Show | None
+    ) -> tuple[Float[Tensor, "batch D"], Variance]:
+        """The pose before a walk with these first steps, and its variance."""
+        count = 1 if show is None else self.settings.rendered
+        found, agreed = locate_starts(self.compare, path, chance, code, past.pose, past.code, count)
+        if show is None:
+            return found[:, 0], self._start_variance(agreed)
+        judged = render_and_compare(show, self.space, found, path, code.mean[:, : path.shape[1]])
+        best = judged.log_prob.argmax(1, keepdim=True)
+        shown = judged.misfit.gather(1, best) < ALIKE
+        sure = agreed.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
+        return gather(judged.pose, best)[:, 0], torch.where(shown, sure, self._start_variance(agreed.gather(1, best)))
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.

@@ -7,10 +7,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.following import known
+from gtmsm.model.following import known, shower
 from gtmsm.model.memory import Memory
 from gtmsm.model.recognition import Comparison, look_up
-from gtmsm.tensors import Actions, Frames, gather
+from gtmsm.model.rendering import Show, render_and_compare
+from gtmsm.pose import Space
+from gtmsm.tensors import Actions, Codes, Frames, gather
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -33,6 +35,21 @@ class PoseMixture:
     def known(self) -> Float[Tensor, "batch"]:
         """Probability that the frame was seen at one of these poses."""
         return 1 - self.unknown
+
+    def judged(self, show: Show, space: Space, seen: Codes, most: int) -> "PoseMixture":
+        """The same mixture once memory has shown what is to be seen at the likeliest of its poses; `most` of them.
+
+        The others count as little as the least likely of these.
+        """
+        some = self.pose[:, :most]
+        judged = render_and_compare(show, space, some, torch.zeros_like(some[:, :1]), seen)
+        rest = judged.log_prob.amin(1, keepdim=True).expand(-1, self.pose.shape[1] - some.shape[1])
+        likely = self.weight.clamp_min(1e-12).log() + torch.cat([judged.log_prob, rest], dim=1)
+        weight = self.known[:, None] * torch.softmax(likely, dim=1)
+        order = weight.argsort(dim=1, descending=True, stable=True)
+        pose = gather(torch.cat([judged.pose, self.pose[:, most:]], dim=1), order)
+        variance, entry = gather(self.variance, order), self.entry.gather(1, order)
+        return PoseMixture(weight.gather(1, order), pose, variance, entry, self.unknown)
 
 
 def merge_matches(
@@ -76,11 +93,12 @@ def merge_matches(
 
 
 def localise(model: "WorldModel", memory: Memory, frames: Frames, actions: Actions, guess: bool) -> PoseMixture:
-    """Where the last frame of each clip was seen: by what it looks like and, of several, by the walk that led there.
+    """Where the last frame of each clip was seen: by what it looks like and, of several, by the walk that led there and
+    by what memory would show there.
 
     `guess`: the actions are not known, so that any may have been made.
     """
-    landmarks = model.require_landmarks("localise")
+    landmarks, show = model.require_landmarks("localise"), shower(model, memory)
     code = model.vae.encode(frames)
     past = known(model, memory, code)
     lookup = look_up(past.code, code, landmarks.settings.matches)
@@ -92,8 +110,11 @@ def localise(model: "WorldModel", memory: Memory, frames: Frames, actions: Actio
     if frames.shape[1] > 1:
         here = model.anywhere(len(frames))
         track = landmarks.trace(
-            model.motion, here.mean, landmarks.as_variance(here), actions, code, past, guess=guess
+            model.motion, here.mean, landmarks.as_variance(here), actions, code, past, guess=guess, show=show
         ).track
         score = score + landmarks.log_prob(pose, noise[:, -1], track.state[:, -1], track.variance[:, -1])
     variance = noise[:, -1] + gather(past.variance, entry)
-    return merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)
+    found = merge_matches(landmarks.compare, score, pose, variance, past.number[entry], sure)
+    if show is None:
+        return found
+    return found.judged(show, model.motion.space, code.mean[:, -1:], landmarks.settings.rendered)

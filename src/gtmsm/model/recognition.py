@@ -63,6 +63,9 @@ class LandmarkConfig:
     reach: float = 4.0
     """Standard deviation of the distance between two views of a walk, in the same units: the density of the relative
     pose of views that do not match."""
+    rendered: int = 0
+    """Poses at which a walk may have begun, or a picture may have been taken, that are judged by what memory would show
+    there, the best of them refined (`rendering.py`); for priors that make one view. 0: matches of codes alone tell."""
     tolerance: float = 0.5
     """Largest error of a position that counts as recognised, in the same units ..."""
     tolerance_turn: float = 10.0
@@ -76,6 +79,7 @@ class LandmarkConfig:
             not self.closure or self.form != "paper",
             f"closure is {self.closure}, but the paper's form cannot close loops; use form bayes",
         )
+        require(self.rendered >= 0, f"rendered is {self.rendered}; give a number of poses, or 0 for none")
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")
         require(self.width >= 8, f"width is {self.width}; give at least 8")
         for name in ("surprise", "surprise_turn"):

@@ -53,6 +53,11 @@ class WorldModelConfig:
             "landmarks compare views by the variances of their codes, which samples have not; use holds statistics",
         )
         require(
+            not self.landmark.rendered or self.recall.prior != "mixture",
+            f"rendered is {self.landmark.rendered}, but a mixture shows no view between two places; use prior query or "
+            "rays, or rendered 0",
+        )
+        require(
             self.recall.prior != "rays" or self.vae.coder == "spatial",
             f"prior rays needs spatial codes but coder is {self.vae.coder}; use coder spatial",
         )

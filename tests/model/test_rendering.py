@@ -1,0 +1,93 @@
+"""Render and compare, in a world whose views are known as a function of the pose."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from gtmsm.errors import InputError
+from gtmsm.model.localisation import PoseMixture
+from gtmsm.model.recall import RecallConfig
+from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.model.rendering import render_and_compare
+from gtmsm.model.settings import WorldModelConfig
+from gtmsm.pose import Plane, PlaneWithHeading
+from gtmsm.tensors import Gaussian
+
+CODES = 64
+
+
+def views(pose: Tensor) -> Gaussian:
+    """Waves over the plane and the heading, a wall height or so long."""
+    waves = 3 * torch.randn(pose.shape[-1], CODES, generator=torch.Generator().manual_seed(0))
+    waves[2:] /= 3
+    return Gaussian((pose @ waves).sin(), torch.full((*pose.shape[:-1], CODES), -4.0))
+
+
+def shown(space: Plane | PlaneWithHeading, start: Tensor, path: Tensor) -> Tensor:
+    return views(space.step(start[:, None].expand_as(path), path)).mean
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_the_pose_that_shows_what_is_seen_is_found_and_refined(size: int):
+    space = PlaneWithHeading() if size == 3 else Plane(2)
+    path = 0.3 * torch.randn(4, 12, size, generator=torch.Generator().manual_seed(1))
+    start = torch.randn(4, size, generator=torch.Generator().manual_seed(2))
+    near = start + 0.07
+    elsewhere = start[:, None] + torch.tensor([[2.0], [-1.5], [3.1]])
+    asked = torch.cat([elsewhere, near[:, None]], dim=1)
+    found = render_and_compare(views, space, asked, path, shown(space, start, path))
+    assert found.log_prob.argmax(1).tolist() == [3] * 4
+    torch.testing.assert_close(found.pose[:, 3], start, atol=0.02, rtol=0)
+    assert (
+        torch.equal(found.pose[:, :3], elsewhere) or (found.pose[:, :3] != elsewhere).any(-1).sum() <= 4
+    )  # one refined
+
+
+def test_no_pose_is_left_for_a_worse_one():
+    space, path = PlaneWithHeading(), torch.zeros(3, 1, 3)
+    start = torch.randn(3, 3, generator=torch.Generator().manual_seed(3))
+    seen = torch.randn(3, 1, CODES, generator=torch.Generator().manual_seed(4))  # what is shown nowhere
+    before = 0.05 * views(start[:, None]).log_prob(seen)
+    found = render_and_compare(views, space, start[:, None], path, seen)
+    assert (found.log_prob >= before - 1e-4).all()
+
+
+def test_a_mixture_is_led_by_what_memory_shows():
+    """Two places look alike to the matches, the wrong one a little more so; a third is never looked at."""
+    space, start = PlaneWithHeading(), torch.tensor([[0.5, -1.0, 0.3]])
+    pose = torch.stack([start + 2.0, start + 0.05, start - 2.0], dim=1)
+    before = PoseMixture(
+        torch.tensor([[0.5, 0.3, 0.1]]),
+        pose,
+        torch.full((1, 3, 2), 0.01),
+        torch.tensor([[7, 8, 9]]),
+        torch.tensor([0.1]),
+    )
+    after = before.judged(views, space, views(start[:, None]).mean, most=2)
+    assert after.entry[0].tolist()[0] == 8 and after.weight[0, 0] > 0.89
+    torch.testing.assert_close(after.pose[:, 0], start, atol=0.02, rtol=0)
+    torch.testing.assert_close(after.weight.sum() + after.unknown[0], torch.tensor(1.0))
+    assert torch.equal(after.unknown, before.unknown)
+
+
+def test_a_mixture_of_memorised_views_cannot_be_rendered_between_them():
+    with pytest.raises(InputError, match="rendered is 6, but a mixture shows no view between two places"):
+        WorldModelConfig(landmark=LandmarkConfig(form="bayes", rendered=6))
+    WorldModelConfig(landmark=LandmarkConfig(form="bayes", rendered=6), recall=RecallConfig(prior="query"))
+    with pytest.raises(InputError, match="rendered is -1"):
+        LandmarkConfig(rendered=-1)
+
+
+def test_headings_count_round_the_circle():
+    space, start = PlaneWithHeading(), torch.tensor([[0.2, 0.1, math.pi - 0.01]])
+
+    def facing(pose: Tensor) -> Gaussian:
+        return views(torch.cat([pose[..., :2], pose[..., 2:].sin()], dim=-1))
+
+    seen = facing(start[:, None]).mean
+    found = render_and_compare(
+        facing, space, (start + torch.tensor([0.0, 0.0, 0.05]))[:, None], torch.zeros(1, 1, 3), seen
+    )
+    torch.testing.assert_close(found.pose[:, 0], start, atol=0.02, rtol=0)

@@ -1,19 +1,22 @@
 """Render and compare, in a world whose views are known as a function of the pose."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
 from gtmsm.errors import InputError
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.localisation import PoseMixture
-from gtmsm.model.recall import RecallConfig
+from gtmsm.model.motion import MotionConfig
+from gtmsm.model.recall import RecallConfig, SingleView
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.model.rendering import render_and_compare
 from gtmsm.model.settings import WorldModelConfig
 from gtmsm.pose import Plane, PlaneWithHeading
-from gtmsm.tensors import Gaussian
+from gtmsm.tensors import Belief, Gaussian
 
 CODES = 64
 
@@ -66,10 +69,11 @@ def test_a_mixture_is_led_by_what_memory_shows():
         torch.tensor([0.1]),
     )
     after = before.judged(views, space, views(start[:, None]).mean, most=2)
-    assert after.entry[0].tolist()[0] == 8 and after.weight[0, 0] > 0.89
+    assert after.entry[0].tolist()[0] == 8 and after.weight[0, 0] > 0.98
     torch.testing.assert_close(after.pose[:, 0], start, atol=0.02, rtol=0)
     torch.testing.assert_close(after.weight.sum() + after.unknown[0], torch.tensor(1.0))
-    assert torch.equal(after.unknown, before.unknown)
+    stranger = before.judged(views, space, 3 * torch.ones(1, 1, CODES), most=2)
+    assert stranger.unknown > 0.999 and after.unknown < 0.02
 
 
 def test_a_mixture_of_memorised_views_cannot_be_rendered_between_them():
@@ -91,3 +95,36 @@ def test_headings_count_round_the_circle():
         facing, space, (start + torch.tensor([0.0, 0.0, 0.05]))[:, None], torch.zeros(1, 1, 3), seen
     )
     torch.testing.assert_close(found.pose[:, 0], start, atol=0.02, rtol=0)
+
+
+def test_a_model_finds_where_it_is_by_what_its_memory_shows():
+    """One that has learned nothing: what it is asked for, it puts where its memory shows it best."""
+    torch.manual_seed(0)
+    model = WorldModel(
+        WorldModelConfig(
+            motion=MotionConfig(kind="turning", noise=1e-3),
+            recall=RecallConfig(prior="query", neighbours=2, width=16),
+            landmark=LandmarkConfig(form="bayes", matches=4, width=16, rendered=3),
+        ),
+        (3, 8, 8),
+        4,
+    ).requires_grad_(False)
+    frames, actions = torch.rand(2, 12, 3, 8, 8), torch.eye(4)[torch.randint(4, (2, 12))]
+    memory, _ = model.memorise(frames, actions)
+    found = model.localise(memory, frames[:, 5:6])
+    torch.testing.assert_close(found.weight.sum(1) + found.unknown, torch.ones(2))
+    assert (found.weight.diff(dim=1) <= 0).all()
+    seen = model.vae.encode(frames[:, 5:6]).mean
+    plain = replace(model.settings.landmark, rendered=0)
+    model.landmarks.settings = model.landmarks.compare.settings = plain
+    before = model.localise(memory, frames[:, 5:6])
+
+    def likely(pose: Tensor) -> Tensor:
+        view = model.read(memory, Belief(model.motion.place(pose)))
+        assert isinstance(view, SingleView)
+        return view.code.log_prob(seen)
+
+    assert (likely(found.pose).amax(1) > likely(before.pose[:, :3]).amax(1)).all()  # refined
+    model.landmarks.settings = model.landmarks.compare.settings = model.settings.landmark
+    lost = model.follow(frames[:, :6], actions[:, :6], memory, model.anywhere(2))
+    assert lost.mean.shape[:2] == (2, 6) and lost.covariance is not None and lost.mean.isfinite().all()

@@ -37,9 +37,7 @@ from gtmsm.tensors import (
 )
 
 RENDERED = (0.03, 0.02)
-"""Standard deviations of a start at which memory shows what was seen, in units of the pose space and radians ..."""
-ALIKE = 5.0
-"""... which is the case where the misfit is below this; at wrong places it is 15 and more."""
+"""Standard deviations of a start at which memory shows what was seen, in units of the pose space and radians."""
 
 
 @dataclass(frozen=True)
@@ -215,7 +213,7 @@ class Landmarks(nn.Module):
             return found[:, 0], self._start_variance(agreed)
         judged = render_and_compare(show, self.space, found, path, code.mean[:, : path.shape[1]])
         best = judged.log_prob.argmax(1, keepdim=True)
-        shown = judged.misfit.gather(1, best) < ALIKE
+        shown = judged.known.gather(1, best) > 0.5
         sure = agreed.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
         return gather(judged.pose, best)[:, 0], torch.where(shown, sure, self._start_variance(agreed.gather(1, best)))
 

@@ -39,17 +39,18 @@ class PoseMixture:
     def judged(self, show: Show, space: Space, seen: Codes, most: int) -> "PoseMixture":
         """The same mixture once memory has shown what is to be seen at the likeliest of its poses; `most` of them.
 
-        The others count as little as the least likely of these.
+        The others count as little as the least likely of these. The frame is known if it is shown at the best of them.
         """
         some = self.pose[:, :most]
         judged = render_and_compare(show, space, some, torch.zeros_like(some[:, :1]), seen)
         rest = judged.log_prob.amin(1, keepdim=True).expand(-1, self.pose.shape[1] - some.shape[1])
         likely = self.weight.clamp_min(1e-12).log() + torch.cat([judged.log_prob, rest], dim=1)
-        weight = self.known[:, None] * torch.softmax(likely, dim=1)
-        order = weight.argsort(dim=1, descending=True, stable=True)
+        known = judged.known.gather(1, likely[:, :most].argmax(1, keepdim=True))
+        weight = known * torch.softmax(likely, dim=1)
+        order = likely.argsort(dim=1, descending=True, stable=True)
         pose = gather(torch.cat([judged.pose, self.pose[:, most:]], dim=1), order)
         variance, entry = gather(self.variance, order), self.entry.gather(1, order)
-        return PoseMixture(weight.gather(1, order), pose, variance, entry, self.unknown)
+        return PoseMixture(weight.gather(1, order), pose, variance, entry, 1 - known[:, 0])
 
 
 def merge_matches(

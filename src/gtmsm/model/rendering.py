@@ -29,6 +29,9 @@ PROBE, PROBE_TURN = 0.03, 0.02
 """Steps by which derivatives are taken, in units of the pose space and radians ..."""
 LOOSE, LOOSE_TURN = 0.15, 0.12
 """... and standard deviations of the poses to begin with."""
+ALIKE = 5.0
+"""Memory shows what is seen where the misfit is below this: at the right pose it is 0.5 to 2, of another place it is 8
+and more (validation rooms)."""
 FARTHEST = 0.3
 """A round moves a pose by no more than that, in each coordinate."""
 
@@ -41,6 +44,11 @@ class Rendered(NamedTuple):
     """Of what was seen, as memory shows it there: the mean over views, as far as it counts."""
     misfit: Float[Tensor, "batch M"]
     """Squared difference between what was seen and what memory shows there, in units of its variance: 1 is usual."""
+
+    @property
+    def known(self) -> Float[Tensor, "batch M"]:
+        """Probability that what was seen is what memory shows there."""
+        return torch.sigmoid(ALIKE - self.misfit)
 
 
 @torch.no_grad()

@@ -24,6 +24,7 @@ from gtmsm.experiments import (
     Places,
     RoomsExperiment,
     Setting,
+    as_chosen,
     in_other_places,
     proposed,
     set_up,
@@ -238,9 +239,10 @@ def train_own(
 ) -> Run:
     """Train on recorded episodes as proposed, but for the changes; see `gtmsm.train`."""
     console, fabric = Console(quiet=quiet, markup=False, emoji=False, highlight=False), build_fabric(device, 1, 1)
-    experiment, reasons = proposed(data, fabric.device.type == "cuda")
-    console.print(*reasons, sep="\n", soft_wrap=True)
-    made, outcome = begin("own", changed_by_flags(experiment, changes), run, fabric, console)
+    proposal, reasons = proposed(data, fabric.device.type == "cuda")
+    experiment = changed_by_flags(proposal, changes)
+    console.print(*as_chosen(reasons, proposal, experiment), sep="\n", soft_wrap=True)
+    made, outcome = begin("own", experiment, run, fabric, console)
     if evaluate and outcome.finished:
         made.evaluate(made.experiment.evaluation, fabric.device)
     return made

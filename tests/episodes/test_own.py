@@ -13,6 +13,7 @@ from own_world import InMemory, grid_walks, image_walks, spins, without_headings
 
 import gtmsm
 from gtmsm import cli, experiments
+from gtmsm.config import changed
 from gtmsm.episodes.convert import convert
 from gtmsm.episodes.episode import Episode, Kind
 from gtmsm.episodes.pool import Pool
@@ -196,6 +197,16 @@ def glides(environment: str, height: int = 8, width: int = 16) -> InMemory:
 
 def test_speed_that_carries_over_is_noticed():
     assert experiments.proposed("x", False, glides("driving"))[0].model.motion.kind == "gliding"
+
+
+def test_whoever_wants_no_displacements_is_not_told_that_they_are_learned_from():
+    proposal, reasons = experiments.proposed("x", False, glides("driving"))
+    assert "true displacements are targets" in reasons[1]
+    assert experiments.as_chosen(reasons, proposal, proposal) == reasons
+    free = changed(proposal, {"training.objective.displacement": 0.0, "evaluation.metric_poses": False})
+    why, told, sizes = experiments.as_chosen(reasons, proposal, free)
+    assert told == "--displacement 0: your poses are not learned from, and only score what is found"
+    assert (why, sizes) == (reasons[0], reasons[2])
 
 
 def rolls(keep: float) -> InMemory:

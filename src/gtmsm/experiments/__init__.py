@@ -15,7 +15,7 @@ from gtmsm.experiments.experiment import (
     RoomsExperiment,
     RoomsWalkerConfig,
 )
-from gtmsm.experiments.own import OwnSetting, fingerprint_of, name_of, open_store, proposed
+from gtmsm.experiments.own import OwnSetting, as_chosen, fingerprint_of, name_of, open_store, proposed
 from gtmsm.experiments.setting import ImageWalkSetting, Places, RoomsSetting, Setting
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.images import ImageSet, load_images, load_picture
@@ -32,6 +32,7 @@ __all__ = [
     "RoomsSetting",
     "RoomsWalkerConfig",
     "Setting",
+    "as_chosen",
     "fingerprint_of",
     "in_other_places",
     "name_of",

@@ -16,7 +16,7 @@ from gtmsm.episodes.split import Numbers, Split, hold_out_by, split
 from gtmsm.episodes.survey import survey
 from gtmsm.episodes.windows import StoreWindows
 from gtmsm.evaluation.score import EvaluationConfig
-from gtmsm.experiments.experiment import OwnExperiment
+from gtmsm.experiments.experiment import Experiment, OwnExperiment
 from gtmsm.experiments.setting import Places, Setting, require_memory
 from gtmsm.training.curriculum import CurriculumConfig
 from gtmsm.training.prospect import ProspectConfig
@@ -138,3 +138,12 @@ def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnEx
     most = min(int(store.lengths[part].max()) for part in (parts.watch, parts.test))
     proposal = propose(survey(store, parts.train), gpu, most)
     return changed(OwnExperiment, {"data": data, "hold_out": by, **proposal.changes}), proposal.reasons
+
+
+def as_chosen(reasons: tuple[str, ...], proposal: Experiment, chosen: Experiment) -> tuple[str, ...]:
+    """The reasons of a proposal, but for what is no longer so: whoever wants no displacements is not told of any."""
+    learns, wanted = (one.training.objective.displacement > 0 for one in (proposal, chosen))
+    if wanted or not learns:
+        return reasons
+    why, _, sizes = reasons
+    return why, "--displacement 0: your poses are not learned from, and only score what is found", sizes

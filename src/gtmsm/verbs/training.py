@@ -73,7 +73,7 @@ def demo(words: list[str]) -> int:
 
 def train(words: list[str]) -> int:
     """Train a preset, or go on with a run; then score it."""
-    from gtmsm.experiments import proposed
+    from gtmsm.experiments import as_chosen, proposed
     from gtmsm.presets import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
     from gtmsm.training.engine import build_fabric, choose_device
@@ -118,8 +118,8 @@ def train(words: list[str]) -> int:
         default, reasons = proposed(data, device.type == "cuda")
     flags = parse(TrainFlags, rest, f"gtmsm train {preset}", TrainFlags(default))
     console = plain_console()
-    for reason in reasons:
-        console.print(reason, soft_wrap=True)
+    if reasons:
+        console.print("\n".join(as_chosen(reasons, default, flags.experiment)), soft_wrap=True)
     fabric = build_fabric(flags.device, flags.devices, flags.experiment.training.optimiser.batch)
     if flags.resume:
         if flags.run is None:

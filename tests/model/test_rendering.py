@@ -1,6 +1,5 @@
 """Render and compare, in a world whose views are known as a function of the pose."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -43,9 +42,7 @@ def test_the_pose_that_shows_what_is_seen_is_found_and_refined(size: int):
     found = render_and_compare(views, space, asked, path, shown(space, start, path))
     assert found.log_prob.argmax(1).tolist() == [3] * 4
     torch.testing.assert_close(found.pose[:, 3], start, atol=0.02, rtol=0)
-    assert (
-        torch.equal(found.pose[:, :3], elsewhere) or (found.pose[:, :3] != elsewhere).any(-1).sum() <= 4
-    )  # one refined
+    assert (found.pose[:, :3] != elsewhere).any(-1).sum() <= 4  # of each walk one more is refined
 
 
 def test_no_pose_is_left_for_a_worse_one():
@@ -82,19 +79,6 @@ def test_a_mixture_of_memorised_views_cannot_be_rendered_between_them():
     WorldModelConfig(landmark=LandmarkConfig(form="bayes", rendered=6), recall=RecallConfig(prior="query"))
     with pytest.raises(InputError, match="rendered is -1"):
         LandmarkConfig(rendered=-1)
-
-
-def test_headings_count_round_the_circle():
-    space, start = PlaneWithHeading(), torch.tensor([[0.2, 0.1, math.pi - 0.01]])
-
-    def facing(pose: Tensor) -> Gaussian:
-        return views(torch.cat([pose[..., :2], pose[..., 2:].sin()], dim=-1))
-
-    seen = facing(start[:, None]).mean
-    found = render_and_compare(
-        facing, space, (start + torch.tensor([0.0, 0.0, 0.05]))[:, None], torch.zeros(1, 1, 3), seen
-    )
-    torch.testing.assert_close(found.pose[:, 0], start, atol=0.02, rtol=0)
 
 
 def test_a_model_finds_where_it_is_by_what_its_memory_shows():

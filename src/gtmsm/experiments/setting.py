@@ -154,10 +154,9 @@ class RoomsSetting(Setting):
 
     def encoded(self, model: WorldModel) -> Source:
         """Windows of the pool with codes: to encode frames takes longer than all else of an update."""
-        frames, half = self.pool.frames, self.experiment.training.optimiser.precision == "bfloat16"
-        needed = math.prod(frames.shape[:2]) * 2 * self.experiment.model.vae.code_size * 4
+        needed = math.prod(self.pool.frames.shape[:2]) * 2 * self.experiment.model.vae.code_size * 4
         require_memory(needed, self.device, "codes of the pool of clips", "give fewer --pool.clips")
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=half and self.device.type == "cuda"):
+        with self.experiment.training.optimiser.autocast(self.device):
             return self.pool.encoded(model.vae.encode)
 
     def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:

@@ -74,7 +74,7 @@ def follow(
         return Followed(walk, made, here.mean, None, None, None, walk.mean)
     past = known(model, memory, code)
     variance = model.landmarks.as_variance(here)
-    show = shower(model, memory)
+    show = views_of(model, memory)
     trace = model.landmarks.trace(model.motion, here.mean, variance, made, code, past, closure=closure, show=show)
     (state, variance, slips, watched), sights = trace.track, trace.sights
     if sights is not None:
@@ -94,14 +94,13 @@ def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory 
     return model.bumps.noticed(code.mean, actions, before)
 
 
-def shower(model: "WorldModel", memory: Memory | None) -> Show | None:
-    """What `memory` shows at a pose, where landmarks judge poses by that."""
+def views_of(model: "WorldModel", memory: Memory | None) -> Show | None:
+    """What `memory` shows at poses, where landmarks judge poses by that."""
     if memory is None or model.landmarks is None or not model.landmarks.settings.rendered:
         return None
-    holds = memory
 
     def show(pose: Float[Tensor, "batch n D"]) -> Gaussian:
-        forecast = model.read(holds, Belief(model.motion.place(pose)))
+        forecast = model.read(memory, Belief(model.motion.place(pose)))
         assert isinstance(forecast, SingleView)  # settings see to that
         return forecast.code
 

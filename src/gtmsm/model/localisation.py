@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from gtmsm.model.following import known, shower
+from gtmsm.model.following import known, views_of
 from gtmsm.model.memory import Memory
 from gtmsm.model.recognition import Comparison, look_up
 from gtmsm.model.rendering import Show, render_and_compare
@@ -99,7 +99,7 @@ def localise(model: "WorldModel", memory: Memory, frames: Frames, actions: Actio
 
     `guess`: the actions are not known, so that any may have been made.
     """
-    landmarks, show = model.require_landmarks("localise"), shower(model, memory)
+    landmarks, show = model.require_landmarks("localise"), views_of(model, memory)
     code = model.vae.encode(frames)
     past = known(model, memory, code)
     lookup = look_up(past.code, code, landmarks.settings.matches)

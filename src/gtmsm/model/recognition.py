@@ -211,9 +211,9 @@ class Comparison(Pairs):
             return match
         after = lookup.after[..., None]
 
-        def put_first(step: Tensor, all_: Tensor) -> Tensor:
-            first = torch.where(after.view(*after.shape, *[1] * (all_.dim() - 3)), step, all_[:, :, :1])
-            return torch.cat([first, all_[:, :, 1:]], dim=2)
+        def put_first(step: Tensor, whole: Tensor) -> Tensor:
+            first = torch.where(after.view(*after.shape, *[1] * (whole.dim() - 3)), step, whole[:, :, :1])
+            return torch.cat([first, whole[:, :, 1:]], dim=2)
 
         return Match(*map(put_first, self.step(entries, query, lookup.first), match))
 

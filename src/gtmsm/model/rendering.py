@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.pose import Space
-from gtmsm.tensors import Codes, Gaussian, Pose, gather
+from gtmsm.tensors import Codes, Gaussian, gather
 
 Show: TypeAlias = Callable[[Float[Tensor, "batch n D"]], Gaussian]
 """p(z | s, m) at poses."""
@@ -64,7 +64,7 @@ def render_and_compare(
     views = search.views(pose)
     first, misfit = search.likelihood(views), search.misfit(views)
     chosen = first.topk(min(CHOSEN, first.shape[1]), dim=1).indices
-    best, views = search.refined(gather(pose, chosen))
+    best, views = search.refined(gather(pose, chosen), views.at(chosen))
     return Rendered(
         pose.scatter(1, chosen[..., None].expand_as(best), best),
         first.scatter(1, chosen, search.likelihood(views)),
@@ -93,35 +93,34 @@ class _Search(NamedTuple):
         """How far these views are from what was seen, in units of their variance."""
         return ((self.seen[:, None] - views.mean).square() * (-views.log_var).exp()).mean((-2, -1))
 
-    def refined(self, start: Float[Tensor, "batch m D"]) -> tuple[Float[Tensor, "batch m D"], Gaussian]:
+    def refined(
+        self, start: Float[Tensor, "batch m D"], views: Gaussian
+    ) -> tuple[Float[Tensor, "batch m D"], Gaussian]:
         """Starts after some rounds of Gauss-Newton, each damped by whether the last one helped, and the views there."""
-        positions, angles = self.space.positions, self.space.angles
-        probe = start.new_tensor([PROBE] * positions + [PROBE_TURN] * angles)
-        loose = start.new_tensor([LOOSE] * positions + [LOOSE_TURN] * angles)
-        views = self.views(start)
         likely, damping = self.likelihood(views), torch.ones_like(start[..., 0])
         for _ in range(ROUNDS):
-            moved = [(self.views(start + one).mean - views.mean) / one.sum() for one in torch.diag(probe)]
-            towards = self._step(torch.stack(moved, -1), views, damping[..., None, None] * torch.diag(loose**-2))
-            there = start + towards.clamp(-FARTHEST, FARTHEST)
-            seen = self.views(there)
-            found = self.likelihood(seen)
+            there = start + self._step(start, views, damping).clamp(-FARTHEST, FARTHEST)
+            shown = self.views(there)
+            found = self.likelihood(shown)
             better = found > likely
             start = torch.where(better[..., None], there, start)
-            mean, log_var = (
+            views = Gaussian(*(
                 torch.where(better[..., None, None], new, old)
-                for new, old in ((seen.mean, views.mean), (seen.log_var, views.log_var))
-            )
-            views, likely = Gaussian(mean, log_var), torch.where(better, found, likely)
-            damping = damping * torch.where(better, 0.5, 8.0)
+                for new, old in ((shown.mean, views.mean), (shown.log_var, views.log_var))
+            ))  # fmt: skip
+            likely, damping = torch.where(better, found, likely), damping * torch.where(better, 0.5, 8.0)
         return start, views
 
     def _step(
-        self, slope: Float[Tensor, "batch m T Z D"], views: Gaussian, loose: Float[Tensor, "batch m D D"]
-    ) -> Pose:
-        """Where the views would be what was seen if they changed as they do here."""
-        precision = HEARD * (-views.log_var).exp()
-        weighed = slope * precision[..., None]
-        normal = torch.einsum("bmtzi,bmtzj->bmij", weighed, slope) + loose
-        short = torch.einsum("bmtzi,bmtz->bmi", weighed, self.seen[:, None] - views.mean)
+        self, start: Float[Tensor, "batch m D"], views: Gaussian, damping: Float[Tensor, "batch m"]
+    ) -> Float[Tensor, "batch m D"]:
+        """To where the views would be what was seen if they changed as they do around each start."""
+        positions, angles = self.space.positions, self.space.angles
+        probe = start.new_tensor([PROBE] * positions + [PROBE_TURN] * angles)
+        loose = start.new_tensor([LOOSE] * positions + [LOOSE_TURN] * angles)
+        beside = self.views((start[:, :, None] + torch.diag(probe)).flatten(1, 2)).mean
+        slope = (beside.unflatten(1, (-1, len(probe))) - views.mean[:, :, None]) / probe[:, None, None]
+        weighed = slope * (HEARD * (-views.log_var).exp())[:, :, None]
+        normal = torch.einsum("bmitz,bmjtz->bmij", weighed, slope) + damping[..., None, None] * torch.diag(loose**-2)
+        short = torch.einsum("bmitz,bmtz->bmi", weighed, self.seen[:, None] - views.mean)
         return torch.linalg.solve(normal, short)

@@ -51,6 +51,12 @@ class OptimiserConfig:
         require(0 <= self.muon < math.inf, f"muon is {self.muon}; give 0 for Adam, or a factor of the learning rate")
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
+    def autocast(self, device: torch.device) -> torch.autocast:
+        """Within it networks have this precision, where the device trains in it."""
+        return torch.autocast(
+            device.type, torch.bfloat16, enabled=self.precision == "bfloat16" and device.type == "cuda"
+        )
+
 
 def build_optimiser(groups: Mapping[str, Sequence[nn.Parameter]], settings: OptimiserConfig) -> Optimiser:
     """Adam for the groups of parameters of a loss, and Muon for their matrices if that is wanted."""
@@ -155,10 +161,9 @@ class Updater:
 
     def _update(self) -> None:
         """The update itself; everything in it can be captured."""
-        device, stage = self.generator.device, self.stage
-        half = self.settings.precision == "bfloat16" and device.type == "cuda"
+        stage = self.stage
         clip = self.source(self.settings.batch // self.fabric.world_size, stage.steps, self.generator)
-        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+        with self.settings.autocast(self.generator.device):
             known = clip.x, clip.a, clip.true_step, stage.tau, stage.reading, self.generator
             loss, logs, needed = self._loss(*known, self._capacity.frames, clip.tried, clip.true_pose, clip.code)
         self.fabric.backward(loss, self._one)

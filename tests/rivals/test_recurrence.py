@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from gtmsm.rivals import gtmm, rssm
+from gtmsm.rivals import gtmm, rssm, ssm
 from gtmsm.tensors import Gaussian
 
 BATCH, TAU, STEPS = 3, 5, 9
@@ -103,3 +103,25 @@ def test_steps_are_compiled_once_and_whole(kind, make, monkeypatch):
     fast, naive, *_ = both_ways(kind, make)
     torch.testing.assert_close(fast, naive, rtol=1e-5, atol=1e-6)
     assert len(graphs) == len(made) == {"rssm": 1, "gtmm-introspection": 3, "gtmm-content": 4}[kind]
+
+
+@pytest.mark.parametrize("time", [5, 16, 37])
+def test_a_scan_some_steps_at_a_time_is_that_of_mambapy_with_its_gradients(time):
+    mamba = pytest.importorskip("mambapy.mamba")
+    block = mamba.MambaBlock(mamba.MambaConfig(d_model=6, n_layers=1))
+    generator = torch.Generator().manual_seed(time)
+
+    def drawn(*shape):
+        return torch.randn(*shape, generator=generator).requires_grad_()
+
+    delta, decay = drawn(3, time, 12).sigmoid(), -drawn(12, 16).exp()
+    given = drawn(3, time, 12), delta, decay, drawn(3, time, 16), drawn(3, time, 16), drawn(12)
+    ways = [ssm.selective_scan(*given), block.selective_scan(*given)]
+    torch.testing.assert_close(*ways, rtol=1e-5, atol=1e-5)
+    weights = torch.randn(ways[0].shape, generator=generator)
+    grads = [torch.autograd.grad((weights * way).sum(), given, retain_graph=True) for way in ways]
+    torch.testing.assert_close(*grads, rtol=1e-4, atol=1e-4)
+
+
+def test_an_ssm_does_not_scan_by_itself(make):
+    assert {layer.mixer.selective_scan for layer in make("ssm", layers=2).layers.layers} == {ssm.selective_scan}

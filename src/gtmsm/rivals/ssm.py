@@ -3,15 +3,21 @@
 from typing import Any
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
 
 from gtmsm.errors import InputError
+from gtmsm.rivals.recurrence import by_time, fused, started
 from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription, as_tokens, token_size
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
+TOGETHER = 8
+"""Steps of a scan that are compiled together."""
+
 
 class Ssm(Rival):
-    """Tokens (z_t or nothing, a_t), layers of Mamba by a parallel scan, p(z_t | tokens up to t)."""
+    """Tokens (z_t or nothing, a_t), layers of Mamba, p(z_t | tokens up to t)."""
 
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
@@ -34,9 +40,44 @@ class Ssm(Rival):
 
 
 def build_mamba(width: int, layers: int) -> Any:
-    """Layers of Mamba; refuses in one line where mambapy is not installed."""
+    """Layers of Mamba, scanned by `selective_scan`; refuses in one line where mambapy is not installed."""
     try:
         from mambapy.mamba import Mamba, MambaConfig
     except ImportError:
         raise InputError('the rival ssm needs mambapy, which is not installed; pip install "gtmsm[mamba]"') from None
-    return Mamba(MambaConfig(d_model=width, n_layers=layers))
+    made = Mamba(MambaConfig(d_model=width, n_layers=layers))
+    for layer in made.layers:
+        layer.mixer.selective_scan = selective_scan
+    return made
+
+
+def selective_scan(
+    x: Float[Tensor, "batch time size"],
+    delta: Float[Tensor, "batch time size"],
+    decay: Float[Tensor, "size states"],
+    b: Float[Tensor, "batch time states"],
+    c: Float[Tensor, "batch time states"],
+    skip: Float[Tensor, "size"],
+) -> Float[Tensor, "batch time size"]:
+    """h_t = exp(delta_t decay) h_t-1 + delta_t x_t b_t, y_t = c_t h_t + skip x_t, as mambapy's scan, step after step.
+
+    Mambapy's own scan keeps all states of all steps in memory and goes over them many times, which fills a GPU.
+    """
+    time = x.shape[1]
+    none = -time % TOGETHER  # steps by which no state changes: nothing is compiled for what is left in the end
+    parts = [F.pad(by_time(one), (0, 0, 0, 0, 0, none)).split(TOGETHER) for one in (delta, delta * x, b, c)]
+    some_steps, y = fused(_some_steps, x.device), list[Tensor]()
+    h = started(x, decay.numel()).view(len(x), *decay.shape)
+    for some in zip(*parts, strict=True):
+        h, seen = some_steps(h, decay, *some)
+        y.append(seen)
+    return torch.cat(y)[:time].transpose(0, 1) + skip * x
+
+
+def _some_steps(h: Tensor, decay: Tensor, delta: Tensor, push: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+    """The state after these steps, and what is read at each of them."""
+    y = []
+    for d, p, from_x, to_y in zip(delta.unbind(), push.unbind(), b.unbind(), c.unbind(), strict=True):
+        h = (d[..., None] * decay).exp() * h + p[..., None] * from_x[:, None]
+        y.append((h * to_y[:, None]).sum(-1))
+    return h, torch.stack(y)

@@ -166,13 +166,21 @@ def section(facts: Mapping[str, Any]) -> str:
 
 
 def of_table(folder: Path, title: str) -> str:
-    """The late steps of a table, row by row."""
+    """The late steps of a table, row by row: all worlds beside each other at toy size, else one after the other."""
     results = read_results(folder)
     worlds = [name for name in WORLDS if any(ROWS[result.row].world == name for result in results)]
+    together = [worlds] if any(result.facts["quick"] for result in results) else [[world] for world in worlds]
+    head = f"### {title}\n{about(results)} [The whole table]({folder.name}/{TABLE}), made by `{made_by(folder)}`."
+    return "\n\n".join([head, *(of_worlds(results, some, folder.name) for some in together)])
+
+
+def of_worlds(results: Sequence[Result], worlds: Sequence[str], folder: str) -> str:
+    """The table of some worlds, and the plot of the first."""
     lines = {world: lines_of(results, world, sets_of(results, world)[0]) for world in worlds}
     columns = [(world, Field(f"`{world}`, {steps(lines[world])}", late(lines[world]))) for world in worlds]
     if len(worlds) == 1:
-        columns += [(worlds[0], field) for field in MORE]
+        (only,) = worlds
+        columns += [(only, field) for field in MORE if any(line.over_seeds(field.value) for line in lines[only])]
     marks = marks_of([line for found in lines.values() for line in found])
     labels = dict.fromkeys(
         (line.label, line.given)
@@ -193,11 +201,8 @@ def of_table(folder: Path, title: str) -> str:
     ]
     head = ["PSNR in dB", *(field.title for _, field in columns), "given", "seeds"]
     given = "\n".join(f"- {mark}: {words}" for words, mark in marks.items())
-    plot = f"![PSNR over the predicted steps]({folder.name}/{worlds[0]}-horizon.png)"
-    return "\n\n".join([
-        f"### {title}\n{about(results)} [The whole table]({folder.name}/{TABLE}), made by `{made_by(folder)}`.",
-        markdown_table(head, body), f"Given:\n\n{given}", plot,
-    ])  # fmt: skip
+    plot = f"![PSNR over the predicted steps, {worlds[0]}]({folder}/{worlds[0]}-horizon.png)"
+    return "\n\n".join([markdown_table(head, body), f"Given:\n\n{given}", plot])
 
 
 MORE = [
@@ -226,13 +231,22 @@ def about(results: Sequence[Result]) -> str:
 
     ours = [result.facts for result in results if result.row in WORLDS and result.facts.get("converged") is not None]
     verdict = f" GTM-SM on images converged in {sum(fact['converged'] for fact in ours)} of {len(ours)} trainings."
-    whole = {ROWS[result.row].experiment(0, False, None).training.updates for result in results}
     quick = any(result.facts["quick"] for result in results)
-    of = "" if quick else f" of the presets' {', '.join(f'{updates:,}' for updates in sorted(whole))}"
-    updates = sorted({result.facts["updates"] for result in results})
-    span = f"{updates[0]:,}" if len(updates) == 1 else f"{updates[0]:,} to {updates[-1]:,}"
+    trained: dict[str, set[int]] = {}
+    for result in results:
+        trained.setdefault("" if quick else ROWS[result.row].world, set()).add(result.facts["updates"])
+    span = "; ".join(_updates(world, sorted(updates)) for world, updates in trained.items())
     commits = ", ".join(f"`{commit}`" for commit in said("commit"))
-    return f"{span} updates a row{of}; commit {commits}, {', '.join(said('machine'))}.{verdict if ours else ''}"
+    return f"{span}; commit {commits}, {', '.join(said('machine'))}.{verdict if ours else ''}"
+
+
+def _updates(world: str, updates: Sequence[int]) -> str:
+    """How many a row had, and at full size of how many."""
+    span = f"{updates[0]:,}" + (f" to {updates[-1]:,}" if len(updates) > 1 else "")
+    if not world:
+        return f"{span} updates a row"
+    whole = ROWS[world].experiment(0, False, None).training.updates
+    return f"`{world}`: {span} updates a row" + (f" of the preset's {whole:,}" if updates != [whole] else "")
 
 
 if __name__ == "__main__":

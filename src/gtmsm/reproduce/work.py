@@ -161,7 +161,8 @@ def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) ->
 
 def _begin(workers: int) -> None:
     """A process that shares the cores with the others, and ends with the one that started it."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // workers))
+    # Or fewer, as OMP_NUM_THREADS says: several commands beside each other would take all cores each.
+    torch.set_num_threads(max(1, min(torch.get_num_threads(), (os.cpu_count() or 1) // workers)))
     started_by = parent_process()
 
     def follow() -> None:

@@ -62,7 +62,7 @@ class Walks(NamedTuple):
     alike: Pairs
     any_two: Pairs
 
-    def part(self, clips: slice) -> "Walks":
+    def part(self, clips: Int[Tensor, "some"] | slice) -> "Walks":
         """Some of the clips."""
         return Walks(self.a[clips], self.shift[clips], self.alike.at(clips), self.any_two.at(clips))
 

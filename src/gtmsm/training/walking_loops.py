@@ -8,23 +8,27 @@ were seen from nearly the same pose. Then, one after the other:
    of the velocity that is kept after a step. The moves that bring alike views together, but not all views, are an
    eigenvector. Of several fractions the one is taken for which alike views come closest together.
    The pairs do not tell which way is ahead, but frames do: they shift when the agent turns or steps aside.
-3. **The rest** of the motion (friction, a top speed, ...) by gradient: the distance between alike views follows a
-   distribution with a heavy tail, whose width depends on how unlike they are; both are learned.
+3. **The rest** of the motion (friction, a top speed, ...) as that of a body that keys push (`pushed_body.py`): two
+   curves, which a gliding network then learns. The distance between alike views follows a distribution with a heavy
+   tail, whose width depends on how unlike they are; both are learned.
+4. **What no such body does** by gradient; kept where views of other clips come closer together by it.
 """
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TypeAlias
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.data.clip import Source
 from gtmsm.model.motion.turning import Gliding, Turning
 from gtmsm.pose import wrapped
-from gtmsm.tensors import Actions
+from gtmsm.tensors import Actions, States
 from gtmsm.training.alike_views import SAME_HEADING, Walks, gather
+from gtmsm.training.pushed_body import PushedBody, fit_body, teach
 
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
 """From a score of many vectors, and their size, to the best vector."""
@@ -40,6 +44,11 @@ KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.
 """Fractions of the velocity that may be kept after a step: the values that are tried."""
 STEP = 0.1
 """The size of a step, root mean square: the unit of length is free."""
+LESSONS, TAUGHT = 4, 512
+"""Updates of a gliding network that learns from a pushed body, for each one of its own; clips that it learns from."""
+CLEARLY, NEAR = 0.05, 0.01
+"""By how much, in the mean logarithm, a gradient must bring alike views of other clips closer together than a pushed
+body does; and how far apart, of any two, views count as together."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +95,22 @@ def find_by_walking_loops(
     keep = min(found, key=lambda keep: found[keep][1])
     move = aimed(learned, turn, found[keep][0], keep)
     motion.adopt({"turn": turn, "move": move / (1 - keep), "keep": torch.tensor(keep)})
-    fit_motion(motion, learned, updates, generator)
-    with torch.no_grad():
-        path = motion.unroll(motion.start(len(others.a)), others.a)[..., :2]
+    if type(motion) is Gliding:  # turns have no momentum
+        glider = motion
+        _if_closer(motion, others, 0.0, lambda: be_pushed(glider, learned, move, keep, updates, generator))
+        _if_closer(motion, others, CLEARLY, lambda: fit_motion(motion, learned, updates, generator))
+    else:
+        fit_motion(motion, learned, updates, generator)
     count = int(walks.alike.counts.sum())
-    return WalkingLoops(count, turned, _closed(others, path), closed[keep], closed[0.0])
+    return WalkingLoops(count, turned, _closed(others, _path(motion, others.a)), closed[keep], closed[0.0])
+
+
+def _if_closer(motion: Turning, others: Walks, by: float, learn: Callable[[], None]) -> None:
+    """Learn, and forget it where alike views of other clips do not come closer together by so much."""
+    weights, before = deepcopy(motion.state_dict()), _apart(others, _path(motion, others.a)).log().mean()
+    learn()
+    if not _apart(others, _path(motion, others.a)).log().mean() < before - by:
+        motion.load_state_dict(weights)
 
 
 def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:
@@ -200,10 +220,32 @@ def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], ke
 
 
 @torch.no_grad()
-def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
-    """Median distance of alike views, relative to the root mean square distance of any two views of one heading."""
+def _path(motion: Turning, a: Actions) -> Float[Tensor, "clips time 2"]:
+    """Positions."""
+    return motion.unroll(motion.start(len(a)), a)[..., :2]
+
+
+@torch.no_grad()
+def _apart(walks: Walks, path: Float[Tensor, "clips time 2"]) -> Float[Tensor, "pairs"]:
+    """Distances of alike views, relative to the root mean square distance of any two views of one heading."""
     usual = walks.any_two.between(path).square().sum(-1).mean().sqrt()
-    return float(walks.alike.between(path).norm(dim=-1).median() / usual)
+    return walks.alike.between(path).norm(dim=-1) / usual + NEAR
+
+
+def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
+    """Their median."""
+    return float(_apart(walks, path).median()) - NEAR
+
+
+def be_pushed(
+    motion: Gliding, walks: Walks, move: Float[Tensor, "2 A"], keep: float, updates: int, generator: torch.Generator
+) -> None:
+    """Fit a body that keys push, and let a motion learn from it."""
+    turn = motion.turn.detach()
+    top = path_of(walks.a, turn, move, keep).diff(dim=1).norm(dim=-1).max()
+    body, tail = PushedBody(turn, move, keep, float(top)), _tail(turn.device)
+    fit_body(body, walks.a, lambda states: _misfit(states, walks, body.turn, tail), [tail], updates // 20)
+    teach(motion, body, walks.a[:TAUGHT], LESSONS * updates, generator)
 
 
 def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:
@@ -213,7 +255,7 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
     hardly change: views are alike within a degree, but over long loops positions tell more.
     """
     device = walks.a.device
-    tail = torch.tensor([-0.5, 0.7], device=device).requires_grad_()  # width = exp(b) unlike^c
+    tail = _tail(device)
     others = [weight for name, weight in motion.named_parameters() if name != "turn"]
     rates = {2e-3: others, 1e-2: [tail], 2e-6: [motion.turn]}
     optimiser = torch.optim.Adam([{"params": weights, "lr": rate} for rate, weights in rates.items()])
@@ -223,8 +265,10 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
         for _ in range(updates):
             if len(some) < min(batch, len(walks.a)):
                 some = torch.randperm(len(walks.a), device=device, generator=generator)
-            clips, some = some[:batch], some[batch:]
-            loss = _misfit(motion, walks, clips, tail)
+            clips, some = walks.part(some[:batch]), some[batch:]
+            states = motion.unroll(motion.start(len(clips.a)), clips.a)
+            beside = _beside(states[..., :2].diff(dim=1), states[..., 2]) / STEP
+            loss = _misfit(states, clips, motion.turn, tail) + 10 * beside.square().sum()
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(others, 1.0)
@@ -232,22 +276,25 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
             slower.step()
 
 
-def _misfit(motion: Turning, walks: Walks, clips: Int[Tensor, "some"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
+def _tail(device: torch.device) -> Float[Tensor, "2"]:
+    """How wide distances of alike views spread: exp(b) unlike^c, to be learned."""
+    return torch.tensor([-0.5, 0.7], device=device).requires_grad_()
+
+
+def _misfit(states: States, walks: Walks, turn: Float[Tensor, "A"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
     """Minus the log density of the distances of alike views (a Cauchy distribution in the plane), and what they do not
-    tell: the unit of length, which point of the agent's body is meant, and which way is ahead."""
-    a, alike = walks.a[clips], walks.alike.at(clips)
-    pose = motion.unroll(motion.start(len(a)), a)
-    path, heading = pose[..., :2], pose[..., 2]
-    apart2 = walks.any_two.at(clips).between(path).square().sum(-1).mean()
+    tell: the unit of length, and which way is ahead."""
+    path, heading, alike = states[..., :2], states[..., 2], walks.alike
+    apart2 = walks.any_two.between(path).square().sum(-1).mean()
     distance2 = alike.between(path).square().sum(-1) / apart2
     log_width = tail[0] + tail[1] * (alike.unlike[alike.counts] + 1e-3).log()
     misfit = 1.5 * (distance2 * (-2 * log_width).exp()).log1p() + 2 * log_width
     step = path.diff(dim=1)
     unit = 0.1 * (step.square().sum(-1).mean().sqrt() / STEP).log().square()
-    straight = (a[:, 1:] @ motion.turn.detach()).abs() < SAME_HEADING
-    ahead, left = _shifting(step[straight], heading[:, :-1][straight], walks.shift[clips, 1:][straight]) * STEP
+    straight = (walks.a[:, 1:] @ turn.detach()).abs() < SAME_HEADING
+    ahead, left = _shifting(step[straight], heading[:, :-1][straight], walks.shift[:, 1:][straight]) * STEP
     askew = ahead.square() / (ahead.square() + left.square() + 1e-4)
-    return misfit.mean() + unit + 10 * (_beside(step, heading) / STEP).square().sum() + 10 * askew
+    return misfit.mean() + unit + 10 * askew
 
 
 def _shifting(step: Float[Tensor, "n 2"], heading: Float[Tensor, "n"], shift: Float[Tensor, "n"]) -> Float[Tensor, "2"]:

@@ -1,0 +1,159 @@
+"""A body that keys push and that drag slows down: a law of motion with so few numbers that few loops tell them.
+
+Velocity is kept in the world's frame, and no direction is special: what drag leaves of a speed, and what a key adds to
+the speed along its push, are two curves that all keys share. A gliding network could be anything else, and learns
+loops by heart long before it has learned the motion; so it learns from this body.
+"""
+
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from gtmsm.model.motion.turning import Gliding
+from gtmsm.pose import PlaneWithHeading
+from gtmsm.tensors import Actions, States
+
+TICKS = 4
+"""Parts of a step, after each of which drag and push are computed anew."""
+FASTEST = 16
+"""The highest speed of the curves, in knots: their points, between which they are straight lines."""
+SPARE = 1.2
+"""How many times faster that is than what a body begins with."""
+WEAK = 0.15
+"""Of the strongest push: actions that push less do not push, they turn on the spot."""
+TURNS = 1e-2
+"""Radians by which turns change when other numbers change by 1: positions of long loops tell them finely."""
+LEAST_GAIN, STRANGE, STEEP = 1e-5, 10.0, 1e3
+"""An iteration of the fit that gains less is the last one; nats that strangeness costs; gradients that are too long."""
+
+
+class PushedBody(nn.Module):
+    """Drag and push by curves, turns by constants. States are those of `Gliding`: pose, velocity in its own frame."""
+
+    space = PlaneWithHeading()
+
+    def __init__(self, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float, top: float) -> None:
+        """Begin with moves, and one fraction of the velocity that is kept after a step; `top` is the fastest step.
+
+        Speeds are counted in knots of the curves: from 0 on for drag, from minus to plus the fastest for pushes.
+        """
+        super().__init__()
+        kept, strongest = keep ** (1 / TICKS), move.norm(dim=0).max()
+        self._knot = SPARE * top / FASTEST
+        self._began_with = turn.clone()
+        self._pushes: Bool[Tensor, "A"] = torch.ones_like(turn, dtype=torch.bool)
+        self._speeds = torch.arange(FASTEST + 1.0, device=turn.device)
+        self.d_turn = nn.Parameter(torch.zeros_like(turn))
+        self.push = nn.Parameter((move / strongest).contiguous())  # as L-BFGS wants them
+        self.left = nn.Parameter(kept * self._speeds / FASTEST)
+        self.gain = nn.Parameter((strongest * (1 - kept) / (1 - keep) / self._knot / FASTEST).repeat(FASTEST + 1))
+
+    @property
+    def turn(self) -> Float[Tensor, "A"]:
+        """Of every action, in radians."""
+        return self._began_with + TURNS * self.d_turn
+
+    @torch.no_grad()
+    def drop_weak_pushes(self) -> None:
+        """Actions that hardly push push not at all from now on.
+
+        A point beside an agent goes round a circle when it turns, and no two views of one heading tell it from the
+        agent. But only the agent itself turns on the spot.
+        """
+        strength = self.push.norm(dim=0)
+        self._pushes = strength > WEAK * strength.max()
+
+    @property
+    def strangeness(self) -> Float[Tensor, ""]:
+        """0 of curves by which no two bodies that do the same drift apart, so that gradients stay finite.
+
+        Drag leaves more of a higher speed, but takes more from it; a push adds less to a higher speed.
+        """
+        slope, rise = FASTEST * self.left.diff(), FASTEST * self.gain.diff()
+        return (slope - slope.clamp(0, 1)).square().sum() + rise.clamp_min(0).square().sum()
+
+    def unroll(self, start: Float[Tensor, "batch 5"], a: Actions) -> States:
+        """States after each action."""
+        turn, push = a @ self.turn, a @ (self.push * self._pushes).T
+        heading = start[:, 2:3] + torch.cat([torch.zeros_like(turn[:, :1]), turn.cumsum(1)], dim=1)
+        part = torch.arange(1, TICKS + 1, device=a.device) / TICKS
+        push = _turned(push[:, :, None], heading[:, :-1, None] + turn[..., None] * part)  # batch, time, ticks, 2
+        toward = push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
+        # Drag adds no speed and turns nobody back.
+        left, gain = torch.minimum(FASTEST * self.left, self._speeds).clamp_min(0), (FASTEST * self.gain).clamp_min(0)
+        two_ways = 2 * self._speeds - FASTEST
+        v, moves, velocities = _turned(start[:, 3:], start[:, 2]) / self._knot, [], []
+        for pushes, towards in zip(push.unbind(1), toward.unbind(1), strict=True):
+            moved = torch.zeros_like(v)
+            for pushed, along in zip(pushes.unbind(1), towards.unbind(1), strict=True):
+                speed = v.norm(dim=-1, keepdim=True).clamp(1e-6, FASTEST)
+                v = v * ((1 - (speed - self._speeds).abs()).clamp_min(0) @ left / speed[:, 0])[:, None]
+                ahead = (v * along).sum(-1, keepdim=True).clamp(-FASTEST, FASTEST)
+                v = torch.addcmul(v, pushed, (1 - 0.5 * (ahead - two_ways).abs()).clamp_min(0) @ gain[:, None])
+                moved = moved + v
+            moves.append(moved)
+            velocities.append(v)
+        path = start[:, None, :2] + torch.stack(moves, 1).cumsum(1) * (self._knot / TICKS)
+        own = _turned(torch.stack(velocities, 1), -heading[:, 1:]) * self._knot
+        return torch.cat([path, heading[:, 1:, None], own], dim=-1)
+
+
+def _turned(v: Float[Tensor, "*batch 2"], by: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 2"]:
+    """Vectors, rotated to the left by angles."""
+    c, s = by.cos(), by.sin()
+    x, y = v.unbind(-1)
+    return torch.stack([c * x - s * y, s * x + c * y], dim=-1)
+
+
+def fit_body(
+    body: PushedBody, a: Actions, misfit: Callable[[States], Tensor], others: list[Tensor], iterations: int
+) -> None:
+    """Minimise a misfit of its states along actions from rest, by L-BFGS; `others` are parameters of the misfit."""
+    start, parameters = a.new_zeros(len(a), 5), [*body.parameters(), *others]
+
+    def loss() -> Tensor:
+        for parameter in parameters:
+            parameter.grad = None
+        value = misfit(body.unroll(start, a)) + STRANGE * body.strangeness
+        value.backward()
+        steep = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]).norm()
+        if steep < STEEP:
+            return value
+        for parameter in parameters:  # curves by which bodies drift apart: turn back
+            parameter.grad = torch.zeros_like(parameter)
+        return torch.full_like(value, STEEP)
+
+    for some in (iterations // 5, iterations):
+        with torch.enable_grad():
+            torch.optim.LBFGS(
+                parameters, max_iter=some, history_size=30, line_search_fn="strong_wolfe", tolerance_change=LEAST_GAIN
+            ).step(loss)
+        body.drop_weak_pushes()
+
+
+def teach(
+    motion: Gliding, body: PushedBody, a: Actions, updates: int, generator: torch.Generator, batch: int = 1_024
+) -> None:
+    """A gliding network that steps as the body does along actions; a quarter of the steps by actions of others."""
+    start = a.new_zeros(len(a), 5)
+    with torch.no_grad():
+        states = torch.cat([start[:, None], body.unroll(start, a)[:, :-1]], dim=1)
+    velocity, actions, rest = states[..., 3:].flatten(0, 1), a.flatten(0, 1), a.new_zeros(batch, 3)
+    unit = velocity.square().mean().sqrt()
+    motion.turn.data.copy_(body.turn.detach())
+    optimiser = torch.optim.Adam([part for name, part in motion.named_parameters() if name != "turn"], lr=1e-2)
+    slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, updates)
+    for _ in range(updates):
+        which, others = torch.randint(len(actions), (2, batch), device=a.device, generator=generator)
+        others = torch.cat([others[: batch // 4], which[batch // 4 :]])
+        state, action = torch.cat([rest, velocity[which]], dim=-1), actions[others]
+        with torch.no_grad():
+            told = body.unroll(state, action[:, None])[:, 0]
+        with torch.enable_grad():
+            loss = ((motion.step(state, action) - told) / unit).square().mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+        slower.step()

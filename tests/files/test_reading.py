@@ -182,27 +182,40 @@ def npy(shape: tuple[int, ...], data: bytes = b"", kind: str = "|u1") -> bytes:
     return content.getvalue() + data
 
 
+# Made when they are needed: one is of 128 MB, and would be part of a test's name.
 @pytest.mark.parametrize(
-    ("packing", "content", "complaint"),
+    ("packing", "pack", "complaint"),
     [
-        (zipfile.ZIP_LZMA, npy((1,), b"1"), "packed otherwise than numpy does it"),
-        (zipfile.ZIP_BZIP2, npy((1,), b"1"), "packed otherwise than numpy does it"),
-        (zipfile.ZIP_DEFLATED, npy((2**27,), bytes(2**27)), "134,217,856 bytes once unpacked, far more than the file"),
-        (zipfile.ZIP_STORED, npy((10**15,)), "uint8 of shape (1000000000000000,) declared, 0 bytes there"),
-        (zipfile.ZIP_STORED, npy((2,), b"123"), "uint8 of shape (2,) declared, 3 bytes there"),
-        (zipfile.ZIP_STORED, npy((-1, -3), b"123"), "not a readable .npz of plain arrays: a ("),
-        (zipfile.ZIP_STORED, npy((1,), bytes(8), "|O"), "Object arrays cannot be loaded"),
-        (zipfile.ZIP_STORED, npy((1,), b"1").replace(b"'|u1'", b"'|?q'"), "not a readable .npz of plain arrays: a ("),
-        (zipfile.ZIP_STORED, npy((1,), b"1").replace(b"{", b"["), "not a readable .npz of plain arrays: a ("),
-        (zipfile.ZIP_STORED, b"\x93NUMPY\x09\x09", "not a readable .npz of plain arrays: a ("),
-        (zipfile.ZIP_STORED, b"\x93NUMPY\x02\x00\xff\xff\xff\x7f{", "not a readable .npz of plain arrays: a ("),
-        (zipfile.ZIP_STORED, b"plain text", "not a readable .npz of plain arrays: a (the magic string is not correct"),
+        (zipfile.ZIP_LZMA, lambda: npy((1,), b"1"), "packed otherwise than numpy does it"),
+        (zipfile.ZIP_BZIP2, lambda: npy((1,), b"1"), "packed otherwise than numpy does it"),
+        (
+            zipfile.ZIP_DEFLATED,
+            lambda: npy((2**27,), bytes(2**27)),
+            "134,217,856 bytes once unpacked, far more than the file",
+        ),
+        (zipfile.ZIP_STORED, lambda: npy((10**15,)), "uint8 of shape (1000000000000000,) declared, 0 bytes there"),
+        (zipfile.ZIP_STORED, lambda: npy((2,), b"123"), "uint8 of shape (2,) declared, 3 bytes there"),
+        (zipfile.ZIP_STORED, lambda: npy((-1, -3), b"123"), "not a readable .npz of plain arrays: a ("),
+        (zipfile.ZIP_STORED, lambda: npy((1,), bytes(8), "|O"), "Object arrays cannot be loaded"),
+        (
+            zipfile.ZIP_STORED,
+            lambda: npy((1,), b"1").replace(b"'|u1'", b"'|?q'"),
+            "not a readable .npz of plain arrays: a (",
+        ),
+        (zipfile.ZIP_STORED, lambda: npy((1,), b"1").replace(b"{", b"["), "not a readable .npz of plain arrays: a ("),
+        (zipfile.ZIP_STORED, lambda: b"\x93NUMPY\x09\x09", "not a readable .npz of plain arrays: a ("),
+        (zipfile.ZIP_STORED, lambda: b"\x93NUMPY\x02\x00\xff\xff\xff\x7f{", "not a readable .npz of plain arrays: a ("),
+        (
+            zipfile.ZIP_STORED,
+            lambda: b"plain text",
+            "not a readable .npz of plain arrays: a (the magic string is not correct",
+        ),
     ],
 )
 def test_an_array_that_is_not_what_it_declares_is_not_unpacked(
-    tmp_path: Path, packing: int, content: bytes, complaint: str
+    tmp_path: Path, packing: int, pack: Callable[[], bytes], complaint: str
 ):
-    path = npz(tmp_path / "any.npz", packing, a=content)
+    path = npz(tmp_path / "any.npz", packing, a=pack())
     tracemalloc.start()
     told = refusal_of(lambda: read_arrays(path, ("a",), "write it anew"))
     assert tracemalloc.get_traced_memory()[1] < 2**22

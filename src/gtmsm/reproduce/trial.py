@@ -87,13 +87,11 @@ class Trial:
         """The paper's figure of this world, as far as its clips are long enough; returns the file's name."""
         from gtmsm.reproduce.plots import write_frames  # matplotlib takes seconds
 
-        size, setting = (
-            named_set(WORLDS[self.row.world].sets[0], quick=self.quick).size,
-            set_up(self._experiment, self._where),
-        )
+        walks = named_set(WORLDS[self.row.world].sets[0], quick=self.quick)
+        size, setting = walks.size, set_up(self._experiment, self._where)
         metric = self._experiment.training.objective.displacement > 0
         few = EvaluationConfig(tau=size.tau, horizon=size.horizon, clips=2, metric_poses=metric)
-        gallery = evaluate(model, setting.test_world, setting.walker, few, self._where).gallery
+        gallery = evaluate(model, setting.test_world, walks.walker, few, self._where).gallery
         write_frames(self.out / (name := f"{self.row.world}-frames.png"), gallery)
         return name
 

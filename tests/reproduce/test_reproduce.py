@@ -120,6 +120,13 @@ def test_results_that_are_there_are_not_made_again(tmp_path: Path, made: list[st
     assert said == ["1 of 1 results are there already and stay as they are"]
 
 
+def test_weights_that_a_row_is_built_on_and_that_are_gone_are_named_with_how_to_make_them_again(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 30.0)
+    (failed,) = reproduce([ROWS["image-walk/grid-map"]], None, Order(tmp_path, True, "cpu"), lambda line: None)
+    assert f"not in {tmp_path}/runs/image-walk-seed0" in failed.why
+    assert f"remove {result_path(tmp_path, 'image-walk', 0)}" in failed.why
+
+
 def test_learning_rates_are_tried_before_a_row_is_trained_by_the_best(tmp_path: Path, made: list[str]):
     order = Order(tmp_path, sweep=(0.5, 1.0))
     chosen = [ROWS["image-walk/grid-map"], ROWS["image-walk/k-1"]]

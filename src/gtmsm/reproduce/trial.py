@@ -19,7 +19,8 @@ from gtmsm.evaluation.sets import SETS, Split, named_set
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
 from gtmsm.files import read_json, write_json
 from gtmsm.model.gtmsm import WorldModel
-from gtmsm.reproduce.results import write_result
+from gtmsm.model.weights import WEIGHTS
+from gtmsm.reproduce.results import result_path, write_result
 from gtmsm.reproduce.rows import WORLDS, Row
 from gtmsm.run import Run, begin, resume
 from gtmsm.training.engine import build_fabric, choose_device
@@ -147,8 +148,13 @@ class Trial:
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
         borrowed = None
         if self.row.needs:
-            factor_there = best(swept(self.out, self.row.needs))
-            borrowed = WorldModel.load(self._folder(self.row.needs, factor_there), self._where)
+            there = self._folder(self.row.needs, best(swept(self.out, self.row.needs)))
+            made = result_path(self.out, self.row.needs, self.seed)
+            require(
+                (there / WEIGHTS).exists(),
+                f"it is built on weights that are not in {there}; remove {made}, so that they are trained again",
+            )
+            borrowed = WorldModel.load(there, self._where)
         setting = set_up(experiment, fabric.device)
         settings = self.row.rival_settings(self.quick)
         settings = replace(settings, rate=factor * settings.rate)

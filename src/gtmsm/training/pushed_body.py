@@ -5,7 +5,7 @@ the speed along its push, are two curves that all keys share. A gliding network 
 loops by heart long before it has learned the motion; so it learns from this body.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -15,7 +15,7 @@ from gtmsm.model.motion.turning import Gliding
 from gtmsm.pose import PlaneWithHeading
 from gtmsm.tensors import Actions, States
 
-TICKS = 4
+TICKS = 2
 """Parts of a step, after each of which drag and push are computed anew."""
 FASTEST = 16
 """The highest speed of the curves, in knots: their points, between which they are straight lines."""
@@ -38,22 +38,39 @@ class PushedBody(nn.Module):
         """Begin with moves, and one fraction of the velocity that is kept after a step; `top` is the fastest step.
 
         Speeds are counted in knots of the curves: from 0 on for drag, from minus to plus the fastest for pushes.
+        Differences between knots are fitted: by these a curve bends as a whole, and half as many iterations will do.
         """
         super().__init__()
-        kept, strongest = keep ** (1 / TICKS), move.norm(dim=0).max()
-        self._knot = SPARE * top / FASTEST
+        strongest = move.norm(dim=0).max()
+        self._kept, self._knot = keep ** (1 / TICKS), SPARE * top / FASTEST
+        self._strongest = strongest * (1 - self._kept) / (1 - keep) / self._knot
         self._began_with = turn.clone()
         self._pushes: Bool[Tensor, "A"] = torch.ones_like(turn, dtype=torch.bool)
         self._speeds = torch.arange(FASTEST + 1.0, device=turn.device)
         self.d_turn = nn.Parameter(torch.zeros_like(turn))
         self.push = nn.Parameter((move / strongest).contiguous())  # as L-BFGS wants them
-        self.left = nn.Parameter(kept * self._speeds / FASTEST)
-        self.gain = nn.Parameter((strongest * (1 - kept) / (1 - keep) / self._knot / FASTEST).repeat(FASTEST + 1))
+        self.drag = nn.Parameter(turn.new_zeros(FASTEST))
+        self.fade = nn.Parameter(turn.new_zeros(FASTEST + 1))
+
+    def start(self, batch: int) -> Float[Tensor, "{batch} 5"]:
+        """At rest."""
+        return self.push.new_zeros(batch, 5)
 
     @property
     def turn(self) -> Float[Tensor, "A"]:
         """Of every action, in radians."""
         return self._began_with + TURNS * self.d_turn
+
+    @property
+    def left(self) -> Float[Tensor, "speeds"]:
+        """What drag leaves of each speed; it adds no speed and turns nobody back."""
+        left = torch.cat([self.drag.new_zeros(1), (self._kept + self.drag).cumsum(0)])
+        return torch.minimum(left, self._speeds).clamp_min(0)
+
+    @property
+    def gain(self) -> Float[Tensor, "speeds"]:
+        """What a key adds to each speed along its push."""
+        return (self._strongest * (1 + self.fade.cumsum(0))).clamp_min(0)
 
     @torch.no_grad()
     def drop_weak_pushes(self) -> None:
@@ -71,7 +88,7 @@ class PushedBody(nn.Module):
 
         Drag leaves more of a higher speed, but takes more from it; a push adds less to a higher speed.
         """
-        slope, rise = FASTEST * self.left.diff(), FASTEST * self.gain.diff()
+        slope, rise = self._kept + self.drag, self._strongest * self.fade[1:]
         return (slope - slope.clamp(0, 1)).square().sum() + rise.clamp_min(0).square().sum()
 
     def unroll(self, start: Float[Tensor, "batch 5"], a: Actions) -> States:
@@ -81,8 +98,7 @@ class PushedBody(nn.Module):
         part = torch.arange(1, TICKS + 1, device=a.device) / TICKS
         push = _turned(push[:, :, None], heading[:, :-1, None] + turn[..., None] * part)  # batch, time, ticks, 2
         toward = push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
-        # Drag adds no speed and turns nobody back.
-        left, gain = torch.minimum(FASTEST * self.left, self._speeds).clamp_min(0), (FASTEST * self.gain).clamp_min(0)
+        left, gain = self.left, self.gain
         two_ways = 2 * self._speeds - FASTEST
         v, moves, velocities = _turned(start[:, 3:], start[:, 2]) / self._knot, [], []
         for pushes, towards in zip(push.unbind(1), toward.unbind(1), strict=True):
@@ -108,10 +124,19 @@ def _turned(v: Float[Tensor, "*batch 2"], by: Float[Tensor, "*batch"]) -> Float[
 
 
 def fit_body(
-    body: PushedBody, a: Actions, misfit: Callable[[States], Tensor], others: list[Tensor], iterations: int
+    body: PushedBody,
+    a: Actions,
+    misfit: Callable[[States], Tensor],
+    others: Sequence[Tensor],
+    iterations: int,
+    turns: bool = False,
 ) -> None:
-    """Minimise a misfit of its states along actions from rest, by L-BFGS; `others` are parameters of the misfit."""
-    start, parameters = a.new_zeros(len(a), 5), [*body.parameters(), *others]
+    """Minimise a misfit of its states along actions from rest, by L-BFGS; `others` are parameters of the misfit.
+
+    Turns change only if asked for: while moves are still wrong, wrong turns make up for them.
+    """
+    start = body.start(len(a))
+    parameters = [part for name, part in body.named_parameters() if turns or name != "d_turn"] + [*others]
 
     def loss() -> Tensor:
         for parameter in parameters:
@@ -125,35 +150,33 @@ def fit_body(
             parameter.grad = torch.zeros_like(parameter)
         return torch.full_like(value, STEEP)
 
-    for some in (iterations // 5, iterations):
-        with torch.enable_grad():
-            torch.optim.LBFGS(
-                parameters, max_iter=some, history_size=30, line_search_fn="strong_wolfe", tolerance_change=LEAST_GAIN
-            ).step(loss)
-        body.drop_weak_pushes()
+    with torch.enable_grad():
+        torch.optim.LBFGS(
+            parameters, max_iter=iterations, history_size=60, line_search_fn="strong_wolfe", tolerance_change=LEAST_GAIN
+        ).step(loss)
 
 
 def teach(
     motion: Gliding, body: PushedBody, a: Actions, updates: int, generator: torch.Generator, batch: int = 1_024
 ) -> None:
     """A gliding network that steps as the body does along actions; a quarter of the steps by actions of others."""
-    start = a.new_zeros(len(a), 5)
     with torch.no_grad():
-        states = torch.cat([start[:, None], body.unroll(start, a)[:, :-1]], dim=1)
-    velocity, actions, rest = states[..., 3:].flatten(0, 1), a.flatten(0, 1), a.new_zeros(batch, 3)
-    unit = velocity.square().mean().sqrt()
-    motion.turn.data.copy_(body.turn.detach())
+        start = body.start(len(a))
+        before = torch.cat([start[:, None], body.unroll(start, a)[:, :-1]], dim=1)
+        velocity, actions = before[..., 3:].flatten(0, 1), a.flatten(0, 1)
+        who, did = torch.randint(len(actions), (2, len(actions) // 3), device=a.device, generator=generator)
+        velocity, actions = torch.cat([velocity, velocity[who]]), torch.cat([actions, actions[did]])
+        states = torch.cat([body.start(len(actions))[:, :3], velocity], dim=1)
+        told = body.unroll(states, actions[:, None])[:, 0]
+        unit = velocity.square().mean().sqrt()
+        motion.turn.copy_(body.turn)
     optimiser = torch.optim.Adam([part for name, part in motion.named_parameters() if name != "turn"], lr=1e-2)
     slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.01, updates)
-    for _ in range(updates):
-        which, others = torch.randint(len(actions), (2, batch), device=a.device, generator=generator)
-        others = torch.cat([others[: batch // 4], which[batch // 4 :]])
-        state, action = torch.cat([rest, velocity[which]], dim=-1), actions[others]
-        with torch.no_grad():
-            told = body.unroll(state, action[:, None])[:, 0]
-        with torch.enable_grad():
-            loss = ((motion.step(state, action) - told) / unit).square().mean()
+    with torch.enable_grad():
+        for _ in range(updates):
+            some = torch.randint(len(actions), (batch,), device=a.device, generator=generator)
+            loss = ((motion.step(states[some], actions[some]) - told[some]) / unit).square().mean()
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()
-        slower.step()
+            slower.step()

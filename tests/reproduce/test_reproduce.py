@@ -9,9 +9,10 @@ import pytest
 
 from gtmsm.cli import main
 from gtmsm.errors import InputError
-from gtmsm.reproduce import ROWS, Order, choose_rows, reproduce, rows, trial, work
+from gtmsm.reproduce import ROWS, Order, choose_rows, plots, reproduce, rows, trial, work
 from gtmsm.reproduce.pages import write_pages
 from gtmsm.reproduce.results import read_results, result_path, write_result
+from gtmsm.reproduce.table import lines_of
 from gtmsm.reproduce.trial import Trial, best, sweep_path, swept
 from gtmsm.rivals.build import KINDS
 from gtmsm.training.train import Outcome
@@ -232,3 +233,11 @@ def test_a_training_that_was_interrupted_is_no_result_and_its_time_counts_when_i
     with pytest.raises(InputError, match="interrupted after 3 updates"):
         trial._took(tmp_path, Outcome(3, 2.0, finished=False, signal=2))
     assert trial._took(tmp_path, Outcome(9, 5.0, finished=True)) == 7.0
+
+
+def test_a_rival_has_the_same_colour_whoever_else_is_there(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0)
+    put(tmp_path, "image-walk/ssm", 0, 15.0)
+    alone = plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"]
+    put(tmp_path, "image-walk/gru", 0, 15.0)
+    assert plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"] == alone

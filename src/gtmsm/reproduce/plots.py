@@ -25,8 +25,12 @@ from gtmsm.evaluation.report.figure_style import (
 from gtmsm.evaluation.report.plots import strips
 from gtmsm.files import replacing
 from gtmsm.reproduce.table import CONTROL, Line
+from gtmsm.rivals.build import KINDS
 
-COLOURS = (ORANGE, GREEN, PURPLE, RED, SKY, "#5a4fcf", "#8a6d3b", "#2b2b2b")
+COLOURS: dict[str, str] = dict(
+    zip(KINDS, (ORANGE, GREEN, PURPLE, RED, SKY, "#5a4fcf", "#8a6d3b", "#2b2b2b"), strict=True)
+)
+"""By rival: the same in all worlds."""
 RETURN = re.compile(r".*/return-(\d+)")
 SHOWN_CONTROLS = ("VAE ceiling", "mean frame", "last frame")
 SMOOTHED = 8
@@ -60,14 +64,13 @@ def write_frames(path: Path, gallery: Gallery) -> None:
 def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:
     """Colour, dash and width of each line: ours blue, extensions of it dashed, rivals in colours, controls grey."""
     styles: dict[str, tuple[str, str, float]] = {}
-    colours = iter(COLOURS * 2)
     for line in lines:
         if line.bold:
             styles[line.label] = BLUE, ("-", "--", "-.")[len(styles) % 3], 1.6 if styles else 2.4
         elif line.given == CONTROL:
             styles[line.label] = GREY, {"VAE ceiling": "--", "mean frame": "-"}.get(line.name, ":"), 1.0
         else:
-            styles[line.label] = next(colours), "-", 1.3
+            styles[line.label] = COLOURS[line.name], "-", 1.3
     return styles
 
 

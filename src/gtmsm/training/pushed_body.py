@@ -15,7 +15,7 @@ from gtmsm.model.motion.turning import Gliding
 from gtmsm.pose import PlaneWithHeading
 from gtmsm.tensors import Actions, States
 
-TICKS = 2
+TICKS = 4
 """Parts of a step, after each of which drag and push are computed anew."""
 FASTEST = 16
 """The highest speed of the curves, in knots: their points, between which they are straight lines."""

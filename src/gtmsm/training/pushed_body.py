@@ -8,6 +8,7 @@ loops by heart long before it has learned the motion; so it learns from this bod
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
@@ -97,17 +98,18 @@ class PushedBody(nn.Module):
         heading = start[:, 2:3] + torch.cat([torch.zeros_like(turn[:, :1]), turn.cumsum(1)], dim=1)
         part = torch.arange(1, TICKS + 1, device=a.device) / TICKS
         push = _turned(push[:, :, None], heading[:, :-1, None] + turn[..., None] * part)  # batch, time, ticks, 2
-        toward = push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
-        left, gain = self.left, self.gain
-        two_ways = 2 * self._speeds - FASTEST
+        half = 0.5 * push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
+        # Of each piece of a curve, how much of it lies below a speed, times how much it rises: few small kernels.
+        left, gain, below = self.left.diff()[None], self.gain.diff()[None], self._speeds[:-1]
+        least, middle = self.gain[:1], below - FASTEST / 2
         v, moves, velocities = _turned(start[:, 3:], start[:, 2]) / self._knot, [], []
-        for pushes, towards in zip(push.unbind(1), toward.unbind(1), strict=True):
+        for pushes, halves in zip(push.unbind(1), half.unbind(1), strict=True):
             moved = torch.zeros_like(v)
-            for pushed, along in zip(pushes.unbind(1), towards.unbind(1), strict=True):
-                speed = v.norm(dim=-1, keepdim=True).clamp(1e-6, FASTEST)
-                v = v * ((1 - (speed - self._speeds).abs()).clamp_min(0) @ left / speed[:, 0])[:, None]
-                ahead = (v * along).sum(-1, keepdim=True).clamp(-FASTEST, FASTEST)
-                v = torch.addcmul(v, pushed, (1 - 0.5 * (ahead - two_ways).abs()).clamp_min(0) @ gain[:, None])
+            for pushed, along in zip(pushes.unbind(1), halves.unbind(1), strict=True):
+                speed = v.norm(dim=-1, keepdim=True).clamp_min(1e-6)
+                v = v * (F.linear((speed - below).clamp(0, 1), left) / speed)
+                ahead = (v * along).sum(-1, keepdim=True) - middle
+                v = torch.addcmul(v, pushed, F.linear(ahead.clamp(0, 1), gain, least))
                 moved = moved + v
             moves.append(moved)
             velocities.append(v)

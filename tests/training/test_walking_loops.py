@@ -15,6 +15,7 @@ from gtmsm.training.walking_loops import (
     WalkingLoops,
     _beside,
     aimed,
+    find_body,
     find_by_walking_loops,
     find_moves,
     find_turns,
@@ -136,6 +137,15 @@ def test_a_motion_that_takes_aside_for_ahead_is_set_right_by_how_frames_shift():
     assert angle_of(motion) > 15
     fit_motion(motion, walks, 60, seeded(5))
     assert abs(angle_of(motion)) < 5
+
+
+def test_turns_that_are_right_are_kept_however_wrong_moves_still_are():
+    turn = TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0])
+    walks = gather(source, CLIPS, 100, seeded(4), turn)
+    walks = walks._replace(alike=walks.alike.most_alike(16))
+    learned, others = walks.part(slice(CLIPS // 4, CLIPS)), walks.part(slice(CLIPS // 4))
+    body = find_body(learned, others, turn, find_moves(learned, turn, KEEP)[0], KEEP, 400)
+    assert torch.equal(body.turn, turn)
 
 
 def test_the_whole_motion_is_found_without_a_single_pose():

@@ -13,7 +13,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from gtmsm.model.motion.turning import Gliding
-from gtmsm.pose import PlaneWithHeading
 from gtmsm.tensors import Actions, States
 
 TICKS = 4
@@ -32,8 +31,6 @@ LEAST_GAIN, STRANGE, STEEP = 1e-5, 10.0, 1e3
 
 class PushedBody(nn.Module):
     """Drag and push by curves, turns by constants. States are those of `Gliding`: pose, velocity in its own frame."""
-
-    space = PlaneWithHeading()
 
     def __init__(self, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float, top: float) -> None:
         """Begin with moves, and one fraction of the velocity that is kept after a step; `top` is the fastest step.
@@ -93,29 +90,41 @@ class PushedBody(nn.Module):
         return (slope - slope.clamp(0, 1)).square().sum() + rise.clamp_min(0).square().sum()
 
     def unroll(self, start: Float[Tensor, "batch 5"], a: Actions) -> States:
-        """States after each action."""
-        turn, push = a @ self.turn, a @ (self.push * self._pushes).T
+        """States after each action. Drag makes them one loop over time, which only a search before training runs."""
+        turn = a @ self.turn
         heading = start[:, 2:3] + torch.cat([torch.zeros_like(turn[:, :1]), turn.cumsum(1)], dim=1)
         part = torch.arange(1, TICKS + 1, device=a.device) / TICKS
-        push = _turned(push[:, :, None], heading[:, :-1, None] + turn[..., None] * part)  # batch, time, ticks, 2
-        half = 0.5 * push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
-        # Of each piece of a curve, how much of it lies below a speed, times how much it rises: few small kernels.
-        left, gain, below = self.left.diff()[None], self.gain.diff()[None], self._speeds[:-1]
-        least, middle = self.gain[:1], below - FASTEST / 2
-        v, moves, velocities = _turned(start[:, 3:], start[:, 2]) / self._knot, [], []
+        push = a @ (self.push * self._pushes).T
+        push = _turned(push[:, :, None], heading[:, :-1, None] + turn[..., None] * part)
+        along = push / (push.square().sum(-1, keepdim=True) + 1e-4).sqrt()
+        move, v = self._glide(_turned(start[:, 3:], start[:, 2]) / self._knot, push, along)
+        path = start[:, None, :2] + move.cumsum(1) * (self._knot / TICKS)
+        return torch.cat([path, heading[:, 1:, None], _turned(v, -heading[:, 1:]) * self._knot], dim=-1)
+
+    def _glide(
+        self,
+        v: Float[Tensor, "batch 2"],
+        push: Float[Tensor, "batch time ticks 2"],
+        along: Float[Tensor, "batch time ticks 2"],
+    ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
+        """How far each step leads, in knots times ticks, and the velocity after it; both in the frame of the world.
+
+        A curve is the sum of its pieces: how much of a piece lies below a speed, times how much it rises.
+        """
+        left, gain, least = self.left.diff()[None], self.gain.diff()[None], self.gain[:1]
+        below, half = self._speeds[:-1], 0.5 * along  # pushes have curves from minus to plus the fastest
+        moves, velocities = list[Tensor](), list[Tensor]()
         for pushes, halves in zip(push.unbind(1), half.unbind(1), strict=True):
             moved = torch.zeros_like(v)
-            for pushed, along in zip(pushes.unbind(1), halves.unbind(1), strict=True):
+            for pushed, ahead in zip(pushes.unbind(1), halves.unbind(1), strict=True):
                 speed = v.norm(dim=-1, keepdim=True).clamp_min(1e-6)
                 v = v * (F.linear((speed - below).clamp(0, 1), left) / speed)
-                ahead = (v * along).sum(-1, keepdim=True) - middle
-                v = torch.addcmul(v, pushed, F.linear(ahead.clamp(0, 1), gain, least))
+                speed = (v * ahead).sum(-1, keepdim=True) + FASTEST / 2
+                v = torch.addcmul(v, pushed, F.linear((speed - below).clamp(0, 1), gain, least))
                 moved = moved + v
             moves.append(moved)
             velocities.append(v)
-        path = start[:, None, :2] + torch.stack(moves, 1).cumsum(1) * (self._knot / TICKS)
-        own = _turned(torch.stack(velocities, 1), -heading[:, 1:]) * self._knot
-        return torch.cat([path, heading[:, 1:, None], own], dim=-1)
+        return torch.stack(moves, 1), torch.stack(velocities, 1)
 
 
 def _turned(v: Float[Tensor, "*batch 2"], by: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 2"]:
@@ -135,10 +144,10 @@ def fit_body(
 ) -> None:
     """Minimise a misfit of its states along actions from rest, by L-BFGS; `others` are parameters of the misfit.
 
-    Turns change only if asked for: while moves are still wrong, wrong turns make up for them.
+    Either of all but its turns, or of its turns alone: while moves are still wrong, wrong turns make up for them.
     """
     start = body.start(len(a))
-    parameters = [part for name, part in body.named_parameters() if turns or name != "d_turn"] + [*others]
+    parameters = [part for name, part in body.named_parameters() if turns == (name == "d_turn")] + [*others]
 
     def loss() -> Tensor:
         for parameter in parameters:

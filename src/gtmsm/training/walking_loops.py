@@ -18,6 +18,7 @@ were seen from nearly the same pose. Then, one after the other:
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 import torch
@@ -47,10 +48,10 @@ STEP = 0.1
 """The size of a step, root mean square: the unit of length is free."""
 LESSONS, TAUGHT = 8, 512
 """Updates of a gliding network that learns from a pushed body, for each one of its own; clips that it learns from."""
-CLEARLY, OTHER_TURNS = 0.05, 0.02
+CLEARLY, OTHER_TURNS = 0.05, 0.01
 """By how much, in the mean logarithm, alike views of other clips must come closer together for what no pushed body does
-to be believed, and for other turns than their headings tell. (Other turns gain 0.001 to 0.006 in rooms, whose turns are
-exact, and 0.05 in ViZDoom, where left and right differ by 0.02 degrees.)"""
+to be believed, and for other turns than their headings tell. (Other turns gain up to 0.005 in rooms, whose turns are
+exact, and 0.02 in ViZDoom, where left and right differ by 0.02 degrees.)"""
 NEAR = 0.01
 """How far apart, of any two, views count as together."""
 
@@ -99,13 +100,13 @@ def find_by_walking_loops(
     keep = min(found, key=lambda keep: found[keep][1])
     move = aimed(learned, turn, found[keep][0], keep)
     motion.adopt({"turn": turn, "move": move / (1 - keep), "keep": torch.tensor(keep)})
-    if type(motion) is Gliding:  # turns have no momentum
-        glider = motion
-        body = pushed(learned, others, turn, move, keep, updates)
-        _if_closer(motion, others, 0.0, lambda: teach(glider, body, learned.a[:TAUGHT], LESSONS * updates, generator))
-        _if_closer(motion, others, CLEARLY, lambda: fit_motion(motion, learned, updates, generator))
+    refine = partial(fit_motion, motion, learned, updates, generator)
+    if type(motion) is Gliding:  # a body's turns have no momentum, as those of other motions may
+        body = find_body(learned, others, turn, move, keep, updates)
+        _if_closer(motion, others, 0.0, partial(teach, motion, body, learned.a[:TAUGHT], LESSONS * updates, generator))
+        _if_closer(motion, others, CLEARLY, refine)
     else:
-        fit_motion(motion, learned, updates, generator)
+        refine()
     count = int(walks.alike.counts.sum())
     return WalkingLoops(count, turned, _closed(others, _path(motion, others.a)), closed[keep], closed[0.0])
 
@@ -242,7 +243,7 @@ def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
     return float(_apart(walks, path).median()) - NEAR
 
 
-def pushed(
+def find_body(
     walks: Walks, others: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float, updates: int
 ) -> PushedBody:
     """A body that keys push, fitted to views that are alike; with other turns where those of `others` ask for them."""

@@ -72,6 +72,19 @@ def test_a_set_is_the_same_twice(walks: FixedSet):
     assert walks.checksum() == walks.checksum() == replace(walks).checksum()
 
 
+def test_a_kept_set_has_the_same_clips_and_agents_each_time():
+    drawn = named_set("rooms/walk", quick=True)
+    kept = replace(drawn, kept=True)
+    fresh = [(clip, drawn.world.where, drawn.world.bumped) for clip in drawn.clips()]
+    for _ in range(2):
+        kept.world.reset(3)  # somebody else walked there meanwhile
+        again = [(clip, kept.world.where, kept.world.bumped) for clip in kept.clips()]
+        for one, other in zip(fresh, again, strict=True):
+            assert torch.equal(one[0].x, other[0].x) and torch.equal(one[0].true_pose, other[0].true_pose)
+            assert torch.equal(one[1], other[1]) and torch.equal(one[2], other[2])
+    assert [clip for clip, _ in kept._drawn][0] is again[0][0]
+
+
 def test_clips_are_as_many_and_as_long_as_the_set_says(walks: FixedSet, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("gtmsm.data.record.AT_ONCE", 10)
     size = walks.size

@@ -2,12 +2,13 @@
 
 from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
-from gtmsm.training.pushed_body import FASTEST, PushedBody, fit_body, teach
+from gtmsm.training.pushed_body import FASTEST, PushedBody, _along, fit_body, teach
 from gtmsm.worlds.physics import ACTIONS, KEYS, Body, Physics, PhysicsConfig
 
 BODIES, STEPS = 48, 40
@@ -131,3 +132,17 @@ def test_a_gliding_network_learns_to_step_as_the_body_does():
     far = true[:, -1, :2].norm(dim=-1).mean()
     assert (path[:, -1, :2] - true[:, -1, :2]).norm(dim=-1).mean() < 0.03 * far
     assert (path[..., 2] - true[..., 2]).abs().max() < 0.02
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="only a GPU captures graphs")
+def test_captured_states_and_gradients_are_those_of_the_loop_after_parameters_changed():
+    keys = torch.tensor(list(KEYS.values()), device="cuda").float().T
+    a, body = walked()[0].cuda(), PushedBody(PhysicsConfig().turn * keys[2], 0.05 * keys[:2], 0.6, 0.13)
+    states, parameters = _along(body, a), [body.push, body.drag, body.fade]
+    with torch.no_grad():
+        body.push.add_(0.01)
+    found = []
+    for path in (states(), body.unroll(body.start(len(a)), a)):
+        found.append([path.detach().clone(), *torch.autograd.grad(path.square().mean(), parameters)])
+    for captured, plain in zip(*found, strict=True):
+        torch.testing.assert_close(captured, plain)

@@ -2,7 +2,7 @@
 
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _examiner(forecaster: Forecaster, fixed_set: FixedSet) -> Examiner:
 
 
 def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -> Guess:
-    """What it predicts of one batch, on the CPU; frames of another shape or scale are refused."""
+    """What it predicts of one batch; frames of another shape or scale are refused."""
     given, truth = given_to(forecaster, clip, tau, device), clip.x[:, tau:]
     if isinstance(forecaster, Oracle):
         forecaster = forecaster.told(truth.to(device))
@@ -140,14 +140,14 @@ def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -
     low, high = (float(end) for end in frames.float().aminmax())
     fits = -BEYOND <= low <= high <= 1 + BEYOND
     require(fits, f"{said} made frames from {low:.3g} to {high:.3g}; expected [0, 1], for which PSNR is defined here")
-    moved = (None if part is None else part.cpu() for part in (guess.retrieved, guess.walk, guess.reckoned))
-    return Guess(frames.float().clamp(0, 1).cpu(), *moved)
+    return Guess(frames.float().clamp(0, 1), guess.retrieved, guess.walk, guess.reckoned)
 
 
 def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, skip: int, keep: bool) -> None:
-    """Add one batch; the first steps of its prediction may be left out."""
-    errors, every = errors_of(clip, guess, examiner), -(-skip // SSIM_EVERY)
-    truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:]
+    """Add one batch; the first steps of its prediction may be left out. Errors are computed where frames were made."""
+    there = replace(clip, x=clip.x.to(guess.frames.device), true_pose=clip.true_pose.to(guess.frames.device))
+    errors, every = errors_of(there, guess, examiner), -(-skip // SSIM_EVERY)
+    truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:].cpu()
     if has_flip() and frames.shape[2] == 3:
         errors["flip"] = flip(truth[:, ::FLIP_EVERY], frames[:, ::FLIP_EVERY])
     first = {"ssim": every, "flip": 0}
@@ -155,7 +155,7 @@ def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, 
     masks = {"revisited": examiner.revisited(clip)} | examiner.masks(clip)
     tally.masks.append({name: mask[:, skip:] for name, mask in masks.items()})
     if guess.walk is not None:
-        examiner.note(clip, guess.walk, guess.frames, guess.reckoned)
+        examiner.note(clip, guess.walk.cpu(), guess.frames, None if guess.reckoned is None else guess.reckoned.cpu())
     if keep:
         tally.frames.append((frames, truth))
 

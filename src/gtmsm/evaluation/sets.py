@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from importlib import resources
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -80,6 +80,9 @@ class FixedSet:
     recipe: Recipe
     images: str | Path | None = None
     seed: int = 0
+    kept: bool = False
+    """Whether its clips are kept once they are drawn, for who scores several things on them: it takes longer to draw
+    walks in rooms than to train on others."""
 
     @property
     def size(self) -> Size:
@@ -106,8 +109,21 @@ class FixedSet:
 
     def clips(self) -> Iterator[Clip]:
         """All clips, in batches on the CPU; `world` is that of a batch until the next is drawn."""
+        if not self.kept:
+            yield from self._draw()
+            return
+        for clip, agents in self._drawn:
+            vars(self.world).update(agents)
+            yield clip
+
+    def _draw(self) -> Iterator[Clip]:
         size, generator = self.size, torch.Generator().manual_seed(self.seed)
         return record_in_batches(self.world, self.walker, size.clips, size.tau + size.horizon, generator)
+
+    @cached_property
+    def _drawn(self) -> list[tuple[Clip, dict[str, Any]]]:
+        """All batches, and what the world was with the agents of each: a world replaces what it holds, in whole."""
+        return [(clip, dict(vars(self.world))) for clip in self._draw()]
 
     def checksum(self) -> Checksum:
         """Of the walks as this machine draws them."""

@@ -129,7 +129,7 @@ def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
             scores = tuple(r.facts["scores"][name] for r in mine)
             lines.append(Line(row.title, given, scores, bold=not row.rival))
     ours = [r.facts["controls"][name] for r in results if r.row == world and name in r.facts.get("controls", {})]
-    for control in ours[0] if ours else ():
+    for control in dict.fromkeys(control for controls in ours for control in controls):
         label = CONTROLS[control].label if control in CONTROLS else control.replace("_", " ")
-        lines.append(Line(label, CONTROL, tuple(scores[control] for scores in ours)))
+        lines.append(Line(label, CONTROL, tuple(scores[control] for scores in ours if control in scores)))
     return lines

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,12 @@ from rich.console import Console
 
 from gtmsm.config import Device, require
 from gtmsm.contest import at_rate, train_rival
-from gtmsm.evaluation.controls import control_forecasters
+from gtmsm.evaluation.controls import Ceiling, control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
 from gtmsm.evaluation.forecasts import score_forecasters
 from gtmsm.evaluation.metrics import converged
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
-from gtmsm.evaluation.sets import SETS, Split, named_set
+from gtmsm.evaluation.sets import SETS, FixedSet, Split, named_set
 from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
 from gtmsm.files import read_json, write_json
 from gtmsm.model.gtmsm import WorldModel
@@ -63,9 +64,11 @@ class Trial:
         """Train, score and write the result; where learning rates were tried, by the best on validation places."""
         tried = {} if self.row.is_ablation else swept(self.out, self.row.name)
         trained, sets = self._train(best(tried)), self.row.sets(self.images)
-        # Controls once a seed, beside GTM-SM itself.
+        # Controls beside GTM-SM itself; those that have no weights are the same with every seed.
         model = trained.model if self.row.name == self.row.world else None
         controls = control_forecasters(model.vae) if model is not None else {}
+        if self.seed:
+            controls = {name: one for name, one in controls.items() if isinstance(one, Ceiling)}
         found = {name: self._score({SELF: trained.forecaster, **controls}, name) for name in sets}
         scores = {name: of.pop(SELF) for name, of in found.items()}
         facts: dict[str, Any] = {
@@ -109,7 +112,7 @@ class Trial:
     ) -> dict[str, dict[str, Any]]:
         """On a set, on the device; without what is the same for all, or of single clips."""
         images = self.images if SETS[name].needs_images else None
-        found = score_forecasters(forecasters, named_set(name, split, self.quick, images), device=self._where)
+        found = score_forecasters(forecasters, _kept_set(name, split, self.quick, images), device=self._where)
         return {who: {key: scores[key] for key in scores if key not in LEFT_OUT} for who, scores in found.items()}
 
     def try_rate(self, factor: float) -> None:
@@ -165,6 +168,12 @@ class Trial:
         )  # fmt: skip
         rate, count = settings.rate * experiment.training.optimiser.learning_rate, rival.weights
         return Trained(rival.eval().requires_grad_(False), None, count, _took(folder, outcome), rate)
+
+
+@lru_cache(maxsize=8)
+def _kept_set(name: str, split: Split, quick: bool, images: str | None) -> FixedSet:
+    """A set that is drawn once in a process, whatever is scored on it."""
+    return replace(named_set(name, split, quick, images), kept=True)
 
 
 def _took(folder: Path, outcome: Outcome) -> float:

@@ -6,6 +6,7 @@ loops by heart long before it has learned the motion; so it learns from this bod
 """
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 import torch.nn.functional as F
@@ -146,13 +147,13 @@ def fit_body(
 
     Either of all but its turns, or of its turns alone: while moves are still wrong, wrong turns make up for them.
     """
-    start = body.start(len(a))
     parameters = [part for name, part in body.named_parameters() if turns == (name == "d_turn")] + [*others]
+    states = _along(body, a)
 
     def loss() -> Tensor:
         for parameter in parameters:
             parameter.grad = None
-        value = misfit(body.unroll(start, a)) + STRANGE * body.strangeness
+        value = misfit(states()) + STRANGE * body.strangeness
         value.backward()
         steep = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]).norm()
         if steep < STEEP:
@@ -165,6 +166,22 @@ def fit_body(
         torch.optim.LBFGS(
             parameters, max_iter=iterations, history_size=60, line_search_fn="strong_wolfe", tolerance_change=LEAST_GAIN
         ).step(loss)
+
+
+def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
+    """Its states along these actions from rest, by the parameters of the moment.
+
+    On a GPU forward and backward are captured as CUDA graphs: each is tens of thousands of kernels, which take many
+    times longer to launch than to run.
+    """
+    start, parameters = body.start(len(a)), [*body.parameters()]
+    if a.device.type != "cuda":
+        return lambda: body.unroll(start, a)
+    with torch.enable_grad():
+        captured = torch.cuda.make_graphed_callables(
+            lambda *parameters: body.unroll(start, a), tuple(parameters), num_warmup_iters=1, allow_unused_input=True
+        )
+    return lambda: cast(States, captured(*parameters))
 
 
 def teach(

@@ -176,10 +176,11 @@ class RoomsExaminer(Examiner):
         """As in every world; also errors of pixels whose surfaces were seen while memorising, and of all others."""
         super().note(clip, walk, imagined, reckoned)
         past, future = clip.true_pose.split([self.tau, clip.steps - self.tau], dim=1)
-        world, device = self.world, self.world.device
-        where = past.to(device), future[:, ::PIXELS_EVERY].to(device)
-        seen = seen_before(world.plans.scene, world.camera, world.where[: len(past)], *where).to(imagined.device)
-        off = (clip.x[:, self.tau :] - imagined)[:, ::PIXELS_EVERY].square().mean(2)
+        world, device = self.world, imagined.device
+        poses = (part.to(device) for part in (world.where[: len(past)], past, future[:, ::PIXELS_EVERY]))
+        seen = seen_before(world.plans.scene.to(device), world.camera, *poses)
+        truth = clip.x[:, self.tau :][:, ::PIXELS_EVERY].to(device)
+        off = (truth - imagined[:, ::PIXELS_EVERY]).square().mean(2)
         parts = {"seen": seen, "error": off}
         self._pixels.append({name: part.flatten(0, 1).cpu() for name, part in parts.items()})
 

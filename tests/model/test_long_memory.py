@@ -460,12 +460,13 @@ def test_places_are_recognised_by_either_memory_alike():
     long_memory = LongMemory.of(begun, buffer=8, ratio=2)
     memory, there = model.memorise(frames[:, 20:], actions[:, 20:], begun, here)
     long_memory, long_there = model.memorise(frames[:, 20:], actions[:, 20:], long_memory, here)
-    assert torch.equal(long_there.mean, there.mean)
+    torch.testing.assert_close(long_there.mean, there.mean)
     clip = frames[:, 5:8], actions[:, 5:8]
-    seen, long_seen = vars(model.localise(memory, *clip)), vars(model.localise(long_memory, *clip))
-    for name, value in seen.items():
-        if isinstance(value, torch.Tensor):
-            assert torch.equal(value, long_seen[name]), name
+    seen, long_seen = model.localise(memory, *clip), model.localise(long_memory, *clip)
+    assert torch.equal(long_seen.entry, seen.entry)
+    # Matrix products may differ in the last bit: their operands are the same numbers, but lie elsewhere in memory.
+    for name in ("weight", "pose", "variance", "unknown"):
+        torch.testing.assert_close(getattr(long_seen, name), getattr(seen, name), rtol=1e-5, atol=1e-6)
 
 
 def test_threads_that_share_a_model_and_a_memory_imagine_what_one_thread_imagines(in_threads):

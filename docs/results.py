@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from gtmsm.errors import InputError
+from gtmsm.evaluation.metrics import late_steps
 from gtmsm.files import read_json, write_atomically
 from gtmsm.reproduce.pages import TABLE, write_pages
 from gtmsm.reproduce.results import Result, read_results
 from gtmsm.reproduce.rows import ROWS, WORLDS
-from gtmsm.reproduce.table import Field, Line, key, late_steps, lines_of, markdown_table, marks_of, mean_over, sets_of
+from gtmsm.reproduce.table import Field, Line, key, lines_of, markdown_table, marks_of, mean_over, sets_of
 
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"

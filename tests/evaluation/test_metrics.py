@@ -76,6 +76,33 @@ def test_ssim_agrees_with_scikit_image(size: tuple[int, int], channels: int):
     assert metrics.ssim(truth, guess).flatten().tolist() == pytest.approx(expected, abs=1e-4)
 
 
+def late(mse: torch.Tensor) -> float:
+    """The mean PSNR of the late steps, as the table has it."""
+    curve = metrics.psnr_by_step(mse)[metrics.late_steps(mse.shape[1])]
+    return sum(curve) / len(curve)
+
+
+@pytest.mark.parametrize("horizon", [1, 12, 256])
+def test_contributions_of_clips_add_up_to_the_late_psnr(horizon: int):
+    mse = frames(9, horizon).square() + 1e-4
+    assert metrics.psnr_late_by_clip(mse).mean().item() == pytest.approx(late(mse))
+    copied = torch.zeros(9, horizon)
+    assert metrics.psnr_late_by_clip(copied).tolist() == [metrics.PSNR_CAP] * 9
+
+
+def test_differences_of_contributions_have_the_spread_that_leaving_out_clips_shows():
+    """The jackknife, which knows nothing of derivatives, over clips that are hard for both models or for neither."""
+    hard = frames(200, 1) + 0.05
+    ours, theirs = (hard * (0.5 + frames(200, 64, seed=seed)) for seed in (1, 2))
+    keep = ~torch.eye(200, dtype=torch.bool)
+    gaps = torch.tensor([late(ours[some]) - late(theirs[some]) for some in keep])
+    jackknife = (199 / 200 * (gaps - gaps.mean()).square().sum()).sqrt().item()
+    by_clip, alone = (metrics.psnr_late_by_clip(mse) for mse in (ours, theirs))
+    paired = (by_clip - alone).std().item() / 200**0.5
+    assert paired == pytest.approx(jackknife, rel=0.05)
+    assert paired < 0.5 * by_clip.std().item() / 200**0.5  # what a comparison gains by the same clips
+
+
 def test_ssim_of_a_copy_is_one():
     truth = frames(1, 4, 3, 8, 8)
     torch.testing.assert_close(metrics.ssim(truth, truth), torch.ones(1, 4))

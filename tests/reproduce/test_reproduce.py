@@ -168,6 +168,25 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
     assert (tmp_path / "image-walk-horizon.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize(
+    ("clips", "sha256", "verdict"),
+    [
+        ([18.0, 20.0, 22.0, 24.0], "0" * 64, "ahead of gru (+0.50 dB)"),  # by half a dB on each clip
+        ([24.0, 22.0, 20.0, 18.0], "0" * 64, "level with gru (+0.50 dB)"),  # now by much, now not at all
+        ([18.0, 20.0, 22.0, 24.0], "1" * 64, "level with gru (+0.50 dB)"),  # other clips
+    ],
+)
+def test_rows_scored_on_the_same_clips_are_compared_clip_by_clip(
+    tmp_path: Path, clips: list[float], sha256: str, verdict: str
+):
+    band = {"mean": [21.0] * STEPS, "error": [1.0] * STEPS}
+    ours = scored(21.5, psnr_band=band, psnr_late_by_clip=[18.5, 20.5, 22.5, 24.5])
+    put(tmp_path, "image-walk", 0, 21.5, scores={"image-walk/builtin": ours})
+    theirs = scored(21.0, psnr_band=band, psnr_late_by_clip=clips, sha256=sha256)
+    put(tmp_path, "image-walk/gru", 0, 21.0, scores={"image-walk/builtin": theirs})
+    assert verdict in table(tmp_path)
+
+
 def test_the_same_results_make_the_same_table(tmp_path: Path):
     put(tmp_path, "image-walk", 0, 20.0)
     put(tmp_path, "image-walk/k-1", 0, 15.0)

@@ -175,6 +175,7 @@ def _scores(tally: _Batches, examiner: Examiner) -> dict[str, Any]:
         "psnr_frames_error": _error(by_frame.mean(1)).item(),
         "psnr_by_clip": by_frame.mean(1).tolist(),
         "mse_by_clip": mse.double().mean(1).tolist(),
+        "psnr_late_by_clip": metrics.psnr_late_by_clip(mse).tolist(),
     }
     if examiner.has_noted:
         scores |= {**examiner.scores(), "poses": examiner.poses}

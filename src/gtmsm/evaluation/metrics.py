@@ -1,5 +1,6 @@
 """How good a prediction is: pure functions of tensors, frames in [0, 1], so the data range is 1."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,9 @@ from torch import Tensor
 
 from gtmsm.errors import InputError
 from gtmsm.tensors import Frames
+
+LATE = 200
+"""The predicted step from which on a memory is needed; of shorter clips it is the last quarter."""
 
 PSNR_CAP = 100.0
 """dB given to an exact copy, which has no finite PSNR; far above what 8-bit pictures can resolve (about 59 dB)."""
@@ -66,6 +70,23 @@ def psnr_by_step(mse: Float[Tensor, "batch time"]) -> list[float]:
     """PSNR at each step, pooled over the batch."""
     by_step: list[float] = psnr(mse.double().mean(0)).tolist()
     return by_step
+
+
+def late_steps(horizon: int) -> slice:
+    """The predicted steps that count as far ahead."""
+    return slice(LATE - 1, None) if horizon > LATE else slice(horizon - max(1, horizon // 4), None)
+
+
+def psnr_late_by_clip(mse: Float[Tensor, "clips time"]) -> Float[Tensor, "clips"]:
+    """What each clip contributes to the mean of `psnr_by_step` over the late steps, which is the mean of these.
+
+    That PSNR is no mean over clips, but its derivative by the weight of a clip is. So the standard error of the
+    difference between two models on the same clips is that of the mean difference between their contributions.
+    """
+    late = mse.double()[:, late_steps(mse.shape[1])]
+    usual = late.mean(0)
+    relative = torch.where(usual > 0, late / usual, 1.0)
+    return psnr(usual).mean() + 10 / math.log(10) * (1 - relative).mean(1)
 
 
 @torch.no_grad()

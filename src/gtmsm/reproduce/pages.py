@@ -2,9 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import mean
-from typing import Any
+from statistics import mean, stdev
+from typing import Any, TypeAlias
 
+from gtmsm.evaluation.metrics import late_steps
 from gtmsm.files import write_atomically
 from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, WORLDS, Row
@@ -13,7 +14,6 @@ from gtmsm.reproduce.table import (
     Field,
     Line,
     fields_of,
-    late_steps,
     lines_of,
     markdown_table,
     marks_of,
@@ -21,13 +21,18 @@ from gtmsm.reproduce.table import (
     sets_of,
 )
 
+Scores: TypeAlias = Mapping[str, Any]
+"""Of one seed on one set."""
 TABLE = "table.md"
+CLIPS = "psnr_late_by_clip"
+"""The key of what each clip contributes; older results have none."""
 BLIND = ("mean frame", "last frame")
 """Controls that look at no place: who is not ahead of them has remembered nothing of use."""
 VERDICTS = (
     "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
-    "over clips; otherwise *level*. In brackets, the difference of the means."
+    "over clips{}; otherwise *level*. In brackets, the difference of the means."
 )
+PAIRED = " of their difference, since both were scored on the same clips"
 BANDS = (
     "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
     "single seed of GTM-SM it is twice the standard error over clips.*"
@@ -114,28 +119,55 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
     """Where GTM-SM is ahead of rivals and blind controls by more than the bands, and where it is not."""
     if not lines or not lines[0].bold:
         return ""
-    late = mean_over(late_steps(horizon))
-    ours = lines[0].over_seeds(late)
-    told = []
+    late = late_steps(horizon)
+    value = mean_over(late)
+    ours = lines[0].over_seeds(value)
+    told, paired = [], True
     for line in lines[1:]:
-        theirs = line.over_seeds(late)
+        theirs = line.over_seeds(value)
         if (line.given == CONTROL and line.name not in BLIND) or not theirs or not ours:
             continue
-        gap = min(ours) - max(theirs)
-        band = max(_standard_error(line, horizon), _standard_error(lines[0], horizon))
-        verdict = "ahead of" if gap > 2 * band else "behind" if max(ours) < min(theirs) - 2 * band else "level with"
-        told.append(f"{verdict} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
+        told.append(f"{_verdict(lines[0], line, late)} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
+        paired &= all(CLIPS in scores for scores in (*lines[0].scores, *line.scores))
     if not told:
         return ""
     seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
-    return f"**At the late steps** ({seeds} of ours) GTM-SM is {'; '.join(told)}. {VERDICTS}"
+    rule = VERDICTS.format(PAIRED if paired else "")
+    return f"**At the late steps** ({seeds} of ours) GTM-SM is {'; '.join(told)}. {rule}"
 
 
-def _standard_error(line: Line, horizon: int) -> float:
-    """Of the late steps' PSNR over clips, the mean of all seeds."""
-    late = late_steps(horizon)
-    every = [band for scores in line.scores for band in scores["psnr_band"]["error"][late] if band is not None]
-    return mean(every) if every else 0.0
+def _verdict(ours: Line, theirs: Line, late: slice) -> str:
+    """Whether the worst seed of one is better than the best of the other, by more than chance over clips."""
+    (worst, best), (low, high) = (_extremes(line, late) for line in (ours, theirs))
+    return "ahead of" if _beats(worst, high, late) else "behind" if _beats(low, best, late) else "level with"
+
+
+def _extremes(line: Line, late: slice) -> tuple[Scores, Scores]:
+    """Of the seed with the lowest and of the one with the highest PSNR at the late steps."""
+    value = mean_over(late)
+    known = sorted((found, seed) for seed, scores in enumerate(line.scores) if (found := value(scores)) is not None)
+    return line.scores[known[0][1]], line.scores[known[-1][1]]
+
+
+def _beats(one: Scores, other: Scores, late: slice) -> bool:
+    """Whether one is better than the other by more than twice the standard error over clips.
+
+    That of their difference, clip by clip, where both results keep clips and these are the same.
+    """
+    value = mean_over(late)
+    gap = (value(one) or 0.0) - (value(other) or 0.0)
+    if CLIPS in one and CLIPS in other and one["sha256"] == other["sha256"]:
+        apart = [a - b for a, b in zip(one[CLIPS], other[CLIPS], strict=True)]
+        error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
+    else:
+        error = max(_standard_error(scores, late) for scores in (one, other))
+    return gap > 2 * error
+
+
+def _standard_error(scores: Scores, late: slice) -> float:
+    """Of the PSNR at the late steps over clips."""
+    known = [error for error in scores["psnr_band"]["error"][late] if error is not None]
+    return mean(known) if known else 0.0
 
 
 def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> str:

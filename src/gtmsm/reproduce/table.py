@@ -6,11 +6,10 @@ from statistics import mean
 from typing import Any
 
 from gtmsm.evaluation.columns import CONTROLS
+from gtmsm.evaluation.metrics import late_steps
 from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS
 
-LATE = 200
-"""The predicted step from which on a memory is needed; of shorter clips it is the last quarter."""
 FIRST = 16
 """Predicted steps that most models can do."""
 NOTHING = "nothing"
@@ -37,11 +36,6 @@ class Line:
     def over_seeds(self, value: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
         """A score of every seed that has it."""
         return [found for scores in self.scores if (found := value(scores)) is not None]
-
-
-def late_steps(horizon: int) -> slice:
-    """The steps that count as far ahead."""
-    return slice(LATE - 1, None) if horizon > LATE else slice(horizon - max(1, horizon // 4), None)
 
 
 def mean_over(steps: slice) -> Callable[[Mapping[str, Any]], float | None]:

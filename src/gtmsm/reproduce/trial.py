@@ -33,7 +33,7 @@ SELF = ""
 RUNS = "runs"
 """Folder of the trainings, beside the results."""
 LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
-"""Of scores: said once in a result, or in docs/protocol.md."""
+"""Of scores: said once in a result, in docs/protocol.md, or of no use in the table."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ class Trial:
     def _score(
         self, forecasters: Mapping[str, Forecaster], name: str, split: Split = "test"
     ) -> dict[str, dict[str, Any]]:
-        """On a set, on the device; without what is the same for all, or of single clips."""
+        """On a set, on the device; without what a result does not keep."""
         images = self.images if SETS[name].needs_images else None
         found = score_forecasters(forecasters, _kept_set(name, split, self.quick, images), device=self._where)
         return {who: {key: scores[key] for key in scores if key not in LEFT_OUT} for who, scores in found.items()}

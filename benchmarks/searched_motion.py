@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from gtmsm import WorldModel
-from gtmsm.config import require
+from gtmsm.errors import InputError
 from gtmsm.evaluation.forecaster import ModelForecaster
 from gtmsm.evaluation.forecasts import score_forecasters
 from gtmsm.evaluation.sets import FixedSet, named_set
@@ -57,7 +57,8 @@ def main() -> None:
     flags = parser.parse_args()
     device = choose_device(flags.device)
     found, model = WorldModel.load(flags.run, "cpu").motion, WorldModel.load(flags.weights, device)
-    require(isinstance(found, Gliding), f"{flags.run} has a motion of another kind; give a run of walk-strong-free")
+    if not isinstance(found, Gliding):
+        raise InputError(f"{flags.run} has a motion of another kind; give a run of walk-strong-free")
     unit = unit_of(found, named_set("rooms/walk", "train"))
     other = deepcopy(model)
     other.motion = in_units(found, unit).to(device)

@@ -10,6 +10,7 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation.metrics import late_steps
 from gtmsm.files import read_json, write_atomically
 from gtmsm.reproduce.pages import TABLE, write_pages
+from gtmsm.reproduce.plots import RETURN
 from gtmsm.reproduce.results import Result, read_results
 from gtmsm.reproduce.rows import ROWS, WORLDS
 from gtmsm.reproduce.table import Field, Line, key, lines_of, markdown_table, marks_of, mean_over, sets_of
@@ -40,7 +41,8 @@ IN_HEAD = ("dB", "ms")
 WIDE = 6
 """Figures in a row from which on a table is turned, if it has fewer rows: a phone shows four or five columns."""
 RIVALS = """## Rivals
-GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`."""
+GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`. *Back after N*: an agent
+looks around, leaves, wanders for N steps and comes back; PSNR of what it sees there."""
 
 
 def main() -> None:
@@ -178,10 +180,12 @@ def of_table(folder: Path, title: str) -> str:
 def of_worlds(results: Sequence[Result], worlds: Sequence[str], folder: str) -> str:
     """The table of some worlds, and the plot of the first."""
     lines = {world: lines_of(results, world, sets_of(results, world)[0]) for world in worlds}
-    columns = [(world, Field(f"`{world}`, {steps(lines[world])}", late(lines[world]))) for world in worlds]
+    by_label = {world: {line.label: line for line in found} for world, found in lines.items()}
+    columns = [(by_label[world], Field(f"`{world}`, {steps(lines[world])}", late(lines[world]))) for world in worlds]
     if len(worlds) == 1:
         (only,) = worlds
-        columns += [(only, field) for field in MORE if any(line.over_seeds(field.value) for line in lines[only])]
+        more = [field for field in MORE if any(line.over_seeds(field.value) for line in lines[only])]
+        columns += [(by_label[only], field) for field in more] + returns(results, only)
     marks = marks_of([line for found in lines.values() for line in found])
     labels = dict.fromkeys(
         (line.label, line.given)
@@ -189,12 +193,11 @@ def of_worlds(results: Sequence[Result], worlds: Sequence[str], folder: str) -> 
         for line in found
         if line.given in marks or not line.given.startswith("control") or line.name in BESIDE
     )
-    by_label = {world: {line.label: line for line in found} for world, found in lines.items()}
     names = list(dict.fromkeys(label for label, _ in labels))
     body = [
         [
             name,
-            *(field.cell(by_label[world][name]) if name in by_label[world] else "–" for world, field in columns),
+            *(field.cell(found[name]) if name in found else "–" for found, field in columns),
             ", ".join(dict.fromkeys(marks.get(given, given) for label, given in labels if label == name)),
             str(max(len(found[name].scores) for found in by_label.values() if name in found)),
         ]
@@ -206,6 +209,16 @@ def of_worlds(results: Sequence[Result], worlds: Sequence[str], folder: str) -> 
     return "\n\n".join([markdown_table(head, body), f"Given:\n\n{given}", plot])
 
 
+def returns(results: Sequence[Result], world: str) -> list[tuple[dict[str, Line], Field]]:
+    """Columns of places that were left and come back to, at once and after the most steps, where that was asked."""
+    gaps = {int(found[1]): name for name in sets_of(results, world) if (found := RETURN.fullmatch(name))}
+    return [
+        ({line.label: line for line in lines_of(results, world, gaps[gap])}, Field(f"back after {gap:,}", BACK))
+        for gap in sorted({min(gaps), max(gaps)} if gaps else ())
+    ]
+
+
+BACK = key("psnr_revisited")
 MORE = [
     Field("revisited", key("psnr_revisited")),
     Field("unseen", key("psnr_unseen")),

@@ -194,7 +194,7 @@ def _costs(results: Sequence[Result], world: str) -> str:
             f"{facts[0]['parameters']:,}",
             f"{facts[0]['updates']:,}",
             f"{facts[0]['learning_rate']:g}" + (" (swept)" if facts[0].get("swept") else ""),
-            f"{mean(fact['seconds'] for fact in facts):.0f}",
+            f"{mean(fact['seconds'] for fact in facts if fact['machine'] == facts[0]['machine']):.0f}",
             str(len(facts)),
             _share_converged(facts),
         ]
@@ -202,7 +202,10 @@ def _costs(results: Sequence[Result], world: str) -> str:
         if facts
     ]
     head = ["", "parameters", "updates", "learning rate", "seconds of training", "seeds", "converged"]
-    told = "*Seconds are by the clock; several trainings may have shared the device (`--workers`).*"
+    told = (
+        "*Seconds are by the clock, of the seeds that were trained where the first one was; several trainings may have "
+        "shared the device (`--workers`).*"
+    )
     return f"{markdown_table(head, body)}\n\n{told}"
 
 

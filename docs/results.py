@@ -12,7 +12,7 @@ from gtmsm.files import read_json, write_atomically
 from gtmsm.reproduce.pages import TABLE, write_pages
 from gtmsm.reproduce.plots import RETURN
 from gtmsm.reproduce.results import Result, read_results
-from gtmsm.reproduce.rows import ROWS, WORLDS
+from gtmsm.reproduce.rows import QUICK_SHARE, ROWS, WORLDS
 from gtmsm.reproduce.table import Field, Line, key, lines_of, markdown_table, marks_of, mean_over, sets_of
 
 DOCS = Path(__file__).resolve().parent
@@ -30,6 +30,11 @@ page was typed. Several seeds: the least and the most of them, or mean ± half t
 - PSNR is in dB, data range 1, of the pooled error. Predictions are the mean path and the prior's point estimate.
   [Protocol](protocol.md) has the rules and the sets.
 - R² is that of true positions after one affine map.
+- *VAE ceiling*: the true frame, encoded and decoded: the best that this decoder can show. *Memory at true poses*: the
+  model, told where it truly is. *Copying*: the memorised frame nearest to the true pose. *Best copy*: the memorised
+  frame most like the answer. *Mean of memory* or *mean frame*: the mean of the memorised frames. *Last frame*: the
+  latest of these.
+- tau is the number of steps memorised, K the number of entries of memory that are read for a prediction.
 - `docs/measured/` holds what was measured by commands other than `gtmsm reproduce`. Score files of those runs were not
   kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
   versions 0.1 and 0.2, from [performance](performance.md) or [planning](planning.md); a test finds each of them there.
@@ -250,6 +255,7 @@ def about(results: Sequence[Result]) -> str:
     for result in results:
         trained.setdefault("" if quick else ROWS[result.row].world, set()).add(result.facts["updates"])
     span = "; ".join(_updates(world, sorted(updates)) for world, updates in trained.items())
+    span += f", rivals {QUICK_SHARE:.0%} of those of GTM-SM" if quick else ""
     commits = ", ".join(f"`{commit}`" for commit in said("commit"))
     return f"{span}; commit {commits}, {', '.join(said('machine'))}.{verdict if ours else ''}"
 

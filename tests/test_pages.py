@@ -149,7 +149,7 @@ explorer.save("walk.safetensors")
 """
 BEFORE = {
     "docs/explorer.md": WALKED.format(name="obstacles-celeba", walls=""),
-    "docs/planning.md": WALKED.format(name="image-walk-celeba", walls=""),
+    "docs/planning.md": WALKED.format(name="obstacles-celeba", walls=""),
     "docs/atlas.md": WALKED.format(name="obstacles-celeba", walls=".without_walls()"),
 }
 """What a page takes for granted: somebody has walked."""

@@ -14,7 +14,7 @@ from gtmsm.model.following import known
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.landmark import Known, Landmarks
-from gtmsm.model.landmark_filter import Surprise, fuse, step_divergence
+from gtmsm.model.landmark_filter import Surprise, Track, Watched, fuse, step_divergence
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
@@ -640,9 +640,6 @@ def test_an_unknown_start_is_found_along_the_steps_that_were_watched(monkeypatch
     made = (torch.arange(steps) % 3 != 1).double()[:, None]  # the first one does not: no frame came before it
     path = start[:, None] + (made * (a @ motion.M.T)).cumsum(1)
 
-    def as_code(place):
-        return Gaussian(torch.cat([place, torch.zeros_like(place)], -1), torch.zeros(*place.shape[:2], CODE).double())
-
     past = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory))
     lost = landmarks.ignorance(2, start)
     trace = landmarks.trace(motion, motion.start(2), lost, a, as_code(path), past, closure=0)
@@ -651,6 +648,78 @@ def test_an_unknown_start_is_found_along_the_steps_that_were_watched(monkeypatch
     at_home = landmarks.trace(motion, motion.start(2), 0 * lost, a, as_code(path), past, closure=0)
     before = [found.sights.log_odds[:, 0, 0].isfinite().tolist() for found in (trace, at_home)]
     assert before == [[False, False], [True, True]]  # who is put somewhere has not been where memory ends
+
+
+def as_code(place):
+    """A code that is the place itself."""
+    return Gaussian(
+        torch.cat([place, torch.zeros_like(place)], -1), torch.full((*place.shape[:2], CODE), -4.0).double()
+    )
+
+
+def blind_to_steps(monkeypatch, landmarks, entries):
+    """Only memory alone, of so many entries, tells where a view was seen: what goes wrong on the way is missed."""
+
+    def told(known, query, lookup):
+        offset = query.mean[:, :, None, :2] - gather(known.mean, lookup.index)[..., :2]
+        odds = torch.full_like(lookup.distance, 20.0 if known.mean.shape[1] == entries else -20.0)
+        return Match(odds, offset, torch.full_like(offset[..., :1], 1e-4))
+
+    monkeypatch.setattr(landmarks.compare, "forward", told)
+    monkeypatch.setattr(landmarks.compare, "confidence", lambda odds, noise, distance: odds.amax(-1))
+
+
+SEARCHED = {
+    "surprise": 0.01,
+    "steady": 0.001,
+    "stray": 0.1,
+    "doubt": 0.0,
+    "tolerance": 0.2,
+    "rendered": 3,
+    "watch": True,
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("closure", [0, 5])
+@pytest.mark.parametrize("carried", [0.0, 2.0])
+def test_who_was_carried_away_unnoticed_is_found_by_the_last_views(monkeypatch, carried, closure):
+    landmarks, motion = landmarks_of(kind="free", **SEARCHED)
+    memory, start, steps = 3 * drawn(2, 30, 2, seed=7), drawn(2, 2, seed=8), 20
+    blind_to_steps(monkeypatch, landmarks, 30)
+    a = drawn(2, steps, ACTIONS, seed=9)
+    path = start[:, None] + (a @ motion.M.T).cumsum(1)
+    path[:, 10:] += carried
+    past, lost = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory)), landmarks.ignorance(2, start)
+
+    def follow(show):
+        return landmarks.trace(motion, motion.start(2), lost, a, as_code(path), past, closure=closure, show=show)
+
+    seeing, blind = follow(as_code), follow(None)
+    torch.testing.assert_close(seeing.track.state[:, -1], path[:, -1], rtol=0, atol=0.02)
+    assert (seeing.track.variance[:, -1].sqrt() < 0.05).all()
+    assert torch.equal(seeing.believed, seeing.track.state)
+    off = (blind.track.state[:, -1] - path[:, -1]).norm(dim=-1)
+    assert (off > 1).all() if carried else (off < 0.1).all()
+
+
+@torch.no_grad()
+def test_only_steps_after_the_one_that_went_wrong_are_moved_by_the_last_views(monkeypatch):
+    landmarks, motion = landmarks_of(kind="free", **SEARCHED)
+    memory, believed = 3 * drawn(2, 30, 2, seed=7), 0.3 * drawn(2, 20, 2, seed=8).cumsum(1)
+    blind_to_steps(monkeypatch, landmarks, 30)
+    true = believed.clone()
+    true[:, 6:] += torch.tensor([0.8, -0.5])
+    added = torch.full((2, 20, 1), 1e-6).double()
+    added[:, 6] = 0.1  # the step that nobody could tell
+    track = Track(believed, added.cumsum(1), None, Watched(believed.diff(dim=1, prepend=0 * believed[:, :1]), added))
+    past = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory))
+    moved = landmarks._look_again(track, track.watched, 0 * added[:, 0], as_code(true), past, as_code)
+    torch.testing.assert_close(moved.state, true, rtol=0, atol=0.02)
+    elsewhere = landmarks._look_again(
+        track, track.watched, 0 * added[:, 0], as_code(true + 50), past, lambda p: as_code(0 * p)
+    )
+    assert torch.equal(elsewhere.state, believed)  # what memory shows nowhere moves nobody
 
 
 def test_the_start_is_as_uncertain_as_the_first_steps_disagree():

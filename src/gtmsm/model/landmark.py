@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
 from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_starts
 from gtmsm.model.closing import filter_with_closure
-from gtmsm.model.landmark_filter import Sights, Surprise, Track, fuse, isotropic_divergence, step_divergence
+from gtmsm.model.landmark_filter import Sights, Surprise, Track, Watched, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.place_graph import Sameness
@@ -36,6 +36,8 @@ from gtmsm.tensors import (
     gather,
 )
 
+LAST = 8
+"""Steps at the end of a walk from an unknown start by whose views it is located once more."""
 RENDERED = (0.03, 0.02)
 """Standard deviations of a start at which memory shows what was seen, in units of the pose space and radians."""
 
@@ -152,13 +154,13 @@ class Landmarks(nn.Module):
         closed, 0 for never; None: as the settings say. `show`: what memory shows at a pose, where unknown starts are
         judged by that.
         """
-        slips, lost = past.slips, self.is_lost(variance)
+        slips, lost, doubtful = past.slips, self.is_lost(variance), variance
         if lost:
             slips = slips and slips.at_rest()
             if past.pose.shape[1]:
                 path, chance = self._first_steps(motion, actions, code, guess)
-                pose, variance = self._find_start(path, chance, code, past, show)
-                start = motion.settle(start, pose)
+                pose, variance, shown = self._find_start(path, chance, code, past, show)
+                start, doubtful = motion.settle(start, pose), torch.where(shown, 0.0, variance)
             elif self.settings.form == "bayes":
                 track = self._fit_to_walls(motion, start, actions, code)
                 return Trace(track, start, None, track.state)
@@ -174,12 +176,18 @@ class Landmarks(nn.Module):
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
         if every and not guess and actions.shape[1] > 1:
-            closed = filter_with_closure(
+            track, believed = filter_with_closure(
                 motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus, slips
             )
-            return Trace(closed[0], start, sights, closed[1])
-        track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
-        return Trace(track, start, sights, track.state)
+        else:
+            track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
+            believed = track.state
+        # Where loops could be closed since, these tell more.
+        is_short = LAST < actions.shape[1] <= self.looks
+        if lost and is_short and show is not None and track.watched is not None:
+            track = self._look_again(track, track.watched, doubtful, code, past, show)
+            believed = track.state
+        return Trace(track, start, sights, believed)
 
     @property
     def bonus(self) -> float:
@@ -205,17 +213,41 @@ class Landmarks(nn.Module):
 
     def _find_start(
         self, path: Float[Tensor, "batch looks D"], chance: float, code: Gaussian, past: Known, show: Show | None
-    ) -> tuple[Float[Tensor, "batch D"], Variance]:
-        """The pose before a walk with these first steps, and its variance."""
+    ) -> tuple[Float[Tensor, "batch D"], Variance, Bool[Tensor, "batch 1"]]:
+        """The pose before a walk with these first steps, its variance, and whether memory shows there what was seen."""
         count = 1 if show is None else self.settings.rendered
         found, agreed = locate_starts(self.compare, path, chance, code, past.pose, past.code, count)
         if show is None:
-            return found[:, 0], self._start_variance(agreed)
+            return found[:, 0], self._start_variance(agreed), torch.zeros_like(agreed, dtype=torch.bool)
         judged = render_and_compare(show, self.space, found, path, code.mean[:, : path.shape[1]])
-        best = judged.log_prob.argmax(1, keepdim=True)
-        shown = judged.known.gather(1, best) > 0.5
-        sure = agreed.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
-        return gather(judged.pose, best)[:, 0], torch.where(shown, sure, self._start_variance(agreed.gather(1, best)))
+        voted = self._start_variance(agreed.gather(1, judged.best))
+        return judged.likeliest, torch.where(judged.shown, self._rendered(agreed), voted), judged.shown
+
+    def _rendered(self, like: Tensor) -> Float[Tensor, "G"]:
+        """Variances of a pose at which memory shows what was seen."""
+        return like.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
+
+    def _look_again(
+        self, track: Track, watched: Watched, before: Variance, code: Gaussian, past: Known, show: Show
+    ) -> Track:
+        """A walk from an unknown start, moved to where memory shows what was seen last.
+
+        Whatever was missed on the way, views tell where it has ended: where it is believed to, or where matches say.
+        Each step is moved by its share of the variance: those after a step that went otherwise or, where the start was
+        doubtful (its variance `before`), all of them.
+        """
+        space, pose, last = self.space, track.state[..., : self.space.size], code[:, -LAST:]
+        path = space.displacement(pose[:, -1:].expand_as(pose), pose)
+        near = path[:, -LAST:]
+        ends, _ = locate_starts(self.compare, near, 0.0, last, past.pose, past.code, self.settings.rendered)
+        judged = render_and_compare(show, space, torch.cat([pose[:, -1:], ends], 1), near, last.mean)
+        there = space.step(judged.likeliest[:, None].expand_as(path), path)
+        grown = before[:, None] + watched.added.cumsum(1)
+        share = torch.where(judged.shown[:, None], grown / grown[:, -1:], 0.0)
+        moved = pose + self._spread(share) * space.difference(pose, there)
+        state = torch.cat([moved, track.state[..., space.size :]], dim=-1)
+        variance = track.variance + share * (self._rendered(share) - track.variance)
+        return track._replace(state=state, variance=variance)
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.pose import Space
@@ -49,6 +49,21 @@ class Rendered(NamedTuple):
     def known(self) -> Float[Tensor, "batch M"]:
         """Probability that what was seen is what memory shows there."""
         return torch.sigmoid(ALIKE - self.misfit)
+
+    @property
+    def best(self) -> Int[Tensor, "batch 1"]:
+        """Which of the poses is the likeliest."""
+        return self.log_prob.argmax(1, keepdim=True)
+
+    @property
+    def likeliest(self) -> Float[Tensor, "batch D"]:
+        """That pose."""
+        return gather(self.pose, self.best)[:, 0]
+
+    @property
+    def shown(self) -> Bool[Tensor, "batch 1"]:
+        """Whether memory shows there what was seen."""
+        return self.known.gather(1, self.best) > 0.5
 
 
 @torch.no_grad()

@@ -139,10 +139,13 @@ def test_captured_states_and_gradients_are_those_of_the_loop_after_parameters_ch
     keys = torch.tensor(list(KEYS.values()), device="cuda").float().T
     a, body = walked()[0].cuda(), PushedBody(PhysicsConfig().turn * keys[2], 0.05 * keys[:2], 0.6, 0.13)
     states, parameters = _along(body, a), [body.push, body.drag, body.fade]
+    others = [torch.full((len(a), 5), 7.0, device="cuda") for _ in range(64)]  # where something may have been freed
     with torch.no_grad():
         body.push.add_(0.01)
     found = []
-    for path in (states(), body.unroll(body.start(len(a)), a)):
+    for path in (states(), states(), body.unroll(body.start(len(a)), a)):
         found.append([path.detach().clone(), *torch.autograd.grad(path.square().mean(), parameters)])
-    for captured, plain in zip(*found, strict=True):
-        torch.testing.assert_close(captured, plain)
+    assert len(others) == 64
+    for first, second, plain in zip(*found, strict=True):
+        torch.testing.assert_close(first, plain)
+        torch.testing.assert_close(second, plain)

@@ -174,13 +174,16 @@ def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
     On a GPU forward and backward are captured as CUDA graphs: each is tens of thousands of kernels, which take many
     times longer to launch than to run.
     """
-    start, parameters = body.start(len(a)), [*body.parameters()]
+
+    # The start is made in the graph: a replay reads what was there while it was captured, and keeps nothing alive.
+    def along(*_: Tensor) -> States:
+        return body.unroll(body.start(len(a)), a)
+
     if a.device.type != "cuda":
-        return lambda: body.unroll(start, a)
+        return along
+    parameters = tuple(body.parameters())
     with torch.enable_grad():
-        captured = torch.cuda.make_graphed_callables(
-            lambda *parameters: body.unroll(start, a), tuple(parameters), num_warmup_iters=1, allow_unused_input=True
-        )
+        captured = torch.cuda.make_graphed_callables(along, parameters, num_warmup_iters=1, allow_unused_input=True)
     return lambda: cast(States, captured(*parameters))
 
 

@@ -15,6 +15,7 @@ were seen from nearly the same pose. Then, one after the other:
 4. **What no such body does** by gradient; kept where views of other clips come closer together by it.
 """
 
+import gc
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -252,6 +253,7 @@ def find_body(
 
     def fit(iterations: int, turns: bool = False) -> None:
         fit_body(body, walks.a, lambda states: _misfit(states, walks, turn, tail), [tail], iterations, turns)
+        gc.collect()  # captured graphs are in a cycle, and hold all that their backward pass needs
 
     fit(updates // 100)
     body.drop_weak_pushes()

@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -72,17 +73,26 @@ def test_a_set_is_the_same_twice(walks: FixedSet):
     assert walks.checksum() == walks.checksum() == replace(walks).checksum()
 
 
-def test_a_kept_set_has_the_same_clips_and_agents_each_time():
-    drawn = named_set("rooms/walk", quick=True)
+@pytest.mark.parametrize("name", ["rooms/walk", "image-walk/return-30"])
+def test_a_kept_set_has_the_same_clips_and_agents_each_time(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("gtmsm.data.record.AT_ONCE", 10)  # several batches
+    drawn = named_set(name, quick=True)
     kept = replace(drawn, kept=True)
-    fresh = [(clip, drawn.world.where, drawn.world.bumped) for clip in drawn.clips()]
+    fresh = [(clip, agents(drawn.world)) for clip in drawn.clips()]
+    assert len(fresh) > 1
     for _ in range(2):
         kept.world.reset(3)  # somebody else walked there meanwhile
-        again = [(clip, kept.world.where, kept.world.bumped) for clip in kept.clips()]
-        for one, other in zip(fresh, again, strict=True):
-            assert torch.equal(one[0].x, other[0].x) and torch.equal(one[0].true_pose, other[0].true_pose)
-            assert torch.equal(one[1], other[1]) and torch.equal(one[2], other[2])
-    assert [clip for clip, _ in kept._drawn][0] is again[0][0]
+        again = [(clip, agents(kept.world)) for clip in kept.clips()]
+        for (one, there), (other, where) in zip(fresh, again, strict=True):
+            assert all(torch.equal(part, getattr(other, name)) for name, part in vars(one).items() if part is not None)
+            assert there and all(torch.equal(part, where[name]) for name, part in there.items())
+    monkeypatch.setattr(type(kept), "_draw", lambda self: pytest.fail("it was drawn already"))
+    assert len(list(kept.clips())) == len(fresh)
+
+
+def agents(world: Any) -> dict[str, torch.Tensor]:
+    """Where they are, and all else that a world holds as tensors."""
+    return {name: part.clone() for name, part in vars(world).items() if isinstance(part, torch.Tensor)}
 
 
 def test_clips_are_as_many_and_as_long_as_the_set_says(walks: FixedSet, monkeypatch: pytest.MonkeyPatch):

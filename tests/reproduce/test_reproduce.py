@@ -105,6 +105,15 @@ def test_what_a_row_is_built_on_is_made_first_for_the_same_seeds(tmp_path: Path,
     assert made == ["image-walk 1", "image-walk/grid-map 1", "image-walk 2", "image-walk/grid-map 2"]
 
 
+def test_controls_are_scored_with_the_first_seed_of_a_row_whichever_that_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    first: dict[int, bool] = {}
+    monkeypatch.setattr(work.Trial, "run", lambda self: first.update({self.seed: self.first}))
+    assert reproduce([ROWS["image-walk"]], (4, 2, 3), Order(tmp_path, quick=True), lambda line: None) == []
+    assert first == {2: True, 3: False, 4: False}
+
+
 def test_a_row_that_fails_is_told_and_stops_no_other(tmp_path: Path, made: list[str]):
     chosen = choose_rows(["image-walk/gru", "image-walk/rssm"], quick=True)
     failed = reproduce(chosen, None, Order(tmp_path, quick=True), lambda line: None)
@@ -169,22 +178,25 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("clips", "sha256", "verdict"),
-    [
-        ([18.0, 20.0, 22.0, 24.0], "0" * 64, "ahead of gru (+0.50 dB)"),  # by half a dB on each clip
-        ([24.0, 22.0, 20.0, 18.0], "0" * 64, "level with gru (+0.50 dB)"),  # now by much, now not at all
-        ([18.0, 20.0, 22.0, 24.0], "1" * 64, "level with gru (+0.50 dB)"),  # other clips
+    ("clips", "sha256", "verdict", "rule"),
+    [  # by half a dB on each clip; now by much, now not at all; other clips
+        ([18.0, 20.0, 22.0, 24.0], "0" * 64, "ahead of gru (+0.50 dB)", "over clips of their difference, since"),
+        ([24.0, 22.0, 20.0, 18.0], "0" * 64, "level with gru (+0.50 dB)", "over clips of their difference, since"),
+        ([18.0, 20.0, 22.0, 24.0], "1" * 64, "level with gru (+0.50 dB)", "over clips; otherwise"),
     ],
 )
 def test_rows_scored_on_the_same_clips_are_compared_clip_by_clip(
-    tmp_path: Path, clips: list[float], sha256: str, verdict: str
+    tmp_path: Path, clips: list[float], sha256: str, verdict: str, rule: str
 ):
     band = {"mean": [21.0] * STEPS, "error": [1.0] * STEPS}
     ours = scored(21.5, psnr_band=band, psnr_late_by_clip=[18.5, 20.5, 22.5, 24.5])
     put(tmp_path, "image-walk", 0, 21.5, scores={"image-walk/builtin": ours})
     theirs = scored(21.0, psnr_band=band, psnr_late_by_clip=clips, sha256=sha256)
     put(tmp_path, "image-walk/gru", 0, 21.0, scores={"image-walk/builtin": theirs})
-    assert verdict in table(tmp_path)
+    assert verdict in table(tmp_path) and rule in table(tmp_path)
+    put(tmp_path, "image-walk/rssm", 0, 19.0)  # keeps no clips
+    if sha256 == "0" * 64:
+        assert "where both results keep the same clips" in table(tmp_path)
 
 
 def test_the_same_results_make_the_same_table(tmp_path: Path):

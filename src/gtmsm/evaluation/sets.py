@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from gtmsm.config import require, require_choice
@@ -20,6 +20,7 @@ from gtmsm.data.clip import Clip
 from gtmsm.data.record import record_in_batches
 from gtmsm.episodes.pool import Pool
 from gtmsm.episodes.recorded import RecordedWorld, nobody
+from gtmsm.tensors import Frames
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import BUILTIN, load_images
 from gtmsm.worlds.returns import LoopWalker, Returning, ReturnWalker, SpinReturnWalker
@@ -81,8 +82,8 @@ class FixedSet:
     images: str | Path | None = None
     seed: int = 0
     kept: bool = False
-    """Whether its clips are kept once they are drawn, for who scores several things on them: it takes longer to draw
-    walks in rooms than to train on others."""
+    """Whether its clips are kept once they are drawn, for who scores several models on them: walks in rooms take
+    minutes to draw."""
 
     @property
     def size(self) -> Size:
@@ -112,18 +113,25 @@ class FixedSet:
         if not self.kept:
             yield from self._draw()
             return
-        for clip, agents in self._drawn:
+        for frames, others, agents in self._drawn:
             vars(self.world).update(agents)
-            yield clip
+            yield Clip(x=frames.float() / 255, **others)
 
     def _draw(self) -> Iterator[Clip]:
         size, generator = self.size, torch.Generator().manual_seed(self.seed)
         return record_in_batches(self.world, self.walker, size.clips, size.tau + size.horizon, generator)
 
     @cached_property
-    def _drawn(self) -> list[tuple[Clip, dict[str, Any]]]:
-        """All batches, and what the world was with the agents of each: a world replaces what it holds, in whole."""
-        return [(clip, dict(vars(self.world))) for clip in self._draw()]
+    def _drawn(self) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
+        """Of all batches frames as bytes, which worlds draw, and all else; and what the world was with their agents.
+
+        A world replaces what it holds, in whole.
+        """
+        batches = []
+        for clip in self._draw():
+            others = {name: part for name, part in vars(clip).items() if name != "x"}
+            batches.append((as_bytes(clip.x), others, dict(vars(self.world))))
+        return batches
 
     def checksum(self) -> Checksum:
         """Of the walks as this machine draws them."""
@@ -164,7 +172,7 @@ class Digest:
 
     def add(self, clip: Clip) -> None:
         """One more batch."""
-        self._all.update((255 * clip.x).round().byte().numpy().tobytes())
+        self._all.update(as_bytes(clip.x).numpy().tobytes())
         for part in (clip.a, clip.true_pose):
             rounded = _rounded(part)
             self._all.update(rounded)
@@ -188,6 +196,11 @@ def named_set(name: str, split: Split = "test", quick: bool = False, images: str
         else f"{name} has images of its own, so that it is the same for everybody; leave out images",
     )
     return FixedSet(name, split, quick, recipe, images)
+
+
+def as_bytes(frames: Frames) -> UInt8[Tensor, "batch time c h w"]:
+    """Frames as worlds draw them, before they were divided by 255."""
+    return (255 * frames).round().byte()
 
 
 def _rounded(values: Float[Tensor, "batch time _"]) -> bytes:

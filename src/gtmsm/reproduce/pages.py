@@ -32,7 +32,12 @@ VERDICTS = (
     "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
     "over clips{}; otherwise *level*. In brackets, the difference of the means."
 )
-PAIRED = " of their difference, since both were scored on the same clips"
+PAIRED = {
+    frozenset([True]): " of their difference, since both were scored on the same clips",
+    frozenset([True, False]): " of their difference where both results keep the same clips, of each where not",
+    frozenset([False]): "",
+}
+"""By which comparisons there were: clip by clip, or not."""
 BANDS = (
     "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
     "single seed of GTM-SM it is twice the standard error over clips.*"
@@ -122,17 +127,17 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
     late = late_steps(horizon)
     value = mean_over(late)
     ours = lines[0].over_seeds(value)
-    told, paired = [], True
+    told, paired = [], set()
     for line in lines[1:]:
         theirs = line.over_seeds(value)
         if (line.given == CONTROL and line.name not in BLIND) or not theirs or not ours:
             continue
         told.append(f"{_verdict(lines[0], line, late)} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
-        paired &= all(CLIPS in scores for scores in (*lines[0].scores, *line.scores))
+        paired |= {_is_paired(one, other) for one in lines[0].scores for other in line.scores}
     if not told:
         return ""
     seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
-    rule = VERDICTS.format(PAIRED if paired else "")
+    rule = VERDICTS.format(PAIRED[frozenset(paired)])
     return f"**At the late steps** ({seeds} of ours) GTM-SM is {'; '.join(told)}. {rule}"
 
 
@@ -152,16 +157,21 @@ def _extremes(line: Line, late: slice) -> tuple[Scores, Scores]:
 def _beats(one: Scores, other: Scores, late: slice) -> bool:
     """Whether one is better than the other by more than twice the standard error over clips.
 
-    That of their difference, clip by clip, where both results keep clips and these are the same.
+    That of their difference, clip by clip, where both results keep the same clips.
     """
     value = mean_over(late)
     gap = (value(one) or 0.0) - (value(other) or 0.0)
-    if CLIPS in one and CLIPS in other and one["sha256"] == other["sha256"]:
+    if _is_paired(one, other):
         apart = [a - b for a, b in zip(one[CLIPS], other[CLIPS], strict=True)]
         error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
     else:
         error = max(_standard_error(scores, late) for scores in (one, other))
     return gap > 2 * error
+
+
+def _is_paired(one: Scores, other: Scores) -> bool:
+    """Whether both keep what each clip contributes, and were scored on the same clips."""
+    return CLIPS in one and CLIPS in other and bool(one["sha256"] == other["sha256"])
 
 
 def _standard_error(scores: Scores, late: slice) -> float:

@@ -59,6 +59,8 @@ class Trial:
     device: Device
     images: str | None
     share: float = 1.0
+    first: bool = True
+    """Whether it is the first seed of its row, with which all controls are scored."""
 
     def run(self) -> None:
         """Train, score and write the result; where learning rates were tried, by the best on validation places."""
@@ -67,7 +69,7 @@ class Trial:
         # Controls beside GTM-SM itself; those that have no weights are the same with every seed.
         model = trained.model if self.row.name == self.row.world else None
         controls = control_forecasters(model.vae) if model is not None else {}
-        if self.seed:
+        if not self.first:
             controls = {name: one for name, one in controls.items() if isinstance(one, Ceiling)}
         found = {name: self._score({SELF: trained.forecaster, **controls}, name) for name in sets}
         scores = {name: of.pop(SELF) for name, of in found.items()}

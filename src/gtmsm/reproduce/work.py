@@ -57,6 +57,8 @@ class _Job:
     row: Row
     seed: int
     factor: float | None = None
+    first: bool = True
+    """Whether no other seed of the row comes before it."""
 
     def makes(self, order: Order) -> Path:
         """The file that is there once it is done."""
@@ -73,7 +75,8 @@ class _Job:
 
     def make(self, order: Order) -> None:
         """Train, score and write the result."""
-        trial = Trial(self.row, self.seed, order.out, order.quick, order.device, order.images, order.share)
+        how = order.out, order.quick, order.device, order.images, order.share
+        trial = Trial(self.row, self.seed, *how, self.first)
         trial.run() if self.factor is None else trial.try_rate(self.factor)
 
     def __str__(self) -> str:
@@ -117,7 +120,7 @@ def _jobs(rows: Sequence[Row], seeds: Sequence[int] | None, order: Order) -> Ite
             if row.needs and number == 0:  # its weights are there only now
                 yield from (_Job(row, 0, factor) for factor in order.sweep)
             if seed in counts[row.name]:
-                yield _Job(row, seed)
+                yield _Job(row, seed, first=seed == min(counts[row.name]))
 
 
 def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:

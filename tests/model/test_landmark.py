@@ -18,6 +18,7 @@ from gtmsm.model.landmark_filter import Surprise, Track, Watched, fuse, step_div
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig, Lookup, Match
+from gtmsm.model.rendering import render_and_compare
 from gtmsm.model.slips import Slips
 from gtmsm.pose import Plane
 from gtmsm.tensors import Belief, Gaussian, gather
@@ -653,7 +654,7 @@ def test_an_unknown_start_is_found_along_the_steps_that_were_watched(monkeypatch
 def as_code(place):
     """A code that is the place itself."""
     return Gaussian(
-        torch.cat([place, torch.zeros_like(place)], -1), torch.full((*place.shape[:2], CODE), -4.0).double()
+        torch.cat([place, torch.zeros_like(place)], -1), torch.full((*place.shape[:2], CODE), -7.0).double()
     )
 
 
@@ -698,28 +699,74 @@ def test_who_was_carried_away_unnoticed_is_found_by_the_last_views(monkeypatch, 
     seeing, blind = follow(as_code), follow(None)
     torch.testing.assert_close(seeing.track.state[:, -1], path[:, -1], rtol=0, atol=0.02)
     assert (seeing.track.variance[:, -1].sqrt() < 0.05).all()
-    assert torch.equal(seeing.believed, seeing.track.state)
+    assert torch.equal(seeing.believed[:, -1], seeing.track.state[:, -1])
     off = (blind.track.state[:, -1] - path[:, -1]).norm(dim=-1)
     assert (off > 1).all() if carried else (off < 0.1).all()
 
 
+def looked_at_again(landmarks, believed, true, doubted=6, show=as_code, memory=None):
+    """A walk of a certain start that is believed to have gone so; of one step nobody could tell how it went."""
+    added = torch.full((2, 20, 1), 1e-6).double()
+    added[:, doubted], added[:, 0] = 0.1, 0.2  # the first step has no frame before it, but tells the start
+    start, step = believed[:, 0] - 0.1, believed.diff(dim=1, prepend=believed[:, :1] - 0.1)
+    track = Track(believed, added.cumsum(1), None, Watched(step, added))
+    memory = 3 * drawn(2, 30, 2, seed=7) if memory is None else memory
+    past = Known.whole(memory, torch.zeros(2, 30, 1).double(), show(memory))
+    return landmarks._look_again(start, 0 * added[:, 0], track, track.watched, show(true), past, show)
+
+
 @torch.no_grad()
 def test_only_steps_after_the_one_that_went_wrong_are_moved_by_the_last_views(monkeypatch):
-    landmarks, motion = landmarks_of(kind="free", **SEARCHED)
-    memory, believed = 3 * drawn(2, 30, 2, seed=7), 0.3 * drawn(2, 20, 2, seed=8).cumsum(1)
+    landmarks, _ = landmarks_of(kind="free", **SEARCHED)
     blind_to_steps(monkeypatch, landmarks, 30)
+    believed = 0.3 * drawn(2, 20, 2, seed=8).cumsum(1)
     true = believed.clone()
     true[:, 6:] += torch.tensor([0.8, -0.5])
-    added = torch.full((2, 20, 1), 1e-6).double()
-    added[:, 6] = 0.1  # the step that nobody could tell
-    track = Track(believed, added.cumsum(1), None, Watched(believed.diff(dim=1, prepend=0 * believed[:, :1]), added))
-    past = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory))
-    moved = landmarks._look_again(track, track.watched, 0 * added[:, 0], as_code(true), past, as_code)
+    start, moved = looked_at_again(landmarks, believed, true)
     torch.testing.assert_close(moved.state, true, rtol=0, atol=0.02)
-    elsewhere = landmarks._look_again(
-        track, track.watched, 0 * added[:, 0], as_code(true + 50), past, lambda p: as_code(0 * p)
+    torch.testing.assert_close(start, believed[:, 0] - 0.1, rtol=0, atol=0.02)
+    steps = torch.cat([start[:, None], moved.state], 1).diff(dim=1)
+    torch.testing.assert_close(moved.watched.step, steps)  # by which loops are closed later
+    assert (moved.variance[:, -1].sqrt() < 0.05).all() and (moved.variance[:, 2] < 1).all()
+
+
+@torch.no_grad()
+def test_who_has_seen_nothing_that_memory_shows_stays_where_it_is_believed(monkeypatch):
+    landmarks, _ = landmarks_of(kind="free", **SEARCHED)
+    blind_to_steps(monkeypatch, landmarks, 30)
+    believed = 0.3 * drawn(2, 20, 2, seed=8).cumsum(1)
+    monkeypatch.setattr(landmark, "render_and_compare", lambda *given: render_and_compare(nowhere, *given[1:]))
+
+    def nowhere(pose):
+        return as_code(pose + 50)
+
+    _, moved = looked_at_again(landmarks, believed, believed)
+    torch.testing.assert_close(moved.state, believed, rtol=0, atol=1e-12)
+
+
+@torch.no_grad()
+def test_who_walks_where_places_look_alike_is_not_moved_to_another_one(monkeypatch):
+    """Views come again every two units, and all of them vote."""
+    landmarks, _ = landmarks_of(kind="free", **SEARCHED)
+    blind_to_steps(monkeypatch, landmarks, 30)
+
+    def view(place):
+        turn = math.pi * place
+        return Gaussian(torch.cat([turn.cos(), turn.sin()], -1), torch.full((*place.shape[:2], CODE), -7.0).double())
+
+    monkeypatch.setattr(landmarks.compare, "forward", voted_everywhere)
+    believed = 0.1 * drawn(2, 20, 2, seed=8).cumsum(1)
+    _, moved = looked_at_again(
+        landmarks, believed, believed + 0.02, show=view, memory=2.0 * drawn(2, 30, 2, seed=7).round()
     )
-    assert torch.equal(elsewhere.state, believed)  # what memory shows nowhere moves nobody
+    assert (moved.state[:, -1] - believed[:, -1]).abs().max() < 0.1
+
+
+def voted_everywhere(known, query, lookup):
+    """Of views that come again every two units: each entry names the place near itself that looks like this."""
+    angle = [torch.atan2(code[..., 2:], code[..., :2]) / math.pi for code in (query.mean, known.mean)]
+    offset = angle[0][:, :, None] - gather(angle[1], lookup.index)
+    return Match(torch.full_like(lookup.distance, 20.0), offset, torch.full_like(offset[..., :1], 1e-4))
 
 
 def test_the_start_is_as_uncertain_as_the_first_steps_disagree():

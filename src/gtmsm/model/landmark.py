@@ -36,10 +36,11 @@ from gtmsm.tensors import (
     gather,
 )
 
-LAST = 8
-"""Steps at the end of a walk from an unknown start by whose views it is located once more."""
+LAST, MISSED = 8, 0.1
+"""Steps at the end of a walk from an unknown start by whose views it is located once more; the probability that
+something was missed on the way, so that it has not ended where it is believed to."""
 RENDERED = (0.03, 0.02)
-"""Standard deviations of a start at which memory shows what was seen, in units of the pose space and radians."""
+"""Standard deviations of a pose at which memory shows what was seen, in units of the pose space and radians."""
 
 
 @dataclass(frozen=True)
@@ -182,11 +183,11 @@ class Landmarks(nn.Module):
         else:
             track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
             believed = track.state
-        # Where loops could be closed since, these tell more.
-        is_short = LAST < actions.shape[1] <= self.looks
-        if lost and is_short and show is not None and track.watched is not None:
-            track = self._look_again(track, track.watched, doubtful, code, past, show)
-            believed = track.state
+        steps = actions.shape[1]
+        # Where loops were closed, these tell more.
+        if lost and show is not None and track.watched and steps > LAST and (steps <= self.looks or not every):
+            start, track = self._look_again(start, doubtful, track, track.watched, code, past, show)
+            believed = torch.cat([believed[:, :-1], track.state[:, -1:]], dim=1)
         return Trace(track, start, sights, believed)
 
     @property
@@ -228,26 +229,31 @@ class Landmarks(nn.Module):
         return like.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
 
     def _look_again(
-        self, track: Track, watched: Watched, before: Variance, code: Gaussian, past: Known, show: Show
-    ) -> Track:
-        """A walk from an unknown start, moved to where memory shows what was seen last.
+        self, start: State, doubt: Variance, track: Track, watched: Watched, code: Gaussian, past: Known, show: Show
+    ) -> tuple[State, Track]:
+        """A walk from an unknown start, both moved to where memory shows what was seen last.
 
         Whatever was missed on the way, views tell where it has ended: where it is believed to, or where matches say.
-        Each step is moved by its share of the variance: those after a step that went otherwise or, where the start was
-        doubtful (its variance `before`), all of them.
+        Each pose is moved by its share of the variance: those after a step that went otherwise or, where the start is
+        in `doubt`, all of them. The first step counts for nothing: the start was found by where it led.
         """
-        space, pose, last = self.space, track.state[..., : self.space.size], code[:, -LAST:]
+        space, states, last = self.space, torch.cat([start[:, None], track.state], 1), code[:, -LAST:]
+        pose, momentum = states.tensor_split([space.size], dim=-1)
         path = space.displacement(pose[:, -1:].expand_as(pose), pose)
         near = path[:, -LAST:]
         ends, _ = locate_starts(self.compare, near, 0.0, last, past.pose, past.code, self.settings.rendered)
         judged = render_and_compare(show, space, torch.cat([pose[:, -1:], ends], 1), near, last.mean)
+        chance = torch.full_like(judged.log_prob, MISSED)
+        chance[:, 0] = 1 - MISSED
+        judged = judged._replace(log_prob=judged.log_prob + chance.log())
         there = space.step(judged.likeliest[:, None].expand_as(path), path)
-        grown = before[:, None] + watched.added.cumsum(1)
-        share = torch.where(judged.shown[:, None], grown / grown[:, -1:], 0.0)
+        added = torch.cat([doubt[:, None], torch.zeros_like(doubt)[:, None], watched.added[:, 1:]], 1) + 1e-12
+        share = torch.where(judged.shown[:, None], added.cumsum(1) / added.sum(1, keepdim=True), 0.0)
         moved = pose + self._spread(share) * space.difference(pose, there)
-        state = torch.cat([moved, track.state[..., space.size :]], dim=-1)
+        states, share = torch.cat([moved, momentum], dim=-1), share[:, 1:]
         variance = track.variance + share * (self._rendered(share) - track.variance)
-        return track._replace(state=state, variance=variance)
+        watched = watched._replace(step=space.displacement(moved[:, :-1], moved[:, 1:]))
+        return states[:, 0], track._replace(state=states[:, 1:], variance=variance, watched=watched)
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.

@@ -218,12 +218,14 @@ def returns(results: Sequence[Result], world: str) -> list[tuple[dict[str, Line]
     """Columns of places that were left and come back to, at once and after the most steps, where that was asked."""
     gaps = {int(found[1]): name for name in sets_of(results, world) if (found := RETURN.fullmatch(name))}
     return [
-        ({line.label: line for line in lines_of(results, world, gaps[gap])}, Field(f"back after {gap:,}", BACK))
+        (
+            {line.label: line for line in lines_of(results, world, gaps[gap])},
+            Field(f"back after {gap:,}", key("psnr_revisited")),
+        )
         for gap in sorted({min(gaps), max(gaps)} if gaps else ())
     ]
 
 
-BACK = key("psnr_revisited")
 MORE = [
     Field("revisited", key("psnr_revisited")),
     Field("unseen", key("psnr_unseen")),

@@ -1,4 +1,4 @@
-"""The unknown start of a walk, by what its first frames match in memory."""
+"""Walks whose start is not known: where they began, by what they match in memory, and moved to where they ended."""
 
 import torch
 from jaxtyping import Float
@@ -12,6 +12,8 @@ PLANNED, WATCHED = 8, 32
 """Number of first steps of a walk that vote for its start. Over more steps a path is less reliable: one that is only
 planned sooner than one on which the last frame was asked how each step went."""
 
+LEAST = 1e-12
+"""Variance that every step adds."""
 SOME = 0.05
 """Fraction of all votes that must agree on a start for it to be believed, where steps were watched."""
 
@@ -60,3 +62,19 @@ def find_starts(
         agreed.append(near.sum(1))
         weights = weights * (1 - alike[row, best])  # of those that do not agree with it
     return torch.stack(found, 1), torch.stack(agreed, 1)
+
+
+def moved_to_end(
+    space: Space, pose: Poses, end: Float[Tensor, "batch D"], added: Float[Tensor, "batch time G"]
+) -> tuple[Poses, Float[Tensor, "batch time G"]]:
+    """A walk moved so that it ends there, and the share of that which each of its poses was moved by.
+
+    A share is that of the variance that was `added` up to a pose: poses after a doubtful step are moved, those before
+    it stay. Where none is doubtful, all are moved evenly.
+    """
+    path = space.displacement(pose[:, -1:].expand_as(pose), pose)
+    off = space.difference(pose, space.step(end[:, None].expand_as(pose), path))
+    grown = (added + LEAST).cumsum(1)
+    share = grown / grown[:, -1:]
+    parts = [share[..., g, None] * off[..., group] for g, group in enumerate(space.groups)]
+    return pose + torch.cat(parts, dim=-1), share

@@ -15,14 +15,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from gtmsm.config import require
-from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_starts
+from gtmsm.model.bearings import PLANNED, SOME, WATCHED, locate_starts, moved_to_end
 from gtmsm.model.closing import filter_with_closure
 from gtmsm.model.landmark_filter import Sights, Surprise, Track, Watched, fuse, isotropic_divergence, step_divergence
 from gtmsm.model.motion import Motion
 from gtmsm.model.paper_landmarks import PaperNetworks
 from gtmsm.model.place_graph import Sameness
 from gtmsm.model.recognition import Comparison, LandmarkConfig, Lookup, Match, look_up
-from gtmsm.model.rendering import Show, render_and_compare
+from gtmsm.model.rendering import Rendered, Show, render_and_compare
 from gtmsm.model.slips import Habits, Slips
 from gtmsm.tensors import (
     Actions,
@@ -30,6 +30,7 @@ from gtmsm.tensors import (
     EntryPoses,
     Gaussian,
     PerStep,
+    Poses,
     State,
     States,
     Variance,
@@ -234,26 +235,27 @@ class Landmarks(nn.Module):
         """A walk from an unknown start, both moved to where memory shows what was seen last.
 
         Whatever was missed on the way, views tell where it has ended: where it is believed to, or where matches say.
-        Each pose is moved by its share of the variance: those after a step that went otherwise or, where the start is
-        in `doubt`, all of them. The first step counts for nothing: the start was found by where it led.
+        `doubt` is the variance of the start. The first step adds none: the start was found by where it led.
         """
-        space, states, last = self.space, torch.cat([start[:, None], track.state], 1), code[:, -LAST:]
+        space, states = self.space, torch.cat([start[:, None], track.state], 1)
         pose, momentum = states.tensor_split([space.size], dim=-1)
-        path = space.displacement(pose[:, -1:].expand_as(pose), pose)
-        near = path[:, -LAST:]
-        ends, _ = locate_starts(self.compare, near, 0.0, last, past.pose, past.code, self.settings.rendered)
-        judged = render_and_compare(show, space, torch.cat([pose[:, -1:], ends], 1), near, last.mean)
-        chance = torch.full_like(judged.log_prob, MISSED)
-        chance[:, 0] = 1 - MISSED
-        judged = judged._replace(log_prob=judged.log_prob + chance.log())
-        there = space.step(judged.likeliest[:, None].expand_as(path), path)
-        added = torch.cat([doubt[:, None], torch.zeros_like(doubt)[:, None], watched.added[:, 1:]], 1) + 1e-12
-        share = torch.where(judged.shown[:, None], added.cumsum(1) / added.sum(1, keepdim=True), 0.0)
-        moved = pose + self._spread(share) * space.difference(pose, there)
-        states, share = torch.cat([moved, momentum], dim=-1), share[:, 1:]
-        variance = track.variance + share * (self._rendered(share) - track.variance)
+        judged = self._judge_ends(pose, code[:, -LAST:], past, show)
+        end = torch.where(judged.shown, judged.likeliest, pose[:, -1])
+        added = torch.cat([doubt[:, None], torch.zeros_like(doubt)[:, None], watched.added[:, 1:]], 1)
+        moved, share = moved_to_end(space, pose, end, added)
+        closer = torch.where(judged.shown[:, None], share[:, 1:], 0.0)
+        variance = track.variance + closer * (self._rendered(doubt) - track.variance)
         watched = watched._replace(step=space.displacement(moved[:, :-1], moved[:, 1:]))
+        states = torch.cat([moved, momentum], dim=-1)
         return states[:, 0], track._replace(state=states[:, 1:], variance=variance, watched=watched)
+
+    def _judge_ends(self, pose: Poses, last: Gaussian, past: Known, show: Show) -> Rendered:
+        """Where a walk may have ended, by its last views: where it is believed to comes first, and is likelier."""
+        path = self.space.displacement(pose[:, -1:].expand_as(pose), pose)[:, -LAST:]
+        ends, _ = locate_starts(self.compare, path, 0.0, last, past.pose, past.code, self.settings.rendered)
+        judged = render_and_compare(show, self.space, torch.cat([pose[:, -1:], ends], 1), path, last.mean)
+        chance = pose.new_tensor([1 - MISSED] + [MISSED] * ends.shape[1])
+        return judged._replace(log_prob=judged.log_prob + chance.log())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.

@@ -4,6 +4,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
+import gymnasium
 import pytest
 import torch
 from dying import killed_at
@@ -265,6 +266,8 @@ def test_a_second_walk_through_a_place_finds_out_where_it_is_and_adds_to_the_mem
     assert (stranger.lost, second.lost) == (True, False)
     assert (len(stranger), len(second), len(explorer)) == (200, 230, 200)
     assert (second.here.mean[0] - (world.pose[0] - 4)).norm() < 0.5
+    # Guesses of when it was lost are no steps that failed.
+    assert len(second.walked.after) == len(second) - 200 - 1 and not len(stranger.walked.after)
 
 
 def seen_on(world: ImageWalk, picture: int, cell: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -355,3 +358,84 @@ def test_weights_are_no_explorer(tmp_path: Path):
     model_of().save(tmp_path / "weights.safetensors")
     with pytest.raises(InputError, match="not saved by an Explorer"):
         Explorer.load(tmp_path / "weights.safetensors", model_of())
+
+
+UP, DOWN, LEFT, RIGHT, STAY = range(5)
+
+
+@pytest.fixture(scope="module")
+def bumped():
+    """A picture with an obstacle, and an explorer that has walked around it and bumped into each of its three cells."""
+    world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    solid = torch.zeros(1, 9, 9, dtype=torch.bool)
+    solid[0, 3:6, 5] = True
+    world.place(torch.tensor([7]), torch.tensor([[4, 4]]), solid)
+    explorer = Explorer(WorldModel.load(SHIPPED))
+    there = [STAY, RIGHT, UP, RIGHT, UP, RIGHT, RIGHT, DOWN, DOWN, LEFT]
+    back = [RIGHT, DOWN, DOWN, LEFT, LEFT, UP, LEFT, UP, UP]
+    for action in there + back:
+        world.step(torch.tensor([action]))
+        explorer.step(world.look()[0], action)
+    return explorer, world
+
+
+def test_who_has_bumped_into_an_obstacle_imagines_to_be_stopped_there(bumped, tmp_path: Path):
+    explorer, world = bumped
+    plan = [RIGHT, RIGHT, UP, RIGHT, DOWN, DOWN, RIGHT, UP, UP, UP, RIGHT, RIGHT, DOWN, LEFT, DOWN]
+    world.place(world.image, torch.tensor([[4, 4]]), world.solid)
+    true = as_clip(world, torch.tensor([plan])).true_pose - 4  # its walk began at cell 4, 4
+    dream = explorer.imagine([plan])
+    torch.testing.assert_close(dream.poses, true.to(dream.poses), atol=0.2, rtol=0)
+    assert torch.equal(dream.frames[0, 0], dream.frames[0, 1])  # where it is stopped, it sees the same
+    through = explorer.imagine([plan], bumps=False).poses
+    assert ((through - true).norm(dim=-1) > 0.8).all()
+    explorer.save(tmp_path / "walk.safetensors")
+    for other in (explorer.fork(), Explorer.load(tmp_path / "walk.safetensors", explorer.model)):
+        assert torch.equal(other.imagine([plan]).poses, dream.poses)
+
+
+def test_a_dream_as_an_environment_is_stopped_where_imagining_is(bumped):
+    explorer, plan = bumped[0], [RIGHT, UP, RIGHT, RIGHT, UP, RIGHT, RIGHT, DOWN, DOWN, LEFT, LEFT]
+    env = gymnasium.make("gtmsm/Dream-v0", run=explorer.model, memory=explorer, observation="place").unwrapped
+    env.reset(seed=0)
+    env.dreams.state = explorer.here.mean.clone()
+    poses = torch.cat([torch.as_tensor(env.step(action)[4]["pose"])[None] for action in plan])
+    torch.testing.assert_close(explorer.imagine([plan]).poses[0], poses, atol=1e-4, rtol=1e-4)
+
+
+def test_an_obstacle_that_was_never_met_stops_no_dream(bumped):
+    explorer = Explorer(bumped[0].model)
+    world = bumped[1]
+    world.place(world.image, torch.tensor([[4, 4]]), world.solid)
+    for action in (STAY, RIGHT, UP):  # it has met the cell on the right of where it began, and none else
+        world.step(torch.tensor([action]))
+        explorer.step(world.look()[0], action)
+    ends = explorer.imagine([[RIGHT], [DOWN], [STAY]]).poses[:, 0]
+    torch.testing.assert_close(ends, torch.tensor([[-1.0, 1.0], [0.0, 0.0], [-1.0, 0.0]]), atol=0.2, rtol=0)
+    below = explorer.imagine([[DOWN, RIGHT]]).poses[0]
+    torch.testing.assert_close(below, torch.zeros(2, 2), atol=0.2, rtol=0)
+
+
+@pytest.mark.parametrize("seed", [None, 3])
+def test_where_nothing_was_bumped_into_a_dream_is_that_of_the_motion_to_the_bit(bumped, seed):
+    def dream(explorer, plans, **settings):
+        chance = None if seed is None else torch.Generator().manual_seed(seed)
+        return explorer.imagine(plans, chance, **settings)
+
+    never = explored(model_of("off"))
+    assert never.obstacles is None
+    assert torch.equal(dream(never, PLANS).frames, dream(never, PLANS, bumps=False).frames)
+    elsewhere = [[LEFT, LEFT, UP], [UP, DOWN, LEFT]]
+    assert bumped[0].obstacles is not None
+    assert torch.equal(dream(bumped[0], elsewhere).frames, dream(bumped[0], elsewhere, bumps=False).frames)
+
+
+def test_obstacles_follow_the_walk_as_it_goes_on(bumped):
+    explorer, world = Explorer(bumped[0].model), bumped[1]
+    world.place(world.image, torch.tensor([[4, 4]]), world.solid)
+    known = []
+    for action in (STAY, RIGHT, UP, RIGHT):
+        world.step(torch.tensor([action]))
+        explorer.step(world.look()[0], action)
+        known.append(0 if explorer.obstacles is None else len(explorer.obstacles.bumped))
+    assert known == [0, 1, 1, 2]

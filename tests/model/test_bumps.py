@@ -8,6 +8,7 @@ from gtmsm.model.bumps import Bumps
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion.base import MotionConfig
+from gtmsm.model.planning import Obstacles
 from gtmsm.model.recall import RecallConfig
 
 FORWARD, LEFT = 0, 1
@@ -118,6 +119,25 @@ def test_bumps_foreseen_at_once_are_those_of_step_after_step():
     expected = torch.cat(made, dim=1)
     assert 10 < (expected != plan).any(-1).sum() < 100
     assert torch.equal(model.bumps.foreseen(model, memory, here.mean.expand(5, -1), plan), expected)
+
+
+def test_bumps_foreseen_beyond_an_obstacle_are_those_of_step_after_step():
+    model, generator = a_model(), torch.Generator().manual_seed(1)
+    model.motion.turn[LEFT] = 0.7
+    which = torch.randint(2, (30,), generator=generator).tolist()
+    frames, tried = walked(model, which, (torch.rand(30, generator=generator) < 0.4).tolist())
+    memory, here = model.memorise(frames, tried)
+    bumped = torch.randn(8, 2, generator=generator).double().numpy() * 3
+    obstacles = Obstacles(model.motion, bumped, bumped[:1] + 100, 0.5, 0.5)
+    plan = torch.eye(2)[torch.randint(2, (5, 40), generator=generator)]
+    state, path = here.mean.expand(5, -1), []
+    for a in plan.split(1, dim=1):
+        state = obstacles.unroll(state, model.bumps.foreseen(model, memory, state, a))[:, -1]
+        path.append(state)
+    expected = torch.stack(path, dim=1)
+    dream = model.imagine(memory, here, plan, obstacles=obstacles)
+    torch.testing.assert_close(dream.poses, expected, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(dream.poses, model.imagine(memory, here, plan).poses)
 
 
 def test_fewer_than_no_units_are_refused():

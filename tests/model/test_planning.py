@@ -14,8 +14,8 @@ from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
 from gtmsm.model.planning import Terrain, Walked, course, find_goal, goal
+from gtmsm.model.planning.gait import brake, gait
 from gtmsm.model.planning.goal import _compared
-from gtmsm.model.planning.terrain import brake, gait
 from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images

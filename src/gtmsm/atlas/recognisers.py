@@ -11,8 +11,9 @@ from gtmsm.errors import InputError
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.landmark import Landmarks
 from gtmsm.model.memory import Memory
+from gtmsm.model.planning.gait import gait
 from gtmsm.model.planning.goal import usual_difference
-from gtmsm.model.planning.terrain import PlanConfig, gait
+from gtmsm.model.planning.terrain import PlanConfig
 from gtmsm.model.recognition import Lookup, look_up
 from gtmsm.pose import Space
 from gtmsm.tensors import Gaussian, gather

@@ -1,7 +1,7 @@
 """A memory as a Gymnasium environment: agents walk in what was memorised, and the real world is not needed.
 
 >>> import gymnasium, gtmsm
->>> env = gymnasium.make("gtmsm/Dream-v0", run="image-walk-celeba", memory=explorer)  # doctest: +SKIP
+>>> env = gymnasium.make("gtmsm/Dream-v0", run="image-walk", memory=explorer)  # doctest: +SKIP
 >>> envs = gymnasium.make_vec("gtmsm/Dream-v0", num_envs=256, run=..., memory=...)            # doctest: +SKIP
 
 An episode begins at a memorised place and ends at the goal, which is worth a reward of 1, or after `steps`. All other

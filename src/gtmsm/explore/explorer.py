@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
@@ -22,7 +23,7 @@ from gtmsm.model.localisation import PoseMixture
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
-from gtmsm.model.planning import Goal, Plan, PlanConfig, Walked, find_goal, typical
+from gtmsm.model.planning import Goal, Obstacles, Plan, PlanConfig, Walked, find_goal, typical
 from gtmsm.tensors import Actions, Belief, Gaussian, Poses, States
 
 Frame: TypeAlias = np.ndarray | Tensor
@@ -65,6 +66,7 @@ class Explorer:
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
         with torch.inference_mode(False):  # an explorer made in inference mode may walk outside of it
             self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with capacity for more
+        self._guessed = 0  # how many states the path begins with that are guesses, of when it was lost
         self._done: list[Float[Tensor, "1 1 A"]] = []  # the action of each step of the path
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
@@ -85,6 +87,7 @@ class Explorer:
 
     def _went(self, where: States, again: int = 0) -> None:
         """Append these states to the path, in place of its last `again` states."""
+        self.__dict__.pop("obstacles", None)  # they are those of the path
         first = self._walked - again
         self._walked = first + where.shape[1]
         with torch.inference_mode(False), torch.no_grad():
@@ -112,10 +115,11 @@ class Explorer:
         self.here = seen.walk[:, -1]
         if self.model.landmarks.is_placed(self.model.landmarks.as_variance(self.here)):
             self._walked -= len(self._unplaced) - 1  # what it had guessed of them
-            self.lost, self._unplaced = False, []
+            self.lost, self._unplaced, self._guessed = False, [], self._walked
             self._take_in(seen)
         else:
             self._went(self.here.mean[:, None])
+            self._guessed = self._walked
 
     def _take_in(self, seen: Observed) -> None:
         """Write what was seen to memory, and close loops after every `closure` steps."""
@@ -192,11 +196,20 @@ class Explorer:
         return self._open
 
     @torch.no_grad()
-    def imagine(self, plans: Tensor | Sequence[Sequence[Action]], generator: torch.Generator | None = None) -> Dream:
-        """What each of these plans would show from here; a plan is a sequence of actions."""
+    def imagine(
+        self,
+        plans: Tensor | Sequence[Sequence[Action]],
+        generator: torch.Generator | None = None,
+        bumps: bool = True,
+    ) -> Dream:
+        """What each of these plans would show from here; a plan is a sequence of actions.
+
+        Steps into what it bumped into are not made; with `bumps=False` they are, by the motion alone.
+        """
         if not isinstance(plans, Tensor):
             plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
-        return self.model.imagine(self._memorised(), self.here, plans, generator)
+        memory, obstacles = self._memorised(), self.obstacles if bumps else None
+        return self.model.imagine(memory, self.here, plans, generator, obstacles)
 
     @torch.no_grad()
     def localise(self, frame: Frame) -> PoseMixture:
@@ -226,9 +239,15 @@ class Explorer:
 
     @property
     def walked(self) -> Walked:
-        """The steps that it tried, but for the first, and where they led."""
-        path, done = self.path[0], self._actions()[0]
+        """The steps that it tried since it knew where it was, but for the first, and where they led."""
+        path, done = self.path[0, self._guessed :], self._actions()[0, self._guessed :]
         return Walked(path[:-1], done[1:], path[1:])
+
+    @cached_property
+    def obstacles(self) -> Obstacles | None:
+        """What it bumped into on its own walk, as far as is known now; None if nothing."""
+        with torch.inference_mode(False), torch.no_grad():
+            return Obstacles.of(self.model.motion, self._memorised(), self.walked)
 
     def _actions(self) -> Actions:
         """What it did at each step."""
@@ -252,6 +271,7 @@ class Explorer:
         other.lost, other._unplaced = self.lost, self._unplaced
         other._places, other._moved = self._places, self._moved
         other._went(self.path)
+        other._guessed = self._guessed
         other._done = list(self._done)
         return other
 
@@ -260,7 +280,7 @@ class Explorer:
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
         memory, steps = self.memory if len(self) else None, self._gathered()
         lost = (unplaced[0], unplaced[1]) if unplaced else None
-        closing = self.closure, self._since_closure, self._moved
+        closing = self.closure, self._since_closure, self._moved, self._guessed
         saved = Saved(memory, self.here, self.path, self._actions(), *closing, steps, self._places, lost)
         saved.write(path, self.model)
 
@@ -270,6 +290,7 @@ class Explorer:
         saved = Saved.read(path, model)
         explorer = cls(model, saved.memory, saved.here, saved.closure)
         explorer._went(saved.path)
+        explorer._guessed = saved.guessed
         explorer._done = list(saved.actions.split(1, 1)) if saved.actions.shape[1] else []
         if saved.unplaced is not None:
             explorer.lost = True

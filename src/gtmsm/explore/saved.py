@@ -36,6 +36,8 @@ class Saved:
     since_closure: int
     moved: int
     """Number of entries when settled ones were last moved."""
+    guessed: int
+    """How many states the path begins with that are guesses, of when it was lost."""
     open: OpenSteps | None
     places: PlaceGraph | None
     unplaced: tuple[Frames, Actions] | None
@@ -50,7 +52,7 @@ class Saved:
             "here.covariance": self.here.covariance,
         }
         about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
-        about["moved"] = self.moved
+        about["moved"], about["guessed"] = self.moved, self.guessed
         if self.memory is not None:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
         if self.open is not None:
@@ -95,7 +97,8 @@ class Saved:
         floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name not in ODDS}
         require_finite(model, "load", floats)
         moved = file.number("moved") if "moved" in about else 0  # files of before there were places
-        closing = file.number("closure"), file.number("since"), moved
+        guessed = file.number("guessed") if "guessed" in about else 0  # files of before guesses were counted
+        closing = file.number("closure"), file.number("since"), moved, guessed
         return cls(memory, here, walked, done, *closing, opened, places, unplaced)
 
 

@@ -4,6 +4,7 @@ A step that fails counts as one without an action. While memorising, the inputs 
 the frame after it is the same; while imagining, the view that memory predicts before the step.
 """
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.model.mlp import Mlp
-from gtmsm.tensors import Actions, Belief, Codes, PerStep, State
+from gtmsm.tensors import Actions, Belief, Codes, PerStep, State, States
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -51,15 +52,23 @@ class Bumps(nn.Module):
         failed = self(views, actions[:, -views.shape[1] :], torch.zeros_like(same), 2 * same - 1) > 0
         return actions.masked_fill(F.pad(failed, (actions.shape[1] - failed.shape[1], 0))[..., None], 0.0)
 
-    def foreseen(self, model: "WorldModel", memory: "Memory", here: State, plan: Actions) -> Actions:
-        """The plan without the steps that would fail.
+    def foreseen(
+        self,
+        model: "WorldModel",
+        memory: "Memory",
+        here: State,
+        plan: Actions,
+        unroll: Callable[[State, Actions], States] | None = None,
+    ) -> Actions:
+        """The plan without the steps that would fail; `unroll`: where actions lead, by the motion alone if not given.
 
         All steps are computed at once, repeatedly until nothing changes. Each round settles at least one more step, so
         the result is that of a loop over steps. The number of rounds is the number of bumps plus one.
         """
+        unroll = unroll or model.motion.unroll
         made, before = plan, torch.empty_like(plan[:, :0])
         while not torch.equal(made, before):
-            path = torch.cat([here[:, None], model.motion.unroll(here, made[:, :-1])], dim=1)
+            path = torch.cat([here[:, None], unroll(here, made[:, :-1])], dim=1)
             forecast = model.read(memory, Belief(model.motion.place(path)))
             near = forecast.neighbours.distance2.amin(-1)
             fails = self(forecast.peak(), plan, near, torch.zeros_like(near)) > 0

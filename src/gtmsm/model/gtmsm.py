@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, require, require_whole
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, shown
 from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
@@ -37,7 +37,7 @@ from gtmsm.model.landmark import Landmarks
 from gtmsm.model.localisation import PoseMixture, localise
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import build_motion
-from gtmsm.model.planning import Plan, PlanConfig, Walked, plan
+from gtmsm.model.planning import Obstacles, Plan, PlanConfig, Walked, plan
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
@@ -207,13 +207,19 @@ class WorldModel(nn.Module):
         return self.landmarks
 
     def imagine(
-        self, memory: Memory, here: Belief, actions: Actions, generator: torch.Generator | None = None
+        self,
+        memory: Memory,
+        here: Belief,
+        actions: Actions,
+        generator: torch.Generator | None = None,
+        obstacles: Obstacles | None = None,
     ) -> Dream:
         """Where `actions` would lead from `here`, and what memory says is to be seen there.
 
         Poses come first and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path
         and the heaviest component; with one: samples of pose, component and code. From one memory and one place to
-        start from, any number of plans may be imagined.
+        start from, any number of plans may be imagined. `obstacles`: what was bumped into there, which stops plans, as
+        `Obstacles.of` knows; None: the motion alone.
         """
         require_actions(self, actions)
         require_generator(generator, actions.device)
@@ -223,12 +229,22 @@ class WorldModel(nn.Module):
         start, noise = here.mean, None
         if generator is not None:
             start, noise = here.sample(generator), self.motion.draw_noise(actions, generator)
+        if obstacles is not None:
+            given_them = isinstance(obstacles, Obstacles)
+            require(
+                given_them, f"obstacles is {shown(obstacles)}; give what Obstacles.of or Explorer.obstacles returns"
+            )
+            many = f"obstacles are of one walk, but there are {memory.batch} memories; give memory[:1] and here[:1]"
+            require(memory.batch == 1, many)
+        unroll = self.motion.unroll if obstacles is None else obstacles.unroll
         if self.bumps is not None:
-            actions = self.bumps.foreseen(self, memory, start, actions)
-        poses = self.motion.unroll(start, actions, noise)
+            actions = self.bumps.foreseen(self, memory, start, actions, unroll)
+        poses = unroll(start, actions, noise)
         query = Belief(self.motion.place(poses))
         if self.settings.recall.distance == "kl":
             query = self.motion.believe(here, actions)
+            if obstacles is not None:
+                query = Belief(unroll(here.mean, actions), query.covariance)
         require_finite(self, "imagine", {}, poses)
         return Dream(poses, partial(self._recall, memory, query), self._show, generator)
 

@@ -16,7 +16,8 @@ from gtmsm.model.memory import Memory
 from gtmsm.model.planning.beam import grown
 from gtmsm.model.planning.course import Begin, Course, Found, Part, Path
 from gtmsm.model.planning.goal import Goal, find_goal
-from gtmsm.model.planning.terrain import PlanConfig, Terrain, Walked
+from gtmsm.model.planning.obstacles import Walked
+from gtmsm.model.planning.terrain import PlanConfig, Terrain
 from gtmsm.tensors import Belief, require_generator
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ barred ground.
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from torch import Tensor
 from gtmsm.config import config, require, require_whole
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
+from gtmsm.model.planning.gait import Gait, gait
+from gtmsm.model.planning.obstacles import Obstacles, Walked, stopped
 
 if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
@@ -27,12 +29,6 @@ FINE = 4
 """Squares per length of the shortest step; for agents with momentum, whose steps are short, per margin."""
 MOST = 192
 """Maximum number of squares along a side of the map; larger ground has larger squares."""
-CHOICES = 16
-"""Maximum number of actions to choose from, where actions are vectors."""
-STILL = 0.05
-"""An action counts as not moving the agent below this fraction of the distance of the action that moves it most."""
-SOONER = 1.5
-"""An agent is believed to stop by doing nothing if it coasts at most this many times as far as by such an action."""
 DETOUR = 4.0
 """Additional cost, in steps, of a step at the edge of known ground: something may be in the way there."""
 
@@ -73,88 +69,6 @@ class PlanConfig:
 
 
 @dataclass(frozen=True)
-class Walked:
-    """Steps that were tried, and where they led."""
-
-    before: Float[Tensor, "n S"]
-    actions: Float[Tensor, "n A"]
-    after: Float[Tensor, "n S"]
-    open: Float[Tensor, "m 2"] | None = None
-    """Positions that are known to be open ground, though nothing was memorised there."""
-
-    def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
-        """Planned ends of steps that made less than half of their planned way: something is there."""
-        planned = motion.step(self.before, self.actions)[:, :2] - self.before[:, :2]
-        made = self.after[:, :2] - self.before[:, :2]
-        length2 = planned.square().sum(-1)
-        short = ((made * planned).sum(-1) < 0.5 * length2) & (length2 > (0.5 * shortest) ** 2)
-        return (self.before[:, :2] + planned)[short]
-
-
-def typical(actions: Float[Tensor, "n A"]) -> Float[Tensor, "m A"] | None:
-    """Some of these actions, as different from each other as possible; None where all are one-hot, or nothing."""
-    tried = actions[actions.any(-1)]
-    if not len(tried) or bool(((tried == 1).sum(-1) == 1).logical_and((tried != 0).sum(-1) == 1).all()):
-        return None
-    tried = tried.unique(dim=0)
-    chosen, far = [0], (tried - tried[0]).norm(dim=-1)
-    while len(chosen) < CHOICES and float(far.max()) > 0:
-        chosen.append(int(far.argmax()))
-        far = far.minimum((tried - tried[chosen[-1]]).norm(dim=-1))
-    return tried[chosen]
-
-
-class Gait(NamedTuple):
-    """How far the actions of a motion lead."""
-
-    stride: float
-    """The longest step."""
-    shortest: float
-    """The longest step of the action that moves least, among actions that move at all."""
-    turn: float
-    """The largest turn of one step in radians; 0 for motions without a heading."""
-    coast: float
-    """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
-    idles: bool
-    """Whether an agent with momentum comes to rest by doing nothing."""
-
-
-def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple[Float[Tensor, "A"], bool]:
-    """The action by which an agent with momentum comes to rest, and whether that is doing nothing (zeros).
-
-    If training had no step without an action, the motion predicts nothing useful for zeros. Then an action that does
-    not move the agent, such as turning, stops it sooner.
-    """
-    moved = motion.unroll(motion.start(len(actions)), actions[:, None].expand(-1, held, -1))[:, -1]
-    far = moved[:, :2].norm(dim=-1)
-    options = torch.cat([torch.zeros_like(actions[:1]), actions[far < STILL * far.max()]])
-    after = motion.unroll(moved[far.argmax()].expand(len(options), -1), options[:, None].expand(-1, 2 * held, -1))
-    coasted = (after[:, -1, :2] - moved[far.argmax(), :2]).norm(dim=-1)
-    best = int(coasted.argmin())
-    return (options[0], True) if coasted[0] <= SOONER * coasted[best] else (options[best], False)
-
-
-def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
-    """Measured by holding each action for a while from the start, and then letting the agent come to rest."""
-    size, count = motion.pose_size, len(actions)
-    rest, idles = brake(motion, actions) if motion.state_size > size else (torch.zeros_like(actions[0]), False)
-    plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)
-    states = motion.unroll(motion.start(count), plan)
-    steps = motion.displacement(states)[:, :held]
-    length = steps[..., :2].norm(dim=-1).amax(1)
-    stride = float(length.max())
-    require(stride > 0, "no action leads anywhere by this motion; give others to choose from")
-    shortest = float(length[length > 0.2 * stride].min())
-    turn = float(steps[..., 2].abs().max()) if size == 3 else 0.0
-    coast = 0.0
-    if motion.state_size > size:
-        fastest = int(states[:, held - 1, size : size + 2].norm(dim=-1).argmax())
-        speed = states[fastest, held - 1, size : size + 2].norm()
-        coast = float((states[fastest, -1, :2] - states[fastest, held - 1, :2]).norm() / speed)
-    return Gait(stride, shortest, turn, coast, idles)
-
-
-@dataclass(frozen=True)
 class Terrain:
     """A map of squares: which of them are open, and what a step in each costs."""
 
@@ -183,9 +97,8 @@ class Terrain:
         """Map what a memory knows, and what was bumped into, for an agent that has these actions to choose from."""
         motion = model.motion
         require(motion.space.positions == 2, "planning needs positions in a plane, and this motion has others")
-        pace, visited = gait(motion, choices), memory.place.mean[0, :, :2]
-        if walked is not None and walked.open is not None:
-            visited = torch.cat([visited, walked.open.to(visited)])
+        pace = gait(motion, choices)
+        visited = memory.place.mean[0, :, :2] if walked is None else walked.visited(memory)
         near = settings.near * (3 * pace.stride if pace.turn else pace.shortest)
         margin = settings.margin * pace.stride * (5 if pace.coast else 1)
         known = visited.cpu().double().numpy()
@@ -198,14 +111,12 @@ class Terrain:
         far = distance_transform_edt(elsewhere) * pitch
         axes = [low[i] + pitch * np.arange(shape[i]) for i in range(2)]
         is_open = far <= margin
+        squares = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
         if motion.walls:
-            squares = np.stack(np.meshgrid(*axes, indexing="ij"), -1)
             is_open = motion.is_open(torch.as_tensor(squares).to(visited)).cpu().numpy()
-        failed = visited[:0] if walked is None else walked.failed(motion, pace.shortest)
-        if len(failed):
-            bumps = np.unique(failed.cpu().double().numpy().round(3), axis=0)
-            away = np.min([np.hypot(axes[0][:, None] - x, axes[1] - y) for x, y in bumps], 0)
-            is_open &= (away > 0.5 * pace.shortest) | (far < 0.25 * pace.shortest)
+        obstacles = None if walked is None else Obstacles.of(motion, memory, walked, pace)
+        if obstacles is not None:
+            is_open &= ~obstacles.bar(squares, far)
         risk = np.zeros(shape) if motion.walls else DETOUR * np.square(far.clip(max=margin) / margin)
         barred, price = torch.as_tensor(~is_open.ravel()), torch.as_tensor(1 + risk.ravel()).to(visited)
         turn, low = 2 * settings.near * pace.turn, visited.new_tensor(low)
@@ -245,11 +156,8 @@ class Terrain:
     def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
         """A step of the learned motion; one from open to barred ground is not made, and ends all momentum."""
         after = self.motion.step(state, a)
-        stopped = self.barred[self.squares(after[:, :2])] & ~self.barred[self.squares(state[:, :2])]
-        still = after.clone()
-        still[:, :2] = state[:, :2]
-        still[:, self.motion.pose_size :] = 0
-        return torch.where(stopped[:, None], still, after)
+        entered = self.barred[self.squares(after[:, :2])] & ~self.barred[self.squares(state[:, :2])]
+        return stopped(self.motion, state, after, entered)
 
     def there(self, states: Float[Tensor, "*n S"], goal: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
         """Whether agents come to rest at the goal, with its heading."""

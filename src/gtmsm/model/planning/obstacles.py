@@ -1,0 +1,134 @@
+"""What an agent has bumped into, as ground that steps do not lead into.
+
+Each step that led less than half of its way bars a disc around where it should have led, but for places where the
+agent has been.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from gtmsm.model.memory import Memory
+from gtmsm.model.motion import Motion
+from gtmsm.model.planning.gait import Gait, gait, typical
+from gtmsm.tensors import Actions, State, States
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
+
+
+@dataclass(frozen=True)
+class Walked:
+    """Steps that were tried, and where they led."""
+
+    before: Float[Tensor, "n S"]
+    actions: Float[Tensor, "n A"]
+    after: Float[Tensor, "n S"]
+    open: Float[Tensor, "m 2"] | None = None
+    """Positions that are known to be open ground, though nothing was memorised there."""
+
+    def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
+        """Planned ends of steps that made less than half of their planned way: something is there."""
+        planned = motion.step(self.before, self.actions)[:, :2] - self.before[:, :2]
+        made = self.after[:, :2] - self.before[:, :2]
+        length2 = planned.square().sum(-1)
+        short = ((made * planned).sum(-1) < 0.5 * length2) & (length2 > (0.5 * shortest) ** 2)
+        return (self.before[:, :2] + planned)[short]
+
+    def visited(self, memory: Memory) -> Float[Tensor, "n 2"]:
+        """Positions that are open ground: those of a memory, and others that are known to be."""
+        memorised = memory.place.mean[0, :, :2]
+        return memorised if self.open is None else torch.cat([memorised, self.open.to(memorised)])
+
+
+@dataclass(frozen=True)
+class Obstacles:
+    """Discs around places that steps failed to lead to, and the places that were visited."""
+
+    motion: Motion
+    bumped: Float[np.ndarray, "m 2"]
+    visited: Float[np.ndarray, "n 2"]
+    reach: float
+    """Radius of the discs: half a step."""
+    clear: float
+    """Positions nearer than this to visited places are open."""
+
+    @classmethod
+    def of(cls, motion: Motion, memory: Memory, walked: Walked, pace: Gait | None = None) -> "Obstacles | None":
+        """What these steps bumped into; None if nothing, or if positions do not lie in a plane."""
+        if motion.space.positions != 2 or not len(walked.failed(motion, 0.0)):
+            return None
+        if pace is None:
+            choices = typical(walked.actions)
+            pace = gait(motion, torch.eye(walked.actions.shape[1]).to(walked.actions) if choices is None else choices)
+        failed = walked.failed(motion, pace.shortest).cpu().double().numpy()
+        if not len(failed):
+            return None
+        visited = walked.visited(memory).cpu().double().numpy()
+        # An agent with momentum may bump at little speed, and stands nearer to what it bumped into.
+        clear = (0.25 if pace.coast else 0.5) * pace.shortest
+        return cls(motion, np.unique(failed.round(3), axis=0), visited, 0.5 * pace.shortest, clear)
+
+    def bar(self, position: Float[np.ndarray, "*n 2"], away: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
+        """Whether steps cannot lead to these positions, which are so far `away` from visited places."""
+        return (self._discs.query(position)[0] <= self.reach) & (away >= self.clear)
+
+    def at(self, position: Float[Tensor, "*n 2"]) -> Bool[Tensor, "*n"]:
+        """Whether steps cannot lead to these positions."""
+        asked = position.detach().nan_to_num().cpu().double().numpy()
+        inside = self._discs.query(asked)[0] <= self.reach
+        if inside.any():
+            inside[inside] = self._places.query(asked[inside])[0] >= self.clear
+        return torch.as_tensor(inside, device=position.device)
+
+    def unroll(self, start: State, actions: Actions, noise: States | None = None) -> States:
+        """`Motion.unroll`, in which steps into these discs are not made; where none leads there, it is the same.
+
+        Only agents that are stopped are walked step by step, from the first such step on.
+        """
+        path = self.motion.unroll(start, actions, noise)
+        barred = self.at(torch.cat([start[:, None, :2], path[..., :2]], 1))
+        entered = barred[:, 1:] & ~barred[:, :-1]
+        who = entered.any(1).nonzero()[:, 0]
+        if not len(who):
+            return path
+        first = int(entered.any(0).byte().argmax())
+        state, inside = (start if first == 0 else path[:, first - 1])[who], barred[who, first]
+        made, tried, strayed = [], actions[who], None if noise is None else noise[who]
+        for t in range(first, actions.shape[1]):
+            after = self.motion.step(state, tried[:, t])
+            after = after if strayed is None else after + strayed[:, t]
+            closed = self.at(after[:, :2])
+            state = stopped(self.motion, state, after, closed & ~inside)
+            inside = inside & closed
+            made.append(state)
+        return path.index_put((who,), torch.cat([path[who, :first], torch.stack(made, 1)], 1))
+
+    @cached_property
+    def _discs(self) -> "cKDTree":
+        """The centres of the discs, to be searched."""
+        from scipy.spatial import cKDTree  # imported late: it takes a fifth of a second
+
+        return cKDTree(self.bumped)
+
+    @cached_property
+    def _places(self) -> "cKDTree":
+        """The visited places, to be searched."""
+        from scipy.spatial import cKDTree
+
+        return cKDTree(self.visited)
+
+
+def stopped(
+    motion: Motion, before: Float[Tensor, "n S"], after: Float[Tensor, "n S"], where: Bool[Tensor, "n"]
+) -> Float[Tensor, "n S"]:
+    """States after a step that some agents did not make: they stay at their position and lose all momentum."""
+    still = after.clone()
+    still[:, :2] = before[:, :2]
+    still[:, motion.pose_size :] = 0
+    return torch.where(where[:, None], still, after)

@@ -182,6 +182,44 @@ def voted_everywhere(known, query, lookup):
     return Match(torch.full_like(lookup.distance, 20.0), offset, torch.full_like(offset[..., :1], 1e-4))
 
 
+@torch.no_grad()
+def test_nobody_who_looks_for_a_start_is_stopped_by_walls_around_another_place():
+    motion = build_motion(MotionConfig(kind="walled", fence=3.0), ACTIONS).double()
+    landmarks = Landmarks(LandmarkConfig(form="bayes", width=8, matches=3), CODE, motion).double()
+    motion.M.copy_(torch.eye(2, ACTIONS))
+    ahead = torch.eye(ACTIONS)[:1].double().expand(8, -1)[None]
+    assert motion.unroll(motion.start(1), ahead)[0, -1].norm() < 4
+    path, chance = landmarks._first_steps(motion, ahead, as_code(drawn(1, 8, 2)), landmarks.surprise)
+    torch.testing.assert_close(path[0, -1], torch.tensor([8.0, 0.0]).double())
+    assert chance == landmarks.surprise.chance
+
+
+@torch.no_grad()
+def test_of_unknown_actions_none_is_trusted_when_a_start_is_looked_for():
+    landmarks, motion = landmarks_of(surprise=0.1)
+    actions, code = drawn(1, 8, ACTIONS), as_code(drawn(1, 8, 2))
+    _, chance = landmarks._first_steps(motion, actions, code, landmarks.surprise.of_any_step())
+    assert chance == 0.9
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("guess", [True, False])
+def test_a_long_lost_walk_whose_loops_are_not_closed_is_located_once_more(monkeypatch, guess):
+    landmarks, motion = landmarks_of(closure=64, **SEARCHED)
+    blind_to_steps(monkeypatch, landmarks, 30)
+    again = list[int]()
+    monkeypatch.setattr(
+        landmarks, "_look_again", lambda start, doubt, track, *others: again.append(1) or (start, track)
+    )
+    memory, walk = 3 * drawn(2, 30, 2, seed=7), 0.05 * drawn(2, 40, 2, seed=8).cumsum(1)
+    past = Known.whole(memory, torch.zeros(2, 30, 1).double(), as_code(memory))
+    lost = landmarks.ignorance(2, memory)
+    landmarks.trace(
+        motion, motion.start(2), lost, drawn(2, 40, ACTIONS), as_code(walk), past, guess=guess, show=as_code
+    )
+    assert bool(again) == guess  # where actions are known, loops are closed
+
+
 def test_the_start_is_as_uncertain_as_the_first_steps_disagree():
     landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2)
     variance = landmarks._start_variance(torch.tensor([[1.0], [0.0], [0.25]], dtype=torch.float64))

@@ -45,6 +45,25 @@ def test_the_pose_that_shows_what_is_seen_is_found_and_refined(size: int):
     assert (found.pose[:, :3] != elsewhere).any(-1).sum() <= 4  # of each walk one more is refined
 
 
+def repeated(pose: Tensor) -> Gaussian:
+    """Views that come again every nine units."""
+    waves = torch.randint(-3, 4, (2, CODES), generator=torch.Generator().manual_seed(0)) * 2 * torch.pi / 9
+    return Gaussian((pose @ waves).sin(), torch.full((*pose.shape[:-1], CODES), -4.0))
+
+
+@pytest.mark.parametrize("sure", [True, False])
+def test_the_pose_that_is_likelier_beforehand_is_refined_though_others_look_more_like_what_is_seen(sure: bool):
+    start = torch.randn(4, 2, generator=torch.Generator().manual_seed(5))
+    asked = torch.stack([start + 0.025, start + 9, start - 9], dim=1)
+    log_prior = torch.tensor([0.9, 0.05, 0.05]).log() if sure else None
+    found = render_and_compare(
+        repeated, Plane(2), asked, torch.zeros(4, 1, 2), repeated(start[:, None]).mean, log_prior
+    )
+    assert (found.best == 0).all() == sure
+    if sure:
+        torch.testing.assert_close(found.likeliest, start, atol=0.005, rtol=0)
+
+
 def test_no_pose_is_left_for_a_worse_one():
     space, path = PlaneWithHeading(), torch.zeros(3, 1, 3)
     start = torch.randn(3, 3, generator=torch.Generator().manual_seed(3))

@@ -158,7 +158,12 @@ class Trials:
                 f"within{suffix}_by_step": by_step,
             }
         on_own_map = metrics.by_step(own, known)
-        return scores | {"within_on_own_map": on_own_map[-1], "within_on_own_map_by_step": on_own_map}
+        return scores | {
+            # The map of a place is right or wrong for all agents in it.
+            "within_by_place": right[:, -1].double().view(settings.lost, -1).mean(0).tolist(),
+            "within_on_own_map": on_own_map[-1],
+            "within_on_own_map_by_step": on_own_map,
+        }
 
     def _on_own_map(
         self, memory: Memory, past: Clip, again: Clip, believed: Float[Tensor, "n time D"]

@@ -157,10 +157,11 @@ class Landmarks(nn.Module):
         judged by that.
         """
         slips, lost, doubtful = past.slips, self.is_lost(variance), variance
+        surprise = self.surprise.of_any_step() if guess else self.surprise
         if lost:
             slips = slips and slips.at_rest()
             if past.pose.shape[1]:
-                path, chance = self._first_steps(motion, actions, code, guess)
+                path, chance = self._first_steps(motion, actions, code, surprise)
                 pose, variance, shown = self._find_start(path, chance, code, past, show)
                 start, doubtful = motion.settle(start, pose), torch.where(shown, 0.0, variance)
             elif self.settings.form == "bayes":
@@ -174,19 +175,19 @@ class Landmarks(nn.Module):
             track = self.paper.filter(motion, start, variance, actions, lookup, known)[0]
             return Trace(track, start, None, track.state)
         sights = self._sights(self.compare(entries, code, lookup), lookup)
-        surprise = self.surprise.of_any_step() if guess else self.surprise
         every = self.settings.closure if closure is None else closure
         require(every >= 0, f"closure is {every}; give a number of steps, or 0 for never")
-        if every and not guess and actions.shape[1] > 1:
+        steps = actions.shape[1]
+        closes = bool(every) and not guess and steps > 1
+        if closes:
             track, believed = filter_with_closure(
                 motion, start, variance, actions, sights, known, surprise, self.same, every, self.bonus, slips
             )
         else:
             track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
             believed = track.state
-        steps = actions.shape[1]
-        # Where loops were closed, these tell more.
-        if lost and show is not None and track.watched and steps > LAST and (steps <= self.looks or not every):
+        # Of a longer walk whose loops were closed these tell more.
+        if lost and show is not None and track.watched and steps > LAST and (steps <= self.looks or not closes):
             start, track = self._look_again(start, doubtful, track, track.watched, code, past, show)
             believed = torch.cat([believed[:, :-1], track.state[:, -1:]], dim=1)
         return Trace(track, start, sights, believed)
@@ -253,9 +254,8 @@ class Landmarks(nn.Module):
         """Where a walk may have ended, by its last views: where it is believed to comes first, and is likelier."""
         path = self.space.displacement(pose[:, -1:].expand_as(pose), pose)[:, -LAST:]
         ends, _ = locate_starts(self.compare, path, 0.0, last, past.pose, past.code, self.settings.rendered)
-        judged = render_and_compare(show, self.space, torch.cat([pose[:, -1:], ends], 1), path, last.mean)
         chance = pose.new_tensor([1 - MISSED] + [MISSED] * ends.shape[1])
-        return judged._replace(log_prob=judged.log_prob + chance.log())
+        return render_and_compare(show, self.space, torch.cat([pose[:, -1:], ends], 1), path, last.mean, chance.log())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.
@@ -272,13 +272,15 @@ class Landmarks(nn.Module):
         return WATCHED if self.settings.watch else PLANNED
 
     def _first_steps(
-        self, motion: Motion, actions: Actions, code: Gaussian, guess: bool
+        self, motion: Motion, actions: Actions, code: Gaussian, surprise: Surprise
     ) -> tuple[Float[Tensor, "batch looks D"], float]:
-        """These steps from the origin on, and the chance that one of them is wrong."""
+        """These steps from the origin on, and the chance that one of them is wrong; walls are not where it has them."""
         start, first = motion.start(len(actions)), slice(0, self.looks)
         if not self.settings.watch:
-            return motion.unroll(start, actions[:, first])[..., : self.space.size], self.settings.surprise
-        surprise = self.surprise.of_any_step() if guess else self.surprise
+            path = [start]  # eight steps, one by one: no operator unrolls without walls
+            for action in actions[:, first].unbind(1):
+                path.append(motion.go(path[-1], action))
+            return torch.stack(path[1:], dim=1)[..., : self.space.size], surprise.chance
         track = self._alone(motion, start, actions[:, first], code[:, first], surprise)
         return track.state[..., : self.space.size], 0.0
 

@@ -41,7 +41,7 @@ class Rendered(NamedTuple):
 
     pose: Float[Tensor, "batch M D"]
     log_prob: Float[Tensor, "batch M"]
-    """Of what was seen, as memory shows it there: the mean over views, as far as it counts."""
+    """Of what was seen, as memory shows it there: the mean over views, as far as it counts; with the prior, if any."""
     misfit: Float[Tensor, "batch M"]
     """Squared difference between what was seen and what memory shows there, in units of its variance: 1 is usual."""
 
@@ -68,21 +68,28 @@ class Rendered(NamedTuple):
 
 @torch.no_grad()
 def render_and_compare(
-    show: Show, space: Space, pose: Float[Tensor, "batch M D"], path: Float[Tensor, "batch T D"], code: Codes
+    show: Show,
+    space: Space,
+    pose: Float[Tensor, "batch M D"],
+    path: Float[Tensor, "batch T D"],
+    code: Codes,
+    log_prior: Float[Tensor, "M"] | None = None,
 ) -> Rendered:
     """How likely a walk began at each of M poses; the best are moved to where memory shows more of what is seen.
 
     `path` is the walk from the origin, and `code` what was seen on it; a single picture is a walk that has not moved.
+    `log_prior` is that of the poses, all alike if there is none.
     """
     steps = torch.linspace(path.shape[1] - 1, 0, min(VIEWS, path.shape[1])).long().flip(0)
     search = _Search(show, space, path[:, steps], code[:, steps])
     views = search.views(pose)
-    first, misfit = search.likelihood(views), search.misfit(views)
+    prior = torch.zeros_like(pose[..., 0]) if log_prior is None else log_prior.expand(pose.shape[:2])
+    first, misfit = prior + search.likelihood(views), search.misfit(views)
     chosen = first.topk(min(CHOSEN, first.shape[1]), dim=1).indices
     best, views = search.refined(gather(pose, chosen), views.at(chosen))
     return Rendered(
         pose.scatter(1, chosen[..., None].expand_as(best), best),
-        first.scatter(1, chosen, search.likelihood(views)),
+        first.scatter(1, chosen, prior.gather(1, chosen) + search.likelihood(views)),
         misfit.scatter(1, chosen, search.misfit(views)),
     )
 

@@ -1,6 +1,7 @@
 """Run folders: what is in them, and what is refused as one."""
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,6 +58,11 @@ def edit(run: Path, change: Callable[[dict[str, Any]], object]) -> None:
 def test_a_run_leaves_these_files_and_no_others(toy_run: Path):
     expected = {"config.yaml", "checkpoint.safetensors", "weights.safetensors", "metrics.jsonl", "scores.json"}
     assert {path.name for path in toy_run.iterdir()} - {"tensorboard"} == expected | {"report.html"}
+
+
+def test_a_report_says_what_the_search_for_the_motion_said(toy_run: Path):
+    (verdict,) = re.findall(r'"verdict": "([^"]+)"', (toy_run / "metrics.jsonl").read_text())
+    assert f"<li>{verdict[0].upper()}{verdict[1:]}.</li>" in (toy_run / "report.html").read_text()
 
 
 def test_the_model_that_was_built_first_is_the_one_that_trains(toy_images: Path, tmp_path: Path, monkeypatch):

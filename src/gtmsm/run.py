@@ -38,7 +38,7 @@ from gtmsm.shipped import find_run
 from gtmsm.training.checkpoint import CHECKPOINT, budget_of, updates_behind
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric
-from gtmsm.training.log import METRICS
+from gtmsm.training.log import METRICS, read_verdict
 from gtmsm.training.loss import Loss
 from gtmsm.training.train import Outcome, train
 from gtmsm.worlds.floorplan import Plan
@@ -151,7 +151,8 @@ class Run:
             "updates": str(self.experiment.training.updates),
             "seed": str(self.experiment.seed),
         }
-        write_report(folder / REPORT, result.scores, result.gallery, f"{self.preset}: {scored.name}", about)
+        title, verdict = f"{self.preset}: {scored.name}", read_verdict(self.folder)
+        write_report(folder / REPORT, result.scores, result.gallery, title, about, verdict)
         return result.scores
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gtmsm.errors import InputError
-from gtmsm.training.log import MetricsLog
+from gtmsm.training.log import MetricsLog, read_verdict
 
 
 @pytest.mark.parametrize("bytes_left", [20, 40], ids=["metrics", "curves"])
@@ -34,3 +34,20 @@ def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
         log.close()
     curves = loader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
     assert [(event.step, event.value) for event in curves.Scalars("elbo")] == [(1, 1.0), (2, 2.5), (3, 3.5)]
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ('{"update": 4, "prospect": -7.0, "verdict": "motion found"}\n{"update": 5, "elbo": 1.0}\n', "motion found"),
+        ('{"update": 4, "prospect": -7.0}\n', ""),
+        ('{"update": 4, "verdict": 3}\n', ""),
+        ('{"update\n{"update": 5}\n', ""),
+        (None, ""),
+    ],
+    ids=["kept", "from before", "no words", "harmed", "no metrics"],
+)
+def test_the_verdict_of_a_search_is_read_again_where_there_is_one(tmp_path: Path, lines: str | None, said: str):
+    if lines is not None:
+        (tmp_path / "metrics.jsonl").write_text(lines)
+    assert read_verdict(tmp_path) == said

@@ -55,6 +55,13 @@ def test_walks_that_never_come_back_say_so():
     assert not loops.found and "too few" in loops.verdict
 
 
+@pytest.mark.parametrize("steps", [1, 2])
+def test_clips_too_short_for_a_loop_say_so(steps: int):
+    clip = walked(0.0)[:, :steps]
+    loops = find_by_loops(as_code(clip), clip.a, dimensions=2, length=2.0)
+    assert not loops.found and loops.verdict.startswith("0 views came back")
+
+
 def test_views_that_come_back_at_random_find_nothing():
     generator = torch.Generator().manual_seed(0)
     mean = torch.randint(3, (64, 48, 1), generator=generator).float()

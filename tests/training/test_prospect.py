@@ -1,6 +1,7 @@
 """Finding the motion before refining it."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,6 +17,8 @@ from gtmsm.pose import Plane, PlaneWithHeading
 from gtmsm.tensors import Gaussian
 from gtmsm.training.prospect import (
     ProspectConfig,
+    _unlike,
+    _verdict_of_restarts,
     cross_entropy_search,
     match_codes,
     prospect,
@@ -116,6 +119,48 @@ def test_of_several_restarts_the_best_wins():
     assert find.score == pytest.approx(max(s.max().item() for s in scores))
 
 
+def test_motions_are_the_same_up_to_a_linear_map_and_not_where_an_axis_is_lost():
+    walk = torch.randn(50, 2, generator=seeded(1))
+    turned_and_stretched = walk @ torch.tensor([[0.3, 2.0], [-1.0, 0.4]])
+    folded = walk[:, :1] * torch.tensor([1.0, 0.5])
+    other = torch.randn(50, 2, generator=seeded(2))
+    still = torch.zeros(50, 2)
+    unlike = _unlike(walk, torch.stack([turned_and_stretched, folded, other, still]))
+    assert unlike[0] < 1e-9 and 0.3 < unlike[1] < 0.7 and unlike[2] > 0.8 and unlike[3] == 1
+    torch.testing.assert_close(_unlike(folded, walk[None]), unlike[1:2])  # whichever of the two is the best find
+
+
+@pytest.mark.parametrize(
+    ("scores", "same", "chance", "said"),
+    [
+        ([-7.0, -7.1, -7.2], [True, True, True], 0.01, "motion found: 3 of 3 searches ended there (1.0% of"),
+        ([-7.0, -7.1, -9.0], [True, True, False], 0.01, "motion found: 2 of 3"),
+        ([-7.0, -7.2, -7.1], [True, True, False], 0.01, "motion not found for certain: 2 of 3"),
+        ([-7.0, -9.0, -9.1], [True, False, False], 0.01, "motion not found for certain: 1 of 3"),
+        ([-7.0, -7.1, -7.2], [True, True, True], 1.0, "motion not found for certain: 3 of 3"),
+    ],
+    ids=["all agree", "another is worse", "another is as good", "found once", "all motions are the same"],
+)
+def test_a_search_is_as_sure_as_its_restarts_agree(scores, same, chance, said):
+    verdict = _verdict_of_restarts(torch.tensor(scores), torch.tensor(same), chance)
+    assert verdict.startswith(said)
+    others = [score for score, alike in zip(scores, same, strict=True) if not alike]
+    other = f"the best other motion {max(others):.2f}" if others else "no search found another one"
+    assert verdict.endswith(f"score -7.00; {other}")
+
+
+def test_restarts_on_a_score_that_says_nothing_do_not_agree():
+    chance = seeded(7)
+    search = ProspectConfig(candidates=64, rounds=5, restarts=3)
+    find = cross_entropy_search(lambda v: torch.randn(len(v), generator=chance), 10, search, seeded())
+    assert find.verdict.startswith("motion not found for certain: 1 of 3 searches")
+
+
+def test_a_single_search_confirms_nothing():
+    find = cross_entropy_search(lambda v: v[:, 0], 5, ProspectConfig(candidates=64, rounds=3, restarts=1), seeded())
+    assert find.verdict == f"motion not confirmed by a single search, score {find.score:.2f}"
+
+
 def test_the_same_seed_finds_the_same():
     search = ProspectConfig(candidates=64, rounds=3, restarts=2)
     finds = [cross_entropy_search(lambda v: v[:, 0], 5, search, seeded(seed)) for seed in (1, 1, 2)]
@@ -190,12 +235,24 @@ def test_prospecting_finds_moves_that_undo_each_other(kind):
     find = prospect(model, source_of(world_of()), ProspectConfig(**BRIEF), seeded(2))
     M = model.motion.M.detach()
     torch.testing.assert_close(M.flatten(), find.vector)
+    assert find.verdict.startswith("motion found: 2 of 2 searches ended there") and "no search found" in find.verdict
     step = M.norm(dim=0)[:STAY].mean()
     assert (M[:, UP] + M[:, DOWN]).norm() < 0.4 * step
     assert (M[:, LEFT] + M[:, RIGHT]).norm() < 0.4 * step
     assert M[:, STAY].norm() < 0.4 * step
     sine = torch.det(M[:, [UP, LEFT]]) / (M[:, UP].norm() * M[:, LEFT].norm())
     assert sine.abs() > 0.3, "two axes must not fold onto each other"
+
+
+def test_prospecting_among_frames_of_noise_is_said_to_find_nothing_for_certain():
+    walked, chance = source_of(world_of()), seeded(9)
+
+    def noise(n, steps, generator):
+        clip = walked(n, steps, generator)
+        return replace(clip, x=torch.rand(clip.x.shape, generator=chance))
+
+    find = prospect(model_that_sees(), noise, ProspectConfig(**BRIEF), seeded(2))
+    assert find.verdict.startswith("motion not found for certain: 1 of 2 searches"), find.verdict
 
 
 def test_prospecting_leaves_walls_and_codes_alone():
@@ -259,12 +316,34 @@ def peaks(rates, waves=400):
 def test_a_scan_finds_the_right_one_of_many_narrow_peaks():
     find = scan_angles(peaks((0.0, 0.153, 0.4)), torch.tensor([False, True, True]), ProspectConfig(angles=2_048))
     torch.testing.assert_close(find.vector.abs(), torch.tensor([0.0, 0.153, 0.4]), rtol=0, atol=1e-4)
+    assert find.verdict.startswith("motion found: 4 of 5 scans ended there"), find.verdict  # a pair has one angle
 
 
 def test_where_a_turn_and_its_mirror_image_score_the_same_turns_cancel():
     find = scan_angles(peaks((0.153, 0.153)), torch.tensor([True, True]), ProspectConfig(angles=2_048))
     torch.testing.assert_close(find.vector.abs(), torch.tensor([0.153, 0.153]), rtol=0, atol=1e-4)
     assert find.vector.prod() < 0
+
+
+def test_turns_of_which_every_multiple_is_as_good_are_not_found_for_certain():
+    find = scan_angles(
+        lambda v: torch.cos(2 * math.pi * v / 0.3).sum(1), torch.tensor([True, True]), ProspectConfig(angles=2_048)
+    )
+    assert find.verdict.startswith("motion not found for certain"), find.verdict
+    assert "has 100% of its lead" in find.verdict
+
+
+def test_scans_of_a_score_that_says_nothing_do_not_agree():
+    chance = seeded(7)
+    find = scan_angles(
+        lambda v: torch.randn(len(v), generator=chance), torch.tensor([True, True]), ProspectConfig(angles=512)
+    )
+    assert find.verdict.startswith("motion not found for certain: 1 of 5 scans"), find.verdict
+
+
+def test_where_no_action_is_used_no_turn_is_found():
+    find = scan_angles(lambda v: v.sum(1), torch.tensor([False, False]), ProspectConfig(angles=16))
+    assert find.verdict.startswith("motion not found: no action was used") and not find.vector.any()
 
 
 def test_angles_that_no_action_uses_stay_zero():
@@ -317,6 +396,7 @@ def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick, pauses):
     find = prospect(model, spinning(SpinWalker(SpinWalkerConfig(pauses=pauses))), search, seeded(2))
     left, right = ACTIONS.index("turn left"), ACTIONS.index("turn right")
     step = 2 * math.pi / 41
+    assert find.verdict.startswith("motion found: "), find.verdict
     sign = math.copysign(1, find.vector[left])  # a world and its mirror image look the same
     near = 6e-3 if pauses else 1e-3  # half turns and back say less about a full one
     assert find.vector[left].item() == pytest.approx(sign * step, abs=near)
@@ -336,6 +416,8 @@ def test_prospecting_finds_how_far_a_step_of_turning_turns(yardstick, pauses):
         ({"neighbours": 33}, "neighbours is 33; give 1 to tau = 32 of them"),
         ({"angles": 15}, "angles is 15; a scan needs at least 16 values"),
         ({"elite": 0.0}, "elite is 0.0; give the share to keep"),
+        ({"loops": -1}, "loops is -1; give a number of steps, or 0"),
+        ({"loop_updates": 0}, "loop_updates is 0; give at least 1"),
         ({"length": -1.0}, "length is -1.0; give a positive one, or 0"),
     ],
 )

@@ -133,7 +133,8 @@ def test_metrics_come_when_they_are_due(uninterrupted: Path):
     lines = [json.loads(line) for line in (uninterrupted / "metrics.jsonl").read_text().splitlines()]
     assert [line["update"] for line in lines if "elbo" in line] == [3, 6, 9, 12]
     assert [line["update"] for line in lines if "pose_r2" in line] == [6, 12]
-    assert [line["update"] for line in lines if "prospect" in line] == [4]
+    (searched,) = (line for line in lines if "prospect" in line)
+    assert searched["update"] == 4 and searched["verdict"].startswith("motion ")
 
 
 def test_a_look_is_due_even_where_no_line_of_metrics_is(tmp_path: Path):

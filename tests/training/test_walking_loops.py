@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from gtmsm.model.motion import MotionConfig
-from gtmsm.model.motion.turning import Gliding
-from gtmsm.training.alike_views import gather, shifts
-from gtmsm.training.prospect import ProspectConfig, cross_entropy_search
+from gtmsm.model.motion.turning import Gliding, Turning
+from gtmsm.training.alike_views import find_pairs, shifts
+from gtmsm.training.prospect import ProspectConfig, _by_loops, cross_entropy_search
 from gtmsm.training.walking_loops import (
+    SEARCHES,
     WalkingLoops,
     _beside,
     aimed,
@@ -89,14 +90,14 @@ def test_what_is_seen_moves_to_the_right_when_an_agent_turns_left():
 
 
 def test_turns_are_found_with_their_sign():
-    turn, explained = find_turns(gather(source, CLIPS, STEPS, seeded(4)), search)
-    assert explained > 0.3
+    turn, explained, searches, runner_up = find_turns(find_pairs(source, CLIPS, STEPS, seeded(4)), search)
+    assert explained > 0.3 and searches > 0 and (searches == SEARCHES) == (runner_up == 0)
     torch.testing.assert_close(turn, TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0]), rtol=0, atol=0.01 * TURN)
 
 
 def test_only_the_true_momentum_brings_views_that_are_alike_together():
     turn = TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0])
-    walks = gather(source, CLIPS, STEPS, seeded(4), turn)
+    walks = find_pairs(source, CLIPS, STEPS, seeded(4), turn)
     walks = walks._replace(alike=walks.alike.most_alike(16))
     left = {keep: find_moves(walks, turn, keep)[1] for keep in (0.0, 0.3, KEEP, 0.9)}
     assert min(left, key=left.__getitem__) == KEEP
@@ -128,7 +129,7 @@ def angle_of(motion: Gliding) -> float:
 
 def test_a_motion_that_takes_aside_for_ahead_is_set_right_by_how_frames_shift():
     turn = TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0])
-    walks = gather(source, CLIPS, STEPS, seeded(4), turn)
+    walks = find_pairs(source, CLIPS, STEPS, seeded(4), turn)
     walks = walks._replace(alike=walks.alike.most_alike(16))
     c, s = math.cos(math.radians(20)), math.sin(math.radians(20))
     askew = torch.tensor([[c, -s], [s, c]]) @ aimed(walks, turn, find_moves(walks, turn, KEEP)[0], KEEP)
@@ -141,7 +142,7 @@ def test_a_motion_that_takes_aside_for_ahead_is_set_right_by_how_frames_shift():
 
 def test_turns_that_are_right_are_kept_however_wrong_moves_still_are():
     turn = TURN * torch.tensor([0.0, 0.0, 0.0, 1.0, -1.0])
-    walks = gather(source, CLIPS, 100, seeded(4), turn)
+    walks = find_pairs(source, CLIPS, 100, seeded(4), turn)
     walks = walks._replace(alike=walks.alike.most_alike(16))
     learned, others = walks.part(slice(CLIPS // 4, CLIPS)), walks.part(slice(CLIPS // 4))
     body = find_body(learned, others, turn, find_moves(learned, turn, KEEP)[0], KEEP, 400)
@@ -152,6 +153,7 @@ def test_the_whole_motion_is_found_without_a_single_pose():
     motion, loops = found()
     assert loops.found and loops.closed < loops.without
     assert "motion found" in loops.verdict and "by moves alone" in loops.verdict
+    assert f"({loops.searches} of {SEARCHES} searches found these" in loops.verdict
     _, a, pose = walked()
     with torch.no_grad():
         path = motion.unroll(motion.start(CLIPS), a)
@@ -171,3 +173,36 @@ def test_frames_that_say_nothing_are_said_to_say_nothing():
     with torch.no_grad():
         loops = find_by_walking_loops(motion, noise, search, CLIPS, STEPS, 3, seeded(3))
     assert not loops.found and "not found" in loops.verdict
+
+
+def test_clips_in_which_nobody_comes_back_are_said_to_be_too_short():
+    motion = Gliding(MotionConfig(kind="gliding", hidden=8), 5)
+    before = {name: part.clone() for name, part in motion.state_dict().items()}
+    with torch.no_grad():
+        loops = find_by_walking_loops(motion, source, search, CLIPS, 9, 3, seeded(3))
+    assert not loops.found and "give longer clips" in loops.verdict
+    assert all(torch.equal(part, before[name]) for name, part in motion.state_dict().items())
+
+
+def test_a_motion_without_momentum_is_found_by_loops_too():
+    motion = Turning(MotionConfig(kind="turning"), 5)
+    with torch.no_grad():
+        loops = find_by_walking_loops(motion, source, search, CLIPS, STEPS, 3, seeded(3))
+    assert loops.turned > 0.5 and (motion.turn[LEFT] * motion.turn[RIGHT]) < 0
+
+
+def test_what_was_not_found_by_loops_is_not_kept():
+    """The search that follows sets turns and moves alone: momentum from noise would stay."""
+    torch.manual_seed(0)
+    model = SimpleNamespace(motion=Gliding(MotionConfig(kind="gliding", hidden=8), 5))
+    before = {name: part.clone() for name, part in model.motion.state_dict().items()}
+
+    def noise(n: int, steps: int, generator: torch.Generator) -> SimpleNamespace:
+        clip = source(n, steps, generator)
+        return SimpleNamespace(x=torch.rand(clip.x.shape, generator=generator), a=clip.a)
+
+    settings = ProspectConfig(candidates=64, rounds=3, loops=STEPS, loop_clips=CLIPS, loop_updates=2)
+    with torch.no_grad():
+        told = _by_loops(model, noise, settings, seeded(3))
+    assert not told.found
+    assert all(torch.equal(part, before[name]) for name, part in model.motion.state_dict().items())

@@ -67,7 +67,7 @@ class Walks(NamedTuple):
         return Walks(self.a[clips], self.shift[clips], self.alike.at(clips), self.any_two.at(clips))
 
 
-def gather(
+def find_pairs(
     source: Source,
     clips: int,
     steps: int,

@@ -50,6 +50,16 @@ class MetricsLog:
                 file.close()
 
 
+def read_verdict(folder: Path) -> str:
+    """How reliable the motion is that a run's search has found, in words; empty where metrics.jsonl has none."""
+    said = ""
+    with suppress(InputError):  # no metrics, or somebody's hand in them: a report can do without
+        for _, report in read_lines(folder / METRICS):
+            verdict = report.get("verdict")
+            said = verdict if isinstance(verdict, str) else said
+    return said
+
+
 class _Board:
     """Curves for TensorBoard, written at once: its own writer has a thread, which a full disk ends with a traceback."""
 

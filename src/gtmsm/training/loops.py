@@ -19,7 +19,7 @@ SPAN = 32
 ENOUGH = 100
 """Fewest loops from which M is estimated."""
 CLOSED = 0.25
-"""Steps by which the ends of a closed loop may differ."""
+"""Distance by which the ends of a closed loop may differ, where the squares of all moves along an axis add up to 1."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Loops:
     """Up to a linear map: loops tell which moves cancel, not how long they are."""
     count: int
     closed: float
-    """Fraction of the loops that M closes, to a quarter of a step."""
+    """Fraction of the loops that M closes."""
     runner_up: float
     """The same where the axis that closes loops worst is replaced by the next best."""
 
@@ -38,6 +38,11 @@ class Loops:
     def found(self) -> bool:
         """Whether most loops close, and not by any axes."""
         return self.count >= ENOUGH and self.closed >= 0.6 and self.runner_up < 0.75 * self.closed
+
+    @property
+    def score(self) -> float:
+        """Higher is better."""
+        return self.closed
 
     @property
     def verdict(self) -> str:
@@ -68,7 +73,7 @@ def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) ->
     for span in range(2, min(SPAN, a.shape[1] - 1) + 1):
         same = look_same(code[:, span:], code[:, :-span])
         spans.append((total[:, span:] - total[:, :-span])[same])
-    sums = torch.cat(spans).double()
+    sums = torch.cat([total[:0].flatten(0, 1), *spans]).double()
     sums = sums[sums.abs().sum(-1) > 0.5]
     used = sums.abs().sum(0) > 0  # others never moved the agent
     M = torch.zeros(dimensions, a.shape[-1], dtype=a.dtype, device=a.device)
@@ -78,8 +83,7 @@ def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) ->
     axes = _null_axes(sums / sums.norm(dim=1, keepdim=True), dimensions)
 
     def closed(chosen: Float[Tensor, "A S"]) -> float:
-        unit = chosen * (dimensions * used.sum() / chosen.numel()) ** 0.5  # a move is about one unit long
-        return float(((sums @ unit).norm(dim=1) < CLOSED).double().mean())
+        return float(((sums @ chosen).norm(dim=1) < CLOSED).double().mean())
 
     others = axes[:, [*range(dimensions - 1), dimensions]]
     M[:, used] = (axes[:, :dimensions].T * (length / dimensions**0.5 if length else 1.0)).to(M)

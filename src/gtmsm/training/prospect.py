@@ -6,6 +6,7 @@ at once, by how well the codes nearest at *their* poses explain the next codes, 
 
 import math
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal, TypeAlias
@@ -72,6 +73,8 @@ class ProspectConfig:
         require(self.clips >= 1 and self.horizon >= 1, "a search needs at least 1 clip and 1 step to predict")
         require(self.delta > 0, f"delta is {self.delta}; it must be above 0")
         require(self.loop_clips >= 16, f"loop_clips is {self.loop_clips}; give at least 16 to look for loops in")
+        require(self.loops >= 0, f"loops is {self.loops}; give a number of steps, or 0 to look for none")
+        require(self.loop_updates >= 1, f"loop_updates is {self.loop_updates}; give at least 1")
         require(self.angles >= 16, f"angles is {self.angles}; a scan needs at least 16 values")
         require(0 < self.neighbours <= self.tau, f"neighbours is {self.neighbours}; give 1 to tau = {self.tau} of them")
 
@@ -88,6 +91,21 @@ class Find:
 
 Score: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]]
 """Scores of many vectors; higher is better."""
+Walks: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n row P"]]
+"""What many vectors lead to: vectors of which a linear map leads to the same are the same motion."""
+
+SAME_MOTION = 0.25
+"""Fraction of the squares up to which two motions may differ after the best linear map. (Restarts that find the right
+motion of image walks differ by 1 to 17%; of motions drawn at random, which differ by 35% in the median, 1 to 3% are
+taken for the same.)"""
+BY_CHANCE = 0.1
+"""Fraction of motions drawn at random that may be the same as a find, if restarts that agree are to mean anything."""
+DRAWN = 64
+"""Vectors that a restart drew first, of which that fraction is taken."""
+SAME_ANGLE, SAME_STEPS = 0.1, 4
+"""Fraction of an angle, and steps of the grid, by which scans that agree may differ."""
+LEVEL = 0.95
+"""Fraction of an angle's lead over the median one, mean over scans, at which the next best is as good."""
 
 
 def cross_entropy_search(
@@ -96,17 +114,49 @@ def cross_entropy_search(
     settings: ProspectConfig,
     generator: torch.Generator,
     spread: Sequence[float] | None = None,
+    walks: Walks | None = None,
 ) -> Find:
     """The vector with the highest score, by sampling, keeping the elite, and sampling around it.
 
     `spread` says how far from 0 its elements may be; without it, scale and sign of the vector are taken to be free.
+    `walks` says which vectors are the same motion; without it those are that differ in nothing but length and sign.
     """
-    finds = [_search_once(score, size, settings, generator, spread) for _ in range(settings.restarts)]
-    if len(finds) == 1:
-        return finds[0]
-    vectors = torch.stack([find.vector for find in finds])
+    restarts = [_search_once(score, size, settings, generator, spread) for _ in range(settings.restarts)]
+    find = restarts[0][0]
+    if len(restarts) == 1:
+        return replace(find, verdict=f"motion not confirmed by a single search, score {find.score:.2f}")
+    vectors = torch.stack([find.vector for find, _ in restarts])
     scores = score(vectors).nan_to_num(-torch.inf)  # all on the same clips: the luckiest draw must not win
-    return Find(vectors[scores.argmax()], float(scores.max()))
+    best = scores.argmax()
+    drawn = torch.cat([first[:DRAWN] for _, first in restarts])
+    led = (walks or (lambda some: some[..., None]))(torch.cat([vectors, drawn]))
+    same = _unlike(led[best], led) < SAME_MOTION
+    same[best] = True
+    verdict = _verdict_of_restarts(scores, same[: len(scores)], float(same[len(scores) :].double().mean()))
+    return Find(vectors[best], float(scores[best]), verdict)
+
+
+def _unlike(one: Float[Tensor, "row P"], others: Float[Tensor, "n row P"]) -> Float[Tensor, "n"]:
+    """Fraction of the squares that the best linear map from the one to the other leaves: the worse of both ways."""
+    one, others = (led.double().nan_to_num(0, 0, 0) for led in (one[None], others))
+
+    def left(start: Tensor, end: Tensor) -> Tensor:
+        across = start.mT @ end
+        told = (across * (torch.linalg.pinv(start.mT @ start, hermitian=True) @ across)).sum((1, 2))
+        return 1 - told / end.square().sum((1, 2)).clamp_min(1e-12)
+
+    return torch.maximum(left(one, others), left(others, one))
+
+
+def _verdict_of_restarts(scores: Float[Tensor, "n"], same: Bool[Tensor, "n"], chance: float) -> str:
+    """Whether the best motion was found again, and before all others; `chance`: how many random motions equal it."""
+    agree, others = int(same.sum()), scores[~same]
+    found = agree > 1 and chance < BY_CHANCE and bool((others < scores[same].min()).all())
+    rest = f"the best other motion {others.max():.2f}" if len(others) else "no search found another one"
+    return (
+        f"motion {'found' if found else 'not found for certain'}: {agree} of {len(scores)} searches ended there "
+        f"({chance:.1%} of random motions are as near), score {scores.max():.2f}; {rest}"
+    )
 
 
 def _search_once(
@@ -115,17 +165,19 @@ def _search_once(
     settings: ProspectConfig,
     generator: torch.Generator,
     scale: Sequence[float] | None,
-) -> Find:
-    """One restart."""
+) -> tuple[Find, Float[Tensor, "n size"]]:
+    """One restart, and the vectors that it drew first."""
     device = generator.device
     first = torch.ones(size, device=device) if scale is None else torch.tensor(scale, device=device)
     centre, spread = torch.zeros(size, device=device), first
     keep = max(16, int(settings.candidates * settings.elite))
-    for _ in range(settings.rounds):
+    at_first = torch.empty(0, size)
+    for round_ in range(settings.rounds):
         drawn = torch.randn(settings.candidates, size, device=device, generator=generator)
         vectors = centre + spread * drawn
         if settings.length and scale is None:
             vectors = settings.length * vectors / vectors.norm(dim=1, keepdim=True).clamp_min(1e-12)
+        at_first = at_first if round_ else vectors
         scores = score(vectors).nan_to_num(-torch.inf)
         best = scores.topk(keep).indices
         elite = vectors[best]
@@ -133,7 +185,20 @@ def _search_once(
             # A pose space and its mirror image explain the same; align signs or their average is nothing.
             elite = elite * torch.where((elite * elite[:1]).sum(1, keepdim=True) < 0, -1.0, 1.0)
         centre, spread = elite.mean(0), elite.std(0) + 0.02 * first
-    return Find(vectors[best[0]], float(scores[best[0]]))
+    return Find(vectors[best[0]], float(scores[best[0]])), at_first
+
+
+@dataclass(frozen=True)
+class _Scan:
+    """One scan over a full turn, on clips of its own."""
+
+    which: Float[Tensor, "size"]
+    """Nonzero where angles were varied."""
+    angle: float
+    runner_up: float
+    """The best angle that is another, mirror images aside."""
+    level: float
+    """How much of the best angle's lead over the median one the runner-up has."""
 
 
 def scan_angles(
@@ -149,9 +214,18 @@ def scan_angles(
     ties go to turns that cancel: actions come in opposite pairs.
     """
 
-    def best(vectors: Float[Tensor, "n size"]) -> Find:
+    scans: list[_Scan] = []
+    step = 2 * math.pi / settings.angles
+
+    def best(vectors: Float[Tensor, "n size"], scanned: Tensor | None = None) -> Find:
         scores = score(vectors).nan_to_num(-torch.inf)
         top = (scores - 1e-3 * vectors.sum(1).abs()).argmax()
+        if scanned is not None:
+            angle = float(circle[top])
+            others = scores.masked_fill(_same_angle(circle[:, 0], angle, step), -torch.inf)
+            usual = scores.median()
+            level = ((others.max() - usual) / (scores[top] - usual).clamp_min(1e-12)).nan_to_num(1.0)
+            scans.append(_Scan(scanned, angle, float(circle[others.argmax()]), float(level)))
         return Find(vectors[top], float(scores[top]))
 
     each = torch.eye(len(used), device=used.device)[used]
@@ -159,14 +233,35 @@ def scan_angles(
     singly = Find(torch.zeros(len(used), device=used.device), -math.inf)
     for _ in range(2):
         for one in each:
-            singly = best(singly.vector * (1 - one) + circle * one)
-    pairs = [best(circle * (one - other)) for one, other in combinations(each, 2)]
+            singly = best(singly.vector * (1 - one) + circle * one, one)
+    pairs = [best(circle * (one - other), one - other) for one, other in combinations(each, 2)]
     find = best(torch.stack([singly.vector, *(pair.vector for pair in pairs)]))  # on the same clips: a fair choice
-    step = 2 * math.pi / settings.angles
+    verdict = _verdict_of_scans(scans, find.vector, step)
     for span in (2 * step, step / 4, step / 16):
         for one in each:
             find = best(find.vector + torch.linspace(-span, span, 65, device=used.device)[:, None] * one)
-    return find
+    return replace(find, verdict=f"{verdict}, score {find.score:.2f}")
+
+
+def _same_angle(angles: Tensor, angle: float, step: float) -> Bool[Tensor, "*n"]:
+    """Whether angles are this one or its mirror image, as far as a scan of that step can tell."""
+    return (angles.abs() - abs(angle)).abs() <= max(SAME_STEPS * step, SAME_ANGLE * abs(angle))
+
+
+def _verdict_of_scans(scans: Sequence[_Scan], found: Float[Tensor, "size"], step: float) -> str:
+    """Whether most scans found these angles, each on clips of its own, and the next best are not as good."""
+    if not scans:
+        return "motion not found: no action was used"
+    agree = [scan for scan in scans if _same_angle(found[scan.which != 0], scan.angle, step).all()]
+    closest = max(agree or scans, key=lambda scan: scan.level)
+    level = sum(scan.level for scan in agree or scans) / len(agree or scans)
+    sure = 2 * len(agree) > len(scans) > 1 and level < LEVEL
+    angles = f"{abs(closest.runner_up):.3f} instead of {abs(closest.angle):.3f}"
+    times = f", {abs(closest.runner_up / closest.angle):.1f} times" if closest.angle else ""
+    return (
+        f"motion {'found' if sure else 'not found for certain'}: {len(agree)} of {len(scans)} scans ended there; the "
+        f"next best angle has {level:.0%} of its lead over the median one (closest: {angles}{times})"
+    )
 
 
 def match_codes(
@@ -216,11 +311,16 @@ def prospect(
         parts = vector.split(sizes)
         return {name: part.view(shapes[name]) for name, part in zip(scout.names, parts, strict=True)}
 
+    actions: Tensor = torch.empty(0)
+
+    def walk(vectors: Tensor) -> Tensor:
+        start = scout.motion.start(len(actions))
+        return vmap(lambda vector: functional_call(scout.motion, as_parameters(vector), (start, actions)))(vectors)
+
     def score(vectors: Tensor) -> Tensor:
+        nonlocal actions
         clip = source(settings.clips, settings.tau + settings.horizon, generator)
-        match = match_codes(model.vae.encode(clip.x), settings.tau, settings.yardstick)
-        start = scout.motion.start(len(clip.a))
-        walk = vmap(lambda vector: functional_call(scout.motion, as_parameters(vector), (start, clip.a)))
+        match, actions = match_codes(model.vae.encode(clip.x), settings.tau, settings.yardstick), clip.a
         return torch.cat(
             [
                 retrieval_score(walk(some), match, settings.tau, settings.neighbours, settings.delta)
@@ -228,18 +328,21 @@ def prospect(
             ]
         )
 
+    def walks(vectors: Tensor) -> Tensor:
+        """Places of the walks that were scored last, from their mean: which way they lie, and how far, is free."""
+        places = torch.cat([walk(some).flatten(1, 2) for some in vectors.split(chunk)])
+        return places - places.mean(1, keepdim=True)
+
     told = _by_loops(model, source, settings, generator) if settings.loops else None
     if told is not None and told.found:
-        return Find(model.motion.M.flatten(), told.closed, told.verdict)
+        return Find(model.motion.M.flatten(), told.score, told.verdict)
     if scout.angles:
         used = source(4 * settings.clips, settings.tau + settings.horizon, generator).a.any(1).any(0)
         find = scan_angles(score, used, settings)
     else:
-        find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread)
+        find = cross_entropy_search(score, sum(sizes), settings, generator, scout.spread, walks)
     model.motion.adopt(as_parameters(find.vector))
-    return (
-        find if told is None else replace(find, verdict=f"{told.verdict}; searched for instead, score {find.score:.2f}")
-    )
+    return find if told is None else replace(find, verdict=f"{told.verdict}; searched for instead: {find.verdict}")
 
 
 def _by_loops(
@@ -252,8 +355,11 @@ def _by_loops(
         def search(score: Score, size: int) -> Tensor:
             return cross_entropy_search(score, size, replace(settings, restarts=1), generator, (0.2,) * size).vector
 
-        sizes = settings.loop_clips, settings.loops, settings.loop_updates
-        return find_by_walking_loops(motion, source, search, *sizes, generator)
+        before, sizes = deepcopy(motion.state_dict()), (settings.loop_clips, settings.loops, settings.loop_updates)
+        told = find_by_walking_loops(motion, source, search, *sizes, generator)
+        if not told.found:
+            motion.load_state_dict(before)
+        return told
     clip = source(settings.loop_clips, settings.loops, generator)
     loops = find_by_loops(model.vae.encode(clip.x), clip.a, motion.state_size, settings.length)
     if loops.found:

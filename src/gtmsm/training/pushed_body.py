@@ -5,6 +5,7 @@ the speed along its push, are two curves that all keys share. A gliding network 
 loops by heart long before it has learned the motion; so it learns from this body.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -182,7 +183,9 @@ def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
     if a.device.type != "cuda":
         return along
     parameters = tuple(body.parameters())
-    with torch.enable_grad():
+    with torch.enable_grad(), warnings.catch_warnings():
+        # PyTorch's own warm-up, on another stream, outlives it; gradients are returned here, so none are accumulated.
+        warnings.filterwarnings("ignore", "The AccumulateGrad node's stream does not match")
         captured = torch.cuda.make_graphed_callables(along, parameters, num_warmup_iters=1, allow_unused_input=True)
     return lambda: cast(States, captured(*parameters))
 

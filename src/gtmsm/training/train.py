@@ -129,7 +129,7 @@ class _Loop:
                     if find is not None:
                         self.updater.broadcast()
                         display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
-                        log.write(update, {"prospect": find.score})
+                        log.write(update, {"prospect": find.score, "verdict": find.verdict})
                 self.updater.enter(stage)
                 stop = self._anyone(interrupted)
                 while update < stage.end and not stop:

@@ -16,11 +16,12 @@ were seen from nearly the same pose. Then, one after the other:
 """
 
 import gc
+import math
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -30,7 +31,7 @@ from gtmsm.data.clip import Source
 from gtmsm.model.motion.turning import Gliding, Turning
 from gtmsm.pose import wrapped
 from gtmsm.tensors import Actions, States
-from gtmsm.training.alike_views import SAME_HEADING, Walks, gather
+from gtmsm.training.alike_views import SAME_HEADING, Walks, find_pairs
 from gtmsm.training.pushed_body import PushedBody, fit_body, teach
 
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
@@ -43,6 +44,8 @@ SEARCHES = 6
 """Independent searches for turns: some end in a local optimum, which explains only most of the pairs."""
 EQUALLY = 0.02
 """Turns whose score is lower than the best by up to this much count as equally good."""
+SAME_TURNS = 0.05
+"""Fraction of turns up to which two searches found the same."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Fractions of the velocity that may be kept after a step: the values that are tried."""
 STEP = 0.1
@@ -55,6 +58,18 @@ to be believed, and for other turns than their headings tell. (Other turns gain 
 exact, and 0.02 in ViZDoom, where left and right differ by 0.02 degrees.)"""
 NEAR = 0.01
 """How far apart, of any two, views count as together."""
+
+
+class Turns(NamedTuple):
+    """The turn of every action."""
+
+    turn: Float[Tensor, "A"]
+    explained: float
+    """How much of what is alike these turns explain: 1 for all of it, 0 for as much as by chance."""
+    searches: int
+    """Searches that found these turns, or whole multiples of them, of `SEARCHES`."""
+    runner_up: float
+    """How much the best turns explain that other searches found; 0 where there are none."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +85,10 @@ class WalkingLoops:
     """The same with momentum of one number."""
     without: float
     """The same without momentum."""
+    searches: int
+    """Searches that found these turns, of `SEARCHES`."""
+    runner_up: float
+    """How far other turns explain alike views, those that the other searches found."""
 
     @property
     def found(self) -> bool:
@@ -77,30 +96,50 @@ class WalkingLoops:
         return self.turned > 0.2 and self.closed < 0.3
 
     @property
+    def score(self) -> float:
+        """Higher is better."""
+        return -self.closed
+
+    @property
     def verdict(self) -> str:
         """In words."""
+        if not self.count:
+            return "no view came back to where another was seen: give longer clips, or more of them"
+        others = f", others explain {self.runner_up:.0%}" if self.searches < SEARCHES else ""
         return (
             f"motion {'found' if self.found else 'not found'} by {self.count:,} pairs of views that look alike: turns "
-            f"explain {self.turned:.0%} of them; in clips not learned from, half of them lie within "
+            f"explain {self.turned:.0%} of them ({self.searches} of {SEARCHES} searches found these{others}); "
+            f"in clips not learned from, half of them lie within "
             f"{self.closed:.1%} of what any two are apart ({self.linear:.1%} by moves and one number for momentum, "
             f"{self.without:.1%} by moves alone)"
         )
+
+
+TOO_SHORT = WalkingLoops(0, 0.0, math.inf, math.inf, math.inf, 0, 0.0)
+"""What clips tell in which nobody comes back."""
 
 
 def find_by_walking_loops(
     motion: Turning, source: Source, search: Search, clips: int, steps: int, updates: int, generator: torch.Generator
 ) -> WalkingLoops:
     """Set the parameters of a motion by views that look alike, in so many clips of so many steps."""
-    turn, turned = find_turns(gather(source, clips, steps, generator), search)
-    walks = gather(source, clips, steps, generator, turn)
+    walks = find_pairs(source, clips, steps, generator)
+    if not walks.alike.counts.any():
+        return TOO_SHORT
+    turns = find_turns(walks, search)
+    turn = turns.turn
+    walks = find_pairs(source, clips, steps, generator, turn)
     walks = walks._replace(alike=walks.alike.most_alike(FOR_MOVES))
     held_out = len(walks.a) // 8
     learned, others = walks.part(slice(held_out, None)), walks.part(slice(held_out))
+    if not (learned.alike.counts.any() and others.alike.counts.any()):
+        return replace(TOO_SHORT, turned=turns.explained)
     found = {keep: find_moves(learned, turn, keep) for keep in (KEEPS if isinstance(motion, Gliding) else (0.0,))}
-    closed = {keep: _closed(others, path_of(others.a, turn, move, keep)) for keep, (move, _) in found.items()}
     keep = min(found, key=lambda keep: found[keep][1])
+    linear, without = (_closed(others, path_of(others.a, turn, found[some][0], some)) for some in (keep, 0.0))
     move = aimed(learned, turn, found[keep][0], keep)
-    motion.adopt({"turn": turn, "move": move / (1 - keep), "keep": torch.tensor(keep)})
+    momentum = {"keep": torch.tensor(keep)} if isinstance(motion, Gliding) else {}
+    motion.adopt({"turn": turn, "move": move / (1 - keep)} | momentum)
     refine = partial(fit_motion, motion, learned, updates, generator)
     if type(motion) is Gliding:  # a body's turns have no momentum, as those of other motions may
         body = find_body(learned, others, turn, move, keep, updates)
@@ -109,7 +148,8 @@ def find_by_walking_loops(
     else:
         refine()
     count = int(walks.alike.counts.sum())
-    return WalkingLoops(count, turned, _closed(others, _path(motion, others.a)), closed[keep], closed[0.0])
+    closed = _closed(others, _path(motion, others.a))
+    return WalkingLoops(count, turns.explained, closed, linear, without, turns.searches, turns.runner_up)
 
 
 def _if_closer(motion: Turning | PushedBody, others: Walks, by: float, learn: Callable[[], None]) -> None:
@@ -120,7 +160,7 @@ def _if_closer(motion: Turning | PushedBody, others: Walks, by: float, learn: Ca
         motion.load_state_dict(weights)
 
 
-def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]:
+def find_turns(walks: Walks, search: Search) -> Turns:
     """The turn of every action, and how much of what is alike it explains.
 
     Searches for turns by which alike views, and no others, differ by full turns; then the least sum of distances from
@@ -148,7 +188,11 @@ def find_turns(walks: Walks, search: Search) -> tuple[Float[Tensor, "A"], float]
     size = finds.abs() @ walks.a.abs().mean((0, 1))
     best = size.masked_fill(explained < explained.max() - EQUALLY, torch.inf).argmin()
     to_the_left = (walks.a @ finds[best] * walks.shift).sum()  # what is seen then moves to the right
-    return finds[best] * to_the_left.sign(), float(explained[best])
+    apart = torch.minimum((finds - finds[best]).norm(dim=1), (finds + finds[best]).norm(dim=1))
+    agree = (apart < SAME_TURNS * finds[best].norm()).view(SEARCHES, -1).any(1)
+    others = explained.view(SEARCHES, -1)[~agree]
+    runner_up = float(others.max()) if len(others) else 0.0
+    return Turns(finds[best] * to_the_left.sign(), float(explained[best]), int(agree.sum()), runner_up)
 
 
 def _refined(turn: Float[Tensor, "A"], alike: Float[Tensor, "pairs A"]) -> Float[Tensor, "A"]:

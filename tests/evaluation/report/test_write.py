@@ -3,6 +3,7 @@
 import base64
 import re
 from dataclasses import replace
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,6 +76,14 @@ def hostile_page(path: Path) -> str:
     names = (HOSTILE, "down", "left", "right", "stay")
     write_report(path, scores(), replace(gallery(), action_names=names), HOSTILE, {"run": HOSTILE})
     return path.read_text(encoding="utf-8")
+
+
+def test_a_report_says_how_reliable_the_motion_is_where_that_is_known(tmp_path: Path):
+    told, untold = tmp_path / "told.html", tmp_path / "untold.html"
+    write_report(told, scores(), gallery(), "walk", {}, f"motion found: {HOSTILE}")
+    write_report(untold, scores(), gallery(), "walk", {})
+    assert f"<li>Motion found: {escape(HOSTILE)}.</li>" in told.read_text(encoding="utf-8")
+    assert "search for the motion" not in untold.read_text(encoding="utf-8")
 
 
 class Tags(HTMLParser):

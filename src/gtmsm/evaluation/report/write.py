@@ -25,14 +25,25 @@ READING = (
 )
 
 
-def write_report(path: Path, scores: Mapping[str, Any], gallery: Gallery, title: str, about: Mapping[str, str]) -> None:
-    """Write the report; a reader of an older one at `path` keeps it until this one is whole."""
+def write_report(
+    path: Path,
+    scores: Mapping[str, Any],
+    gallery: Gallery,
+    title: str,
+    about: Mapping[str, str],
+    verdict: str = "",
+) -> None:
+    """Write the report; a reader of an older one at `path` keeps it until this one is whole.
+
+    `verdict` says how reliable the motion is that was searched for; empty where none was, or nothing is known of it.
+    """
     world = PAGES[type(gallery)]
     sections = (
         *world.page_sections(scores, gallery),
         *landmarks(scores),
         _table(scores),
         page.points("How to read this", (*world.reading(scores), *READING)),
+        page.points("The search for the motion", [f"{escape(verdict[:1].upper() + verdict[1:])}."]) if verdict else "",
         page.facts("Protocol", scores.get("protocol") or {}),
         page.facts("About this run", about) if about else "",
     )

@@ -208,6 +208,14 @@ def test_runs_that_converged_are_counted():
     assert "0 of 1 converged" in text_of(comparison_table({"images": IMAGE_WALK}))
 
 
+def test_every_seed_is_shown_and_those_that_failed_are_counted():
+    good, bad = ({"retrieval_revisited": found, "psnr_revisited": 20 + found} for found in (0.995, 0.25))
+    runs = {f"seed-{seed}": IMAGE_WALK | (bad if seed == 1 else good) for seed in range(3)}
+    shown = compared(runs)
+    assert [shown[run][0] for run in runs] == ["21.00", "20.25", "21.00"]
+    assert "2 of 3 converged" in text_of(comparison_table(runs))
+
+
 def test_among_obstacles_runs_converge_by_steps_that_can_be_known():
     known = CELLS | {"retrieval_unhindered": 0.995, "pose_r2_unhindered": 0.999}
     text = " ".join(text_of(comparison_table({"new": known, "of version 0.1": CELLS})).split())

@@ -32,6 +32,13 @@ AMONG_OBSTACLES = (
     "psnr_unhindered", "psnr_revisited", "retrieval_revisited", "position_within_half_cell_memorised",
     "position_within_half_cell_predicted",
 )  # fmt: skip
+CELLS_BY = {"dead_reckoning_": "by actions alone", "equal_frames_": "by equal frames and true moves"}
+"""Controls of the cells that are found, by how their scores begin."""
+PLACED_BY = {
+    "standing_still_position_error_relative": "standing still",
+    "at_the_mean_position_error_relative": "always at the mean of the walk",
+}
+"""Controls of positions in rooms."""
 IN_A_ROOM = ("psnr_pooled", "psnr_revisited", "psnr_unseen", "heading_error", "position_error_relative")
 IN_SEVERAL_ROOMS = (
     "psnr_pooled", "psnr_unseen", "heading_error", "position_error_relative", "floor_colour_error", "wall_colour_error",
@@ -155,13 +162,13 @@ def _caption(scores: Mapping[str, Any], keys: set[str]) -> str:
 
 
 def _cells_found(scores: Mapping[str, Any]) -> str:
-    """How often the position was within half a cell, and what actions alone come to."""
+    """How often the position was within half a cell, and what controls come to."""
     parts = []
     for phase, when in (("memorised", "while memorising"), ("predicted", "while predicting, until a step failed")):
-        mine, theirs = (scores.get(f"{prefix}position_within_half_cell_{phase}") for prefix in ("", "dead_reckoning_"))
-        if mine is not None:
-            by_actions = "" if theirs is None else f" (by actions alone {100 * theirs:.1f}%)"
-            parts.append(f"{100 * mine:.1f}% {when}{by_actions}")
+        found = {way: scores.get(f"{way}position_within_half_cell_{phase}") for way in ("", *CELLS_BY)}
+        if (mine := found.pop("")) is not None:
+            others = [f"{CELLS_BY[way]} {100 * share:.1f}%" for way, share in found.items() if share is not None]
+            parts.append(f"{100 * mine:.1f}% {when}" + (f" ({', '.join(others)})" if others else ""))
     return f"; in the right cell at {', '.join(parts)}" if parts else ""
 
 
@@ -186,13 +193,15 @@ def _only_turns(scores: Mapping[str, Any]) -> bool:
 
 
 def _way_found(scores: Mapping[str, Any]) -> str:
-    """How far off the poses are at the end."""
+    """How far off the poses are at the end, and those of who knows no way."""
     steps = len(scores.get("heading_error_by_step") or ())
     after = f" after {steps} steps" if steps else ""
     heading = f"heading {scores['heading_error']:.1f}° off{after}"
     if _only_turns(scores):
         return heading
-    return f"{heading}, position {100 * scores['position_error_relative']:.1f}% of the room's width"
+    controls = [f"{words} {100 * scores[way]:.1f}%" for way, words in PLACED_BY.items() if way in scores]
+    beside = f" ({', '.join(controls)})" if controls else ""
+    return f"{heading}, position {100 * scores['position_error_relative']:.1f}% of the room's width{beside}"
 
 
 def _quality(scores: Mapping[str, Any]) -> str:

@@ -160,6 +160,18 @@ def test_a_walk_that_is_off_by_a_cell_from_some_step_on_is_right_until_then(obst
     assert scores["unhindered_fraction"] == pytest.approx(3 / 5)
 
 
+def test_cells_are_also_found_by_equal_frames_and_true_moves(obstructed: ImageWalk):
+    clip = blocked_at(obstructed, [RIGHT, RIGHT, LEFT, RIGHT, UP, RIGHT, RIGHT, DOWN, LEFT])
+    lost = torch.full_like(clip.true_pose, 7.0)
+    examiner = ImageWalkExaminer(obstructed, 9, metric=True)
+    examiner.note(clip, lost, clip.x[:, 9:])
+    told = examiner.by_equal_frames(clip)
+    right = ((told - (clip.true_pose - clip.true_start[:, None])).norm(dim=-1) < 0.5).float().mean().item()
+    scores = examiner.scores()
+    assert scores["equal_frames_position_within_half_cell_memorised"] == pytest.approx(right) and right > 0.5
+    assert scores["position_within_half_cell_memorised"] == 0
+
+
 def test_metric_poses_are_cells_from_the_start(world: ImageWalk, clip: Clip):
     walk = clip.true_pose - clip.true_start[:, None]
     right, stretched = ImageWalkExaminer(world, TAU, metric=True), ImageWalkExaminer(world, TAU, metric=True)

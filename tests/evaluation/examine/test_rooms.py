@@ -73,6 +73,19 @@ def spin() -> tuple[Rooms, Clip]:
 # ---- poses
 
 
+def test_positions_stand_beside_those_of_who_knows_no_way():
+    world = world_of()
+    clip = record(world, ScavengerWalker(), 4, TAU + HORIZON, seeded(3))
+    scores = examined(spinner(), world, clip, metric=True)
+    way = (clip.true_pose - clip.true_start[:, None])[..., :2]
+    width = world.width.double()
+    still, mean = way[:, -1].norm(dim=-1) / width, (way[:, -1] - way.mean(1)).norm(dim=-1) / width
+    assert scores["standing_still_position_error_relative"] == pytest.approx(still.mean().item(), rel=1e-5)
+    assert scores["at_the_mean_position_error_relative"] == pytest.approx(mean.mean().item(), rel=1e-5)
+    # A model that turns on the spot stands still.
+    assert scores["position_error_relative"] == pytest.approx(still.mean().item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("metric", [True, False])
 def test_a_model_that_turns_as_the_agent_does_is_never_off(spin, metric: bool):
     scores = examined(spinner(), *spin, metric)

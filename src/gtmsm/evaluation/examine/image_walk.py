@@ -46,6 +46,8 @@ class ImageWalkExaminer(Examiner):
         )
         self._fit: metrics.AffineFit | None = None
         self._noted: list[tuple[Tensor, ...]] = []
+        self._by_frames: dict[str, list[Tensor]] = {}
+        """By the controls that know true moves: whether each memorised step was found."""
         self._compares = self.can_be_hindered
 
     def calibrate(
@@ -124,6 +126,12 @@ class ImageWalkExaminer(Examiner):
         by_actions = walk if reckoned is None else reckoned
         parts = (clip.true_pose, clip.true_start[:, None], walk, by_actions, self.unhindered(clip))
         self._noted.append(tuple(part.cpu() for part in parts))
+        if self._compares:
+            past = clip[:, : self.tau]
+            true = past.true_pose - past.true_start[:, None]
+            for way, overlaps in (("equal_frames", False), ("equal_overlaps", True)):
+                right = self.within(self.errors(self.by_equal_frames(past, overlaps), true))
+                self._by_frames.setdefault(way, []).append(right.cpu())
 
     def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
         world, last = self.world, clip.true_pose[:, self.tau - 1]
@@ -170,6 +178,8 @@ class ImageWalkExaminer(Examiner):
                 f"{prefix}position_within_half_cell_predicted": metrics.mean_where(right[:, self.tau :], free),
                 f"{prefix}position_error_by_step": off.double().mean(0).tolist(),
             }
+        for way, found in self._by_frames.items():
+            scores[f"{way}_position_within_half_cell_memorised"] = torch.cat(found).double().mean().item()
         return scores | {"unhindered_fraction": free.double().mean().item()}
 
     def _r2(self, true: Tensor, start: Tensor, inferred: Tensor, mask: Tensor | None) -> float:

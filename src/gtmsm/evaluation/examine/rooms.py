@@ -75,6 +75,8 @@ class RoomsExaminer(Examiner):
         self._fit: tuple[Tensor, Tensor, float] | None = None
         self._errors: list[dict[str, Tensor]] = []
         self._pixels: list[dict[str, Tensor]] = []
+        self._controls: dict[str, list[Tensor]] = {}
+        """Of who knows no way: how far off positions are at the last step."""
 
     @property
     def where(self) -> Int[Tensor, "n"]:
@@ -189,6 +191,9 @@ class RoomsExaminer(Examiner):
         self._fitted(true, walk)
         errors = self.errors(self.in_world(walk), true)
         self._errors.append({name: error.cpu() for name, error in errors.items()})
+        for name, poses in (("standing_still", 0 * true), ("at_the_mean", true.mean(1, keepdim=True).expand_as(true))):
+            off = self.errors(poses, true)["position_error_relative"][:, -1]
+            self._controls.setdefault(f"{name}_position_error_relative", []).append(off.cpu())
 
     def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
         poses = SPACE.step(clip.true_start[:, None], self.in_world(walk))
@@ -214,6 +219,7 @@ class RoomsExaminer(Examiner):
             of_pixels
             | {name: float(error[:, -1].mean()) for name, error in curves.items()}
             | {f"{name}_by_step": error.mean(0).tolist() for name, error in curves.items()}
+            | {name: torch.cat(off).double().mean().item() for name, off in self._controls.items()}
         )
 
     def gallery(self, model: WorldModel) -> RoomsGallery:

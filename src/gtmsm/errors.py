@@ -18,6 +18,10 @@ class InputError(ValueError):
         super().__init__(shortened(message, LONGEST))
 
 
+class NoMemoryError(InputError):
+    """A device has too little memory left: the same may work when others have ended."""
+
+
 def shortened(text: str, most: int = 60) -> str:
     """Text that is quoted in a message: at most so many characters of it, from both of its ends.
 

@@ -1,19 +1,28 @@
 """The table: which rows there are, in which order they are made, and pages that say what the results say."""
 
 import json
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crowded import Crowded, Killed
 
 from gtmsm.cli import main
+from gtmsm.data.clip import Clip
 from gtmsm.errors import InputError
-from gtmsm.reproduce import ROWS, Order, choose_rows, plots, reproduce, rows, trial, work
+from gtmsm.evaluation.controls import MeanFrame
+from gtmsm.evaluation.forecasts import score_forecaster
+from gtmsm.evaluation.sets import SPLITS, FixedSet, named_set
+from gtmsm.reproduce import ROWS, Order, choose_rows, plots, reproduce, results, rows, trial, work
 from gtmsm.reproduce.pages import write_pages
 from gtmsm.reproduce.results import read_results, result_path, write_result
 from gtmsm.reproduce.table import lines_of
-from gtmsm.reproduce.trial import Trial, best, sweep_path, swept
+from gtmsm.reproduce.trial import Trained, Trial, best, sweep_path, swept
 from gtmsm.rivals.build import KINDS
 from gtmsm.training.train import Outcome
 
@@ -148,6 +157,31 @@ def test_learning_rates_are_tried_before_a_row_is_trained_by_the_best(tmp_path: 
     assert best(swept(tmp_path, "image-walk")) == 0.5 and best(swept(tmp_path, "image-walk/k-1")) == 1.0
 
 
+@pytest.mark.parametrize("row", ["image-walk", "image-walk/gru"])
+def test_a_learning_rate_is_scored_on_validation_places_and_the_test_is_never_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, row: str
+):
+    factors, drawn, draw = list[float](), list[str](), FixedSet.clips
+
+    def train(self: Trial, factor: float) -> Trained:
+        factors.append(factor)
+        return Trained(MeanFrame(), None, 0, 0.0, 1e-3)
+
+    def clips(self: FixedSet) -> Iterator[Clip]:
+        drawn.append(self.split)
+        return draw(self)
+
+    sets = {split: named_set("image-walk/builtin", split, quick=True) for split in SPLITS}
+    expected = {split: score_forecaster(MeanFrame(), each)["psnr_pooled"] for split, each in sets.items()}
+    trial._kept_set.cache_clear()
+    monkeypatch.setattr(Trial, "_train", train)
+    monkeypatch.setattr(FixedSet, "clips", clips)
+    Trial(ROWS[row], 0, tmp_path, True, "cpu", None).try_rate(3.0)
+    assert (factors, drawn) == ([3.0], ["validation"])
+    assert swept(tmp_path, row) == {3.0: expected["validation"]}
+    assert len({*expected.values()}) == len(SPLITS)
+
+
 def test_a_share_of_the_updates_keeps_the_curriculum_while_half_of_them_are_enough():
     whole, fifth = (ROWS["image-walk"].experiment(0, False, None, share).training for share in (1.0, 0.2))
     assert fifth.updates == whole.updates / 5 == 10_000
@@ -199,6 +233,42 @@ def test_rows_scored_on_the_same_clips_are_compared_clip_by_clip(
         assert "where both results keep the same clips" in table(tmp_path)
 
 
+def test_the_table_says_whether_its_clips_are_the_listed_ones_and_the_same_for_all_rows(tmp_path: Path):
+    listed = named_set("image-walk/builtin", quick=True).listed
+    assert listed
+
+    def put_on(row: str, sha256: str) -> str:
+        put(tmp_path, row, 0, 20.0, scores={"image-walk/builtin": scored(20.0, sha256=sha256)})
+        return table(tmp_path)
+
+    assert f"`{listed.sha256[:12]}…`, as listed" in put_on("image-walk", listed.sha256)
+    assert "rows were scored on different clips" in put_on("image-walk/gru", "1" * 64)
+    assert "**not as listed**" in put_on("image-walk", "1" * 64)
+
+
+def test_who_is_built_on_a_row_has_its_privileges(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0, privileges=["true displacements"])
+    put(tmp_path, "image-walk/grid-map", 0, 20.0, privileges=["its motion"])
+    put(tmp_path, "image-walk/gru", 0, 20.0)
+    given = {line.name: line.given for line in lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin")}
+    assert given["grid-map"] == "its motion, which was given: true displacements" and given["gru"] == "nothing"
+
+
+def test_ablations_are_shown_with_their_learning_rates(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0, learning_rate=3e-3)
+    put(tmp_path, "image-walk/k-1", 0, 15.0)
+    text = table(tmp_path).partition("## Ablations")[2]
+    assert "| 0.003 | 1 |" in text and "| 0.001 | 1 |" in text and "compare ablations with each other" in text
+    put(tmp_path, "image-walk", 0, 20.0)
+    assert "compare ablations with each other" not in table(tmp_path)
+
+
+def test_a_score_that_some_seeds_lack_says_of_how_many_it_is(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0)
+    put(tmp_path, "image-walk", 1, 20.0, scores={"image-walk/builtin": scored(20.0, flip=0.25)})
+    assert "| 0.250 (1 of 2) |" in table(tmp_path)
+
+
 def test_the_same_results_make_the_same_table(tmp_path: Path):
     put(tmp_path, "image-walk", 0, 20.0)
     put(tmp_path, "image-walk/k-1", 0, 15.0)
@@ -245,7 +315,20 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
     }
     monkeypatch.setitem(rows.WORLDS, "image-walk", replace(world, quick=tiny))
     with pytest.raises(SystemExit) as end:
-        main(["reproduce", "image-walk", "image-walk/gru", "--quick", "--out", str(tmp_path), "--device", "cpu"])
+        main(
+            [
+                "reproduce",
+                "image-walk",
+                "image-walk/gru",
+                "--quick",
+                "--workers",
+                "1",
+                "--out",
+                str(tmp_path),
+                "--device",
+                "cpu",
+            ]
+        )
     told = capsys.readouterr().out
     assert end.value.code == 0, told
     assert "table:" in told and f"video: {tmp_path / 'image-walk.mp4'}" in told.replace("\n", " ")
@@ -261,8 +344,9 @@ def test_a_row_and_a_rival_are_trained_scored_and_put_into_the_table(
 
 
 def test_a_training_that_was_interrupted_is_no_result_and_its_time_counts_when_it_goes_on(tmp_path: Path):
-    with pytest.raises(InputError, match="interrupted after 3 updates"):
+    with pytest.raises(trial.Interrupted, match="interrupted after 3 updates") as stopped:
         trial._took(tmp_path, Outcome(3, 2.0, finished=False, signal=2))
+    assert stopped.value.signal == 2
     assert trial._took(tmp_path, Outcome(9, 5.0, finished=True)) == 7.0
 
 
@@ -272,3 +356,111 @@ def test_a_rival_has_the_same_colour_whoever_else_is_there(tmp_path: Path):
     alone = plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"]
     put(tmp_path, "image-walk/gru", 0, 15.0)
     assert plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"] == alone
+
+
+def test_where_memory_runs_out_rows_are_made_again_beside_fewer_others(tmp_path):
+    said, order = list[str](), Order(tmp_path, quick=True, workers=3)
+    (tmp_path / "logs").mkdir()
+    jobs = [Crowded(ROWS["image-walk"], seed, others=2) for seed in range(3)]
+    assert work._together(jobs, order, said.append) == []
+    assert all(job.makes(order).exists() for job in jobs)
+    again = [line for line in said if "made again" in line]
+    assert [line.split("at most ")[1].split()[0] for line in again] == ["2", "1", "1"]
+
+
+def test_a_row_for_which_there_is_no_memory_at_all_fails(tmp_path):
+    order = Order(tmp_path, quick=True, workers=1)
+    (tmp_path / "logs").mkdir()
+    failed = work._together([Crowded(ROWS["image-walk"], 0)], order, lambda line: None)
+    assert [(one.row, one.seed) for one in failed] == [("image-walk", 0)]
+
+
+def test_where_a_process_is_killed_rows_are_made_again_beside_fewer_others(tmp_path):
+    said, order = list[str](), Order(tmp_path, quick=True, workers=2)
+    (tmp_path / "logs").mkdir()
+    jobs = [Killed(ROWS["image-walk"], seed) for seed in range(3)]
+    assert work._together(jobs, order, said.append) == []
+    assert all(job.makes(order).exists() for job in jobs)
+    assert [line.split("at most ")[1].split()[0] for line in said if "made again" in line] == ["1"]
+
+
+def test_a_signal_ends_the_command_instead_of_a_row(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    begun: list[str] = []
+
+    def run(self: Trial) -> None:
+        begun.append(self.row.name)
+        raise trial.Interrupted(Outcome(3, 2.0, finished=False, signal=15))
+
+    monkeypatch.setattr(work.Trial, "run", run)
+    with pytest.raises(SystemExit) as end:
+        main(["reproduce", "image-walk", "image-walk/gru", "--quick", "--workers", "1", "--out", str(tmp_path)])
+    assert end.value.code == 128 + 15 and begun == ["image-walk"]
+    assert "interrupted after 3 updates; the same command goes on there" in capsys.readouterr().out
+
+
+def test_results_are_of_the_commit_of_the_package_and_say_where_its_files_differ(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    package = tmp_path / "src" / "gtmsm"
+    (package / "reproduce").mkdir(parents=True)
+    for name in ("__init__.py", "model.py", "reproduce/results.py"):
+        (package / name).touch()
+    monkeypatch.setattr(results, "__file__", str(package / "reproduce" / "results.py"))
+
+    def git(*words: str) -> None:
+        who = ("-c", "user.name=a", "-c", "user.email=a@b")
+        subprocess.run(["git", *who, *words], cwd=tmp_path, check=True, capture_output=True)
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "somebody's project, in which the package is only installed")
+    assert results._commit() is None
+    git("add", ".")
+    git("commit", "-m", "all of it")
+    commit = results._commit()
+    assert commit and not commit.endswith("+")
+    (package / "model.py").write_text("changed")
+    assert results._commit() == f"{commit}+"
+
+
+def test_pictures_of_ones_own_are_learned_from_where_they_are_scored_on():
+    own = {name: ROWS[name].experiment(0, True, "faces.npz") for name in ("image-walk", "large")}
+    assert own["image-walk"].images == "faces.npz" and own["large"].images == "builtin"
+
+
+def test_a_result_of_a_row_that_is_gone_is_named(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 20.0)
+    path = result_path(tmp_path, "image-walk", 0)
+    path.write_text(path.read_text().replace('"row": "image-walk"', '"row": "image-walk/gone"'))
+    with pytest.raises(InputError, match='row "image-walk/gone", which this version does not have'):
+        read_results(tmp_path)
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_a_process_that_was_killed_before_work_is_handed_to_it_ends_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_work: bool
+):
+    """The first pool breaks as the second row is handed to it, or the first."""
+    pools = list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, *words: Any) -> Any:
+            self.handed = getattr(self, "handed", 0) + 1
+            if len(pools) > 1:
+                return super().submit(*words)
+            if self.handed > at_work:
+                raise BrokenProcessPool
+            ended: Future[None] = Future()
+            ended.set_exception(BrokenProcessPool())
+            return ended
+
+    def processes(order: Order) -> Pool:
+        pools.append(1)
+        return Pool(order.workers)
+
+    monkeypatch.setattr(work, "_processes", processes)
+    monkeypatch.setattr(work, "_logged", lambda job, order: job.makes(order).write_text("{}"))
+    jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(3)]
+    assert work._together(jobs, Order(tmp_path, quick=True, workers=2), lambda line: None) == []
+    assert all(job.makes(Order(tmp_path)).exists() for job in jobs) and len(pools) == 2

@@ -223,6 +223,16 @@ def test_a_training_is_resumed_exactly(train, tmp_path):
     assert left[: len(FILES)] == left[len(FILES) : 2 * len(FILES)] == left[2 * len(FILES) :]
 
 
+def test_what_is_watched_while_a_rival_trains_never_touches_the_test(setting, train, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("somebody walks in the test")
+
+    for verb in ("reset", "walk", "look", "step"):
+        monkeypatch.setattr(setting.test_world, verb, refuse)
+    train("gru", tmp_path, 2, watch_every=1)
+    assert "psnr" in (tmp_path / "metrics.jsonl").read_text()
+
+
 def test_other_settings_are_not_resumed(train, tmp_path):
     train("gru", tmp_path, 1)
     with pytest.raises(InputError, match="holds a rival of other settings"):

@@ -1,14 +1,23 @@
 """The RSSM against TorchRL's, with the same weights and the same noise."""
 
+import multiprocessing
+
 import pytest
 import torch
 
 BATCH, TAU, STEPS = 3, 5, 9
 
 
+@pytest.fixture
+def torchrl():
+    """Its import decides for the whole process how others are begun; that is undone."""
+    before = multiprocessing.get_start_method(allow_none=True)
+    yield pytest.importorskip("torchrl.modules")
+    multiprocessing.set_start_method(before, force=True)
+
+
 def states_of_torchrl(rival, seen, actions, noise):
     """Beliefs, states and posteriors of the memorised steps, and a rollout of the prior after them."""
-    pytest.importorskip("torchrl")
     from tensordict import TensorDict
     from tensordict.nn import TensorDictModule
     from torchrl.modules import RSSMPosterior, RSSMPrior, RSSMRollout
@@ -49,7 +58,7 @@ def states_of_torchrl(rival, seen, actions, noise):
 
 # Its import sets up far more than a test needs, and warns of this and that.
 @pytest.mark.filterwarnings("ignore")
-def test_states_are_those_of_torchrl_with_the_same_weights_and_noise(make):
+def test_states_are_those_of_torchrl_with_the_same_weights_and_noise(torchrl, make):
     rival, generator = make("rssm"), torch.Generator().manual_seed(3)
 
     def drawn(steps, size):

@@ -10,10 +10,10 @@ from functools import cached_property, partial
 
 import torch
 
-from gtmsm.config import require
 from gtmsm.data.clip import Clip, Source
 from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
+from gtmsm.errors import NoMemoryError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.experiments.experiment import ImageWalkExperiment, OwnExperiment, RoomsExperiment
 from gtmsm.model.budget import Budget
@@ -171,4 +171,5 @@ def require_memory(needed: int, device: torch.device, what: str, instead: str) -
     else:
         free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     sizes = f"needs {needed / 1e9:.1f} GB and there are {free / 1e9:.1f} free"
-    require(needed < free, f"{what} {sizes}; {instead}")
+    if needed >= free:
+        raise NoMemoryError(f"{what} {sizes}; {instead}")

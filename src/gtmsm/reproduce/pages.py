@@ -6,6 +6,7 @@ from statistics import mean, stdev
 from typing import Any, TypeAlias
 
 from gtmsm.evaluation.metrics import late_steps
+from gtmsm.evaluation.sets import SETS, FixedSet
 from gtmsm.files import write_atomically
 from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, WORLDS, Row
@@ -14,6 +15,7 @@ from gtmsm.reproduce.table import (
     Field,
     Line,
     fields_of,
+    key,
     lines_of,
     markdown_table,
     marks_of,
@@ -24,6 +26,7 @@ from gtmsm.reproduce.table import (
 Scores: TypeAlias = Mapping[str, Any]
 """Of one seed on one set."""
 TABLE = "table.md"
+RIVALS = "https://github.com/gtmsm/gtmsm/blob/main/docs/rivals.md#at-the-papers-size"
 CLIPS = "psnr_late_by_clip"
 """The key of what each clip contributes; older results have none."""
 BLIND = ("mean frame", "last frame")
@@ -41,6 +44,10 @@ PAIRED = {
 BANDS = (
     "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
     "single seed of GTM-SM it is twice the standard error over clips.*"
+)
+OTHER_RATES = (
+    "*Ablations have the preset's learning rate, the row as it is the best of those that were tried: compare ablations "
+    "with each other, and with the row that has the preset's rate, where there is one.*"
 )
 FRAMES = "*The first test walk, true above imagined frames; red steps are at places that were never memorised.*"
 
@@ -77,7 +84,8 @@ def _intro(results: Sequence[Result], made_by: str) -> str:
         "Every row was trained by the same loop on the same windows, with the same coder and decoder, and scored on "
         "the same clips, which are drawn on a CPU from a seed and have a checksum. Steps after tau are predicted from "
         "actions alone. PSNR in dB, data range 1; *pooled* is the PSNR of the mean error, *per frame* the mean of each "
-        "frame's PSNR. Several seeds: mean ± half the range. *Given* is what a row knows beyond frames and actions."
+        "frame's PSNR. Several seeds: mean ± half the range, and how many of them have the score where some lack it. "
+        f"*Given* is what a row knows beyond frames and actions. Why rows stand where they do: [rivals]({RIVALS})."
     )
 
 
@@ -101,8 +109,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
         part
         for part in (
             f"## {world}: {WORLDS[world].about}",
-            f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted{last}; "
-            f"sha256 `{about['sha256'][:12]}…`.",
+            f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted{last}; {_checksum(lines, results)}.",
             table,
             given and f"Given:\n\n{given}",
             _ahead(lines, scored),
@@ -114,6 +121,18 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
         )
         if part
     )
+
+
+def _checksum(lines: Sequence[Line], results: Sequence[Result]) -> str:
+    """Of the clips, whether it is that which is listed, and whether all rows were scored on the same ones."""
+    about = lines[0].scores[0]
+    found = list(dict.fromkeys(scores["sha256"] for line in lines for scores in line.scores))
+    quick = any(result.facts["quick"] for result in results)
+    listed = FixedSet(about["set"], "test", quick, SETS[about["set"]]).listed
+    said = f"sha256 {', '.join(f'`{one[:12]}…`' for one in found)}"
+    if listed and set(found) <= set(listed.known):
+        return f"{said}, as listed"
+    return f"{said}, **{'not as listed' if len(found) == 1 else 'rows were scored on different clips'}**"
 
 
 def _has_figure(result: Result, world: str) -> bool:
@@ -185,7 +204,7 @@ def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> 
     if not names:
         return ""
     by_set = {name: {line.label: line for line in lines_of(results, world, name)} for name in names}
-    field = Field("", lambda scores: scores.get("psnr_revisited") or scores.get("psnr_pooled"))
+    field = Field("", key("psnr_revisited"))
     labels = list(dict.fromkeys(label for lines in by_set.values() for label in lines))
     rows = (
         [label, *(field.cell(by_set[name][label]) if label in by_set[name] else "–" for name in names)]
@@ -201,6 +220,7 @@ def _costs(results: Sequence[Result], world: str) -> str:
     body = [
         [
             row.rival or f"**{row.title}**",
+            row.context(facts[0]["quick"]),
             f"{facts[0]['parameters']:,}",
             f"{facts[0]['updates']:,}",
             f"{facts[0]['learning_rate']:g}" + (" (swept)" if facts[0].get("swept") else ""),
@@ -211,7 +231,8 @@ def _costs(results: Sequence[Result], world: str) -> str:
         for row, facts in found
         if facts
     ]
-    head = ["", "parameters", "updates", "learning rate", "seconds of training", "seeds", "converged"]
+    costs = ("parameters", "updates", "learning rate", "seconds of training", "seeds", "converged")
+    head = ["", "a prediction can use", *costs]
     told = (
         "*Seconds are by the clock, of the seeds that were trained where the first one was; several trainings may have "
         "shared the device (`--workers`).*"
@@ -232,18 +253,22 @@ def _ablations(results: Sequence[Result]) -> str:
     parts = []
     for world in worlds:
         name = sets_of(results, world)[0]
-        lines = []
+        lines, rates = [], []
         for row in (ROWS[world], *(row for row in changed if row.world == world)):
-            scores = tuple(r.facts["scores"][name] for r in results if r.row == row.name and name in r.facts["scores"])
-            if scores:
-                label = "**as it is**" if row.name == world else f"{row.about}"
-                lines.append(Line(label, "", scores))
+            made = [r.facts for r in results if r.row == row.name and name in r.facts["scores"]]
+            if made:
+                label = "**as it is**" if row.name == world else row.about
+                lines.append(Line(label, "", tuple(facts["scores"][name] for facts in made)))
+                rates.append(f"{made[0]['learning_rate']:g}")
         fields = [
             f for f in fields_of(lines, len(lines[0].scores[0]["psnr_by_step"])) if f.title not in ("FLIP", "per frame")
         ]
-        head = [f"`{world}` with", *(field.title for field in fields), "seeds"]
-        body = ([line.label, *(f.cell(line) for f in fields), str(len(line.scores))] for line in lines)
-        parts.append(markdown_table(head, body))
+        head = [f"`{world}` with", *(field.title for field in fields), "learning rate", "seeds"]
+        body = (
+            [line.label, *(f.cell(line) for f in fields), rate, str(len(line.scores))]
+            for line, rate in zip(lines, rates, strict=True)
+        )
+        parts.append(markdown_table(head, body) + (f"\n\n{OTHER_RATES}" if len(set(rates)) > 1 else ""))
     return "## Ablations\n\n" + "\n\n".join(parts) if parts else ""
 
 

@@ -12,6 +12,7 @@ import torch
 from gtmsm.config import require
 from gtmsm.errors import InputError
 from gtmsm.files import read_json, write_json
+from gtmsm.reproduce.rows import ROWS
 
 FORMAT = 1
 DIGITS = 5
@@ -51,6 +52,8 @@ def _read(folder: Path) -> Iterator[Result]:
         made = isinstance(facts.get("row"), str) and isinstance(facts.get("seed"), int)
         if not (made and isinstance(facts.get("scores"), dict) and facts.get("format") == FORMAT):
             raise InputError(f"{path} is no result of `gtmsm reproduce` of this version; remove it and make it again")
+        if facts["row"] not in ROWS:
+            raise InputError(f'{path} is of row "{facts["row"]}", which this version does not have; remove it')
         yield Result(facts["row"], facts["seed"], facts)
 
 
@@ -68,13 +71,14 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the repository that this file is in, with a plus where files differ from it; None: it is in none."""
+    """Of the repository that this package is in, with a plus where its files differ from it; None: it is in none."""
 
     def git(*words: str) -> str:
-        here = Path(__file__).parent
-        return subprocess.run(["git", *words], cwd=here, capture_output=True, text=True, check=True).stdout.strip()
+        package = Path(__file__).parents[1]
+        return subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
+        git("ls-files", "--error-unmatch", "--", "__init__.py")  # or it is installed inside of another repository
         return git("rev-parse", "--short=7", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None

@@ -4,7 +4,7 @@ A row is GTM-SM in a world, a rival in the same world, GTM-SM with one thing cha
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,6 +22,7 @@ QUICK_SHARE = 0.3
 """Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
+PRESET_RATE = "the preset's learning rate, as all rows below have it"
 QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "drifting", "literal")
 
 
@@ -85,7 +86,7 @@ class Row:
         made = changed(PRESETS[world.preset][1], {"seed": seed})
         for numbers in (world.changes, world.quick if quick else {}, self.changes):
             made = changed(made, numbers)
-        if images is not None and isinstance(made, ImageWalkExperiment):
+        if images is not None and self.sets(images) != self.sets(None):  # what is scored elsewhere learns elsewhere
             made = changed(made, {"images": images})
         assert isinstance(made, ImageWalkExperiment | RoomsExperiment)
         share *= QUICK_SHARE if quick and self.rival else 1.0
@@ -95,6 +96,12 @@ class Row:
         """The sizes of a rival."""
         assert self.rival is not None
         return RivalConfig(kind=self.rival, **(QUICK_RIVAL if quick else {}))
+
+    def context(self, quick: bool) -> str:
+        """How much of what was seen a prediction of it can use, in words."""
+        if self.rival:
+            return KINDS[self.rival].context.format(**asdict(self.rival_settings(quick)))
+        return f"{self.experiment(0, quick, None).model.recall.neighbours} of all frames"
 
     def sets(self, images: str | None) -> tuple[str, ...]:
         """Named sets that it is scored on: an ablation on the first only; on a user's images that set is CelebA's."""
@@ -148,8 +155,15 @@ WORLDS = {
     ),
 }  # fmt: skip
 
+
+def _rate_of(preset: str) -> Numbers:
+    """The learning rate that ablations have, whichever was found to be the best for GTM-SM as it is."""
+    return {"training.optimiser.learning_rate": PRESETS[preset][1].training.optimiser.learning_rate}
+
+
 ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     "image-walk": {
+        "preset-rate": (PRESET_RATE, _rate_of("image-walk")),
         "k-1": ("K = 1 entry read", {"model.recall.neighbours": 1}),
         "k-20": ("K = 20 entries read", {"model.recall.neighbours": 20}),
         "delta": ("delta = 0.01", {"model.recall.delta": 1e-2}),
@@ -169,6 +183,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         }),
     },
     "rotate": {
+        "preset-rate": (PRESET_RATE, _rate_of("rotate")),
         "map-5": ("distances in a learned map of 5 dimensions (App. A.2)", {"model.recall.map_size": 5}),
         "absolute": ("the query network is told absolute poses", {"model.recall.poses": "absolute"}),
         "mixture": ("mixture prior instead of the query network", {

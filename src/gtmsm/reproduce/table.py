@@ -8,7 +8,7 @@ from typing import Any
 from gtmsm.evaluation.columns import CONTROLS
 from gtmsm.evaluation.metrics import late_steps
 from gtmsm.reproduce.results import Result
-from gtmsm.reproduce.rows import ROWS
+from gtmsm.reproduce.rows import ROWS, Row
 
 FIRST = 16
 """Predicted steps that most models can do."""
@@ -64,13 +64,15 @@ class Field:
     unit: str = ""
 
     def cell(self, line: Line) -> str:
-        """The mean over seeds, and half the range where they differ."""
+        """The mean over seeds, half the range where they differ, and how many there are where some lack the score."""
         values = [self.factor * value for value in line.over_seeds(self.value)]
         if not values:
             return "–"
         half = round((max(values) - min(values)) / 2, self.digits)
         spread = f"\N{NO-BREAK SPACE}±\N{NO-BREAK SPACE}{half:.{self.digits}f}" if half else ""
-        return f"{mean(values):.{self.digits}f}{spread}{self.unit}"
+        some = line.given != CONTROL and len(values) < len(line.scores)
+        seeds = f" ({len(values)} of {len(line.scores)})" if some else ""
+        return f"{mean(values):.{self.digits}f}{spread}{self.unit}{seeds}"
 
 
 def fields_of(lines: Sequence[Line], horizon: int) -> list[Field]:
@@ -119,7 +121,7 @@ def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
     for row in rows:
         mine = [r for r in results if r.row == row.name and name in r.facts["scores"]]
         if mine:
-            given = "; ".join(mine[0].facts["privileges"]) or NOTHING
+            given = _given(row, mine[0], results)
             scores = tuple(r.facts["scores"][name] for r in mine)
             lines.append(Line(row.title, given, scores, bold=not row.rival))
     ours = [r.facts["controls"][name] for r in results if r.row == world and name in r.facts.get("controls", {})]
@@ -127,3 +129,10 @@ def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
         label = CONTROLS[control].label if control in CONTROLS else control.replace("_", " ")
         lines.append(Line(label, CONTROL, tuple(scores[control] for scores in ours if control in scores)))
     return lines
+
+
+def _given(row: Row, result: Result, results: Sequence[Result]) -> str:
+    """The privileges of a row; what it is built on passes its own on."""
+    own = "; ".join(result.facts["privileges"]) or NOTHING
+    lent = [r.facts["privileges"] for r in results if r.row == row.needs and r.facts["privileges"]]
+    return f"{own}, which was given: {'; '.join(lent[0])}" if lent else own

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from gtmsm.config import Device, require
 from gtmsm.contest import at_rate, train_rival
+from gtmsm.errors import InputError
 from gtmsm.evaluation.controls import Ceiling, control_forecasters
 from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
 from gtmsm.evaluation.forecasts import score_forecasters
@@ -34,6 +35,18 @@ RUNS = "runs"
 """Folder of the trainings, beside the results."""
 LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
 """Of scores: said once in a result, in docs/protocol.md, or of no use in the table."""
+
+
+class Interrupted(InputError):
+    """A signal ended a training: no other is to begin."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(f"training was interrupted after {outcome.updates} updates; the same command goes on there")
+        self.signal = outcome.signal
+
+    def __reduce__(self) -> tuple[type[InputError], tuple[str]]:
+        """Of another process it is a row that failed."""
+        return InputError, (str(self),)
 
 
 @dataclass(frozen=True)
@@ -183,9 +196,8 @@ def _took(folder: Path, outcome: Outcome) -> float:
     path = folder / SECONDS
     before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
     write_json(path, {"seconds": before + outcome.seconds})
-    require(
-        outcome.finished, f"training was interrupted after {outcome.updates} updates; the same command goes on there"
-    )
+    if not outcome.finished:
+        raise Interrupted(outcome)
     return before + outcome.seconds
 
 

@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
@@ -16,14 +17,16 @@ from threading import Thread
 import torch
 
 from gtmsm.config import Device, require, require_seed
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, NoMemoryError
 from gtmsm.files import require_folder
 from gtmsm.reproduce.results import result_path
 from gtmsm.reproduce.rows import ROWS, Row
-from gtmsm.reproduce.trial import Trial, sweep_path
+from gtmsm.reproduce.trial import Interrupted, Trial, sweep_path
 
 GRACE = 20
 """Seconds in which a training that lost its parent may save itself."""
+NO_MEMORY = (NoMemoryError, torch.OutOfMemoryError, BrokenProcessPool)
+"""Errors of trainings that may succeed beside fewer others; who takes too much of the machine's memory is killed."""
 
 
 @dataclass(frozen=True)
@@ -133,33 +136,63 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
         began = time.monotonic()
         try:
             job.make(order)
-        except InputError as problem:
+        except Interrupted:
+            raise
+        except (InputError, *NO_MEMORY) as problem:
             failed.append(Failed(job.row.name, job.seed, str(problem)))
         say(f"{job}: {time.monotonic() - began:.0f} s ({number + 1} of {len(jobs)})")
     return failed
 
 
 def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
-    """By processes, each of which makes one result after the other and writes what is said to a log."""
-    waiting, failed, done = list(jobs), list[Failed](), 0
-    running: dict[Future[None], tuple[_Job, float]] = {}
-    # Spawned, since a process that has used a GPU cannot be forked.
-    with ProcessPoolExecutor(order.workers, get_context("spawn"), _begin, (order.workers,)) as pool:
+    """By processes, each of which makes one result after the other and writes what is said to a log.
+
+    Where memory runs out, a result is made again beside fewer others.
+    """
+    waiting, failed, done, most = list(jobs), list[Failed](), 0, order.workers
+    running: dict[Future[None], tuple[_Job, float, bool]] = {}
+    pool = _processes(order)
+    try:
         while waiting or running:
             ready = [job for job in waiting if all(path.exists() for path in job.needs(order))]
-            for job in ready[: order.workers - len(running)]:
+            for job in ready[: max(0, most - len(running))]:
+                try:
+                    future = pool.submit(_logged, job, order)
+                except BrokenProcessPool:  # one was killed just now: those at work tell of it below
+                    pool = pool if running else _processes(order)
+                    break
                 waiting.remove(job)
-                running[pool.submit(_logged, job, order)] = job, time.monotonic()
-            if not running:  # what is left waits for results that nobody makes
+                running[future] = job, time.monotonic(), most > 1
+            if not (running or ready):  # what is left waits for results that nobody makes
                 failed += [Failed(job.row.name, job.seed, "a row that it is built on was not made") for job in waiting]
                 break
             for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job, began = running.pop(future)
+                if future not in running:
+                    continue  # it ended with another
+                job, began, beside_others = running.pop(future)
+                problem, again, beside = future.exception(), [job], len(running)
+                if isinstance(problem, BrokenProcessPool):  # one was killed, and all others end with it
+                    again, beside = [job, *(other for other, *_ in running.values())], most
+                    running.clear()
+                    pool.shutdown()
+                    pool = _processes(order)
+                if isinstance(problem, NO_MEMORY) and beside_others:
+                    most = max(1, min(most - 1, beside))
+                    waiting[:0] = again
+                    say(f"{job}: no memory was left; it is made again, and at most {most} at once from now on")
+                    continue
                 done += 1
-                if (problem := future.exception()) is not None:
+                if problem is not None:
                     failed.append(Failed(job.row.name, job.seed, f"{problem} (see {_log(job, order)})"))
                 say(f"{job}: {time.monotonic() - began:.0f} s ({done} of {len(jobs)})")
+    finally:
+        pool.shutdown()
     return failed
+
+
+def _processes(order: Order) -> ProcessPoolExecutor:
+    """Spawned, since a process that has used a GPU cannot be forked."""
+    return ProcessPoolExecutor(order.workers, get_context("spawn"), _begin, (order.workers,))
 
 
 def _begin(workers: int) -> None:

@@ -17,6 +17,7 @@ class ContextPoses(Rival):
     The mean is a correction of codes that are weighed by attention, so that a revisit need not pass through layers.
     """
 
+    context = "{neighbours} of all frames"
     needs_poses = True
     privileges = ("true poses of all memorised steps and of all steps to predict, in training and at test",)
 

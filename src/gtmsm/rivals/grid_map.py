@@ -20,6 +20,7 @@ class GridMap(Rival):
     Poses are the mean path of the motion of a trained GTM-SM, held fixed. The map is as large as the memorised walk.
     """
 
+    context = "a map of {cells}x{cells} cells"
     privileges = ("the motion of a GTM-SM that was trained before, held fixed",)
 
     def __init__(self, about: RivalDescription) -> None:

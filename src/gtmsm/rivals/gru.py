@@ -10,6 +10,8 @@ from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 class Gru(Rival):
     """h_t = GRU(h_{t-1}, (z_t or nothing, a_t)); p(z_t | h_t). It loops over time, since it is a recurrence."""
 
+    context = "{layers} states of {width}"
+
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
         width = about.rival.width

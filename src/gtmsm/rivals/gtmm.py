@@ -163,6 +163,7 @@ def with_direction(z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch row"]:
 class GtmmIntrospection(Gtmm):
     """Reads by age: the controller says how many steps ago to look."""
 
+    context = "the latest {rows} codes, and a state of {width}"
     control = by_age
 
     def __init__(self, about: RivalDescription) -> None:
@@ -198,6 +199,7 @@ class GtmmIntrospection(Gtmm):
 class GtmmContent(Gtmm):
     """Reads by content: a key is compared with every stored code by its cosine, and a strength sharpens that."""
 
+    context = "all codes, and a state of {width}"
     control = by_content
 
     def __init__(self, about: RivalDescription) -> None:

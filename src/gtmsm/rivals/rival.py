@@ -91,6 +91,8 @@ class Rival(nn.Module, ABC):
     of the plan are never given to it.
     """
 
+    context: ClassVar[str]
+    """How much of what was seen a prediction can use, in words, with sizes by their names in `RivalConfig`."""
     privileges: tuple[str, ...] = ()
     """What it is given that GTM-SM is not, in words."""
     needs_poses: bool = False

@@ -23,6 +23,7 @@ class Rssm(Rival):
     a recurrence.
     """
 
+    context = "a state of {width} + {stochastic}"
     costs = ("state_kl", "context_kl")
 
     def __init__(self, about: RivalDescription) -> None:

@@ -19,6 +19,8 @@ TOGETHER = 8
 class Ssm(Rival):
     """Tokens (z_t or nothing, a_t), layers of Mamba, p(z_t | tokens up to t)."""
 
+    context = "{layers} states of {width} x 32"
+
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
         width = about.rival.width

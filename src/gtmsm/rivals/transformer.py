@@ -49,6 +49,8 @@ def turned(x: Float[Tensor, "batch heads time size"]) -> Float[Tensor, "batch he
 class Transformer(Rival):
     """Tokens (z_t or nothing, a_t), causal attention, p(z_t | tokens up to t)."""
 
+    context = "all steps"
+
     def __init__(self, about: RivalDescription) -> None:
         super().__init__(about)
         rival = about.rival

@@ -1,6 +1,8 @@
 """`gtmsm reproduce`: rows of the table trained and scored, and the pages made of them."""
 
+import os
 import shlex
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -39,8 +41,9 @@ class ReproduceFlags:
     none. Ablations keep the preset's."""
     share: float = 1.0
     """Of the updates of every row, its curriculum included: to see a table earlier. Results say how many there were."""
-    workers: int = 1
-    """Processes that train at the same time. On a GPU start `nvidia-cuda-mps-control -d` first, or they take turns."""
+    workers: int | None = None
+    """Processes that train at the same time; default: one on a GPU, on a CPU one for each core. For several on a GPU
+    start `nvidia-cuda-mps-control -d` first, or they take turns."""
     pages: bool = True
     """Write the table and its plots in the end."""
     videos: bool = True
@@ -50,11 +53,12 @@ class ReproduceFlags:
 
 
 def reproduce(words: list[str]) -> int:
-    """Make rows of the table, then its pages; 1 where a row failed."""
+    """Make rows of the table, then its pages; 1 where a row failed, 128 and the signal's number where one ended it."""
     flags = parse(ReproduceFlags, words, "gtmsm reproduce", ReproduceFlags())
     from gtmsm.reproduce import Order, choose_rows
     from gtmsm.reproduce import reproduce as make
     from gtmsm.reproduce.results import read_results
+    from gtmsm.reproduce.trial import Interrupted
 
     console = plain_console()
     rows = choose_rows(flags.rows, flags.quick)
@@ -64,10 +68,17 @@ def reproduce(words: list[str]) -> int:
         return 0
     sweep = ((1.0,) if flags.quick else SWEPT) if flags.sweep is None else flags.sweep
     order = Order(
-        flags.out, flags.quick, flags.device, flags.images, flags.workers,
+        flags.out, flags.quick, flags.device, flags.images, _workers(flags),
         () if sweep == (1.0,) else sweep, flags.share,
     )  # fmt: skip
-    failed = make(rows, flags.seeds, order, lambda line: console.print(line, soft_wrap=True))
+    began = time.monotonic()
+    try:
+        failed = make(rows, flags.seeds, order, lambda line: console.print(line, soft_wrap=True))
+    except Interrupted as stopped:
+        console.print(str(stopped), soft_wrap=True)
+        return 128 + stopped.signal
+    took = (time.monotonic() - began) / 60
+    console.print(f"trained and scored in {took:.1f} minutes, {order.workers} at once", soft_wrap=True)
     for one in failed:
         console.print(f"failed: {one.row}, seed {one.seed}: {one.why}", soft_wrap=True)
     results = read_results(flags.out)
@@ -81,6 +92,15 @@ def reproduce(words: list[str]) -> int:
             if result.row in {row.name for row in rows}:
                 _film(result, flags, console)
     return 1 if failed else 0
+
+
+def _workers(flags: ReproduceFlags) -> int:
+    """As many as asked for; on a CPU one for each core, since a training of these sizes gains little by a second."""
+    from gtmsm.training.engine import choose_device
+
+    if flags.workers is not None:
+        return flags.workers
+    return os.cpu_count() or 1 if choose_device(flags.device).type == "cpu" else 1
 
 
 def _film(result: "Result", flags: ReproduceFlags, console: Console) -> None:
@@ -99,7 +119,7 @@ def _film(result: "Result", flags: ReproduceFlags, console: Console) -> None:
     for run in runs:
         if run.experiment.training.optimiser.learning_rate == rate:
             console.print(film_imagination(
-                run, actions="", picture=None, images=flags.images, steps=scores["horizon"], tau=scores["tau"], seed=0,
-                sample=False, out=out, device=choose_device(flags.device),
+                run, actions="", picture=None, images=flags.images, places=None, steps=scores["horizon"],
+                tau=scores["tau"], seed=0, sample=False, out=out, device=choose_device(flags.device),
             ), soft_wrap=True)  # fmt: skip
             return

@@ -130,6 +130,20 @@ def test_a_machine_that_draws_other_frames_or_walks_is_told_so(walks: FixedSet):
     assert "draws other walks" in walks.check(other_walks.checksum)
 
 
+def test_frames_that_are_listed_for_another_kind_of_processor_are_those_of_the_set(
+    walks: FixedSet, monkeypatch: pytest.MonkeyPatch
+):
+    other, listed = Digest(), walks.listed
+    clip = next(walks.clips())
+    other.add(replace(clip, x=(clip.x + 1 / 255).clamp(0, 1)))
+    found = other.checksum
+    assert listed and replace(found, walks=listed.walks).sha256 not in listed.known
+    also = {"sha256": listed.sha256, "walks": found.walks, "others": [found.sha256]}
+    monkeypatch.setattr(sets, "_listed", lambda: {"image-walk/builtin:test:quick": also})
+    assert walks.check(found) == ""
+    assert "some of the frames differ" in walks.check(replace(found, sha256="0" * 64))
+
+
 def test_rounding_errors_do_not_change_a_checksum(walks: FixedSet):
     clip, exact, rounded = next(walks.clips()), Digest(), Digest()
     exact.add(clip)

@@ -24,7 +24,8 @@ from gtmsm.worlds.rooms import Rooms, RoomsConfig
 
 CPU = torch.device("cpu")
 FILM: dict[str, Any] = {
-    "actions": "", "picture": None, "images": None, "steps": 3, "tau": None, "seed": 0, "sample": False, "device": CPU,
+    "actions": "", "picture": None, "images": None, "places": None, "steps": 3, "tau": None, "seed": 0, "sample": False,
+    "device": CPU,
 }  # fmt: skip
 
 
@@ -89,6 +90,18 @@ def test_rooms_are_filmed_at_every_step(rooms_run: Run, tmp_path: Path, actions:
     steps = 5 if actions else 3
     assert told.startswith(f"{steps} steps imagined after 8 memorised; PSNR ")
     assert count_frames_and_secs(tmp_path / "walk.mp4")[0] == steps
+
+
+def test_a_walk_from_room_to_room_is_filmed_by_what_learned_in_single_ones(rooms_run: Run, tmp_path: Path):
+    assert rooms_run.experiment.world.plan == "room"
+    of_room, of_rooms = (
+        film_imagination(rooms_run, out=tmp_path / f"{places}.mp4", **FILM | {"places": places})
+        for places in (None, "rooms")
+    )
+    assert (
+        of_rooms.startswith("3 steps imagined after 8 memorised; PSNR ")
+        and of_rooms.split("\n")[0] != of_room.split("\n")[0]
+    )
 
 
 def test_walking_into_a_wall_is_told(rooms_run: Run, tmp_path: Path):

@@ -23,6 +23,7 @@ from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.run import Run
+from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
 from gtmsm.worlds.physics import IDLE
 
@@ -69,14 +70,14 @@ def _name(action: int, names: tuple[str, ...]) -> str:
 
 @torch.no_grad()
 def film_imagination(
-    run: Run, *, actions: str, picture: Path | None, images: str | None, steps: int, tau: int | None, seed: int,
-    sample: bool, out: Path, device: torch.device,
+    run: Run, *, actions: str, picture: Path | None, images: str | None, places: Plan | None, steps: int,
+    tau: int | None, seed: int, sample: bool, out: Path, device: torch.device,
 ) -> str:  # fmt: skip
     """Write the video; returns a line about it."""
     tau = run.experiment.evaluation.tau if tau is None else tau
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
     model = run.load_model(device)
-    setting = run.set_up(device, images, picture=picture)
+    setting = run.set_up(device, images, plan=places, picture=picture)
     world, walker = setting.test_world, setting.walker
     examiner = examiner_for(world, tau, run.experiment.evaluation.metric_poses)
     generator = torch.Generator().manual_seed(seed)

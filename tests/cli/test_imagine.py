@@ -62,6 +62,7 @@ def test_imagine_walks_over_any_picture(gtmsm, toy_run: Path, tmp_path: Path):
         (["--out", "walk"], 'cannot write a video as "walk"'),
         (["--out", "folder.mp4"], "cannot write folder.mp4: it is a folder"),
         (["--out", "file/walk.mp4"], "file is not a folder"),
+        (["--places", "rooms"], "this run walks over images, and no rooms can be walked with it; leave out --places"),
         (["--picture", "nowhere.png"], "nowhere.png: no such file"),
         (["--picture", "file"], "file: cannot be read as a PNG or JPEG picture"),
         (["--picture", "folder.mp4"], "folder.mp4: a folder, a pipe or a device"),

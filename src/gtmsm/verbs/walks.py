@@ -40,6 +40,8 @@ class ImagineFlags:
     """Any picture file, for runs on images; default: a held-out image of the run."""
     images: str | None = None
     """The run's images, where they have moved."""
+    places: Literal["room", "rooms", "maze"] | None = None
+    """Of runs in rooms: walk in places of another kind than it was trained in; "rooms" is App. C."""
     steps: int = 128
     """How long to walk on, where no actions are given."""
     tau: int | None = None

@@ -28,7 +28,7 @@ except ImportError:
     print('this example needs stable-baselines3: pip install "gtmsm[rl]"')
     raise SystemExit from None
 
-WEIGHTS = "image-walk-celeba"
+WEIGHTS = "image-walk"
 AGENTS, LONGEST = 64, 64
 """Agents that learn side by side, and steps after which they give up."""
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from gtmsm import WorldModel
 
-WEIGHTS = "image-walk-celeba"
+WEIGHTS = "image-walk"
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
 
 model = WorldModel.load(WEIGHTS)

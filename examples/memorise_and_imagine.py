@@ -10,7 +10,7 @@ from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.walkers import PoissonWalker
 
-WEIGHTS = "image-walk-celeba"  # or a run folder of your own
+WEIGHTS = "image-walk"  # or a run folder of your own
 TAU = 256
 
 model = WorldModel.load(WEIGHTS)

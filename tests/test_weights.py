@@ -26,8 +26,9 @@ WALKS, STEPS = 24, 256
 WEIGHTS = Path(__file__).parent.parent / "weights"
 
 
-def test_an_image_walk_remembers_every_place_of_a_picture_it_never_saw():
-    model, tau = WorldModel.load(WEIGHTS / "image-walk-celeba"), 256
+@pytest.mark.parametrize("name", ["image-walk", "image-walk-celeba"])
+def test_an_image_walk_remembers_every_place_of_a_picture_it_never_saw(name: str):
+    model, tau = WorldModel.load(WEIGHTS / name), 256
     world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
     clip = record(world, PoissonWalker(), 8, 2 * tau, torch.Generator().manual_seed(0))
     past, future = clip.split(tau)
@@ -92,6 +93,15 @@ def clip(world: ImageWalk) -> Clip:
 
 def right_cells(poses: torch.Tensor, clip: Clip, start: torch.Tensor) -> torch.Tensor:
     return (poses + start[:, None] - clip.true_pose).norm(dim=-1) < 0.5
+
+
+def test_who_was_told_nothing_but_frames_and_actions_knows_the_cell_too(clip: Clip):
+    model = WorldModel.load("obstacles-free")
+    elsewhere = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig(obstacles=2))
+    examiner = examiner_for(elsewhere, STEPS)
+    examiner.calibrate(model, WALKER, STEPS, seed=5)  # up to a linear map: nobody told it which way is up
+    followed = examiner.in_world(model.follow(clip.x, clip.a).mean)
+    assert right_cells(followed, clip, clip.true_start).float().mean() > 0.97
 
 
 def test_landmarks_know_the_cell_where_actions_alone_do_not(model: WorldModel, clip: Clip):

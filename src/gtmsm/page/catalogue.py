@@ -23,7 +23,7 @@ from gtmsm.worlds.walkers import PoissonWalker
 
 PLANS: dict[str, Plan] = {"room": "room", "rooms": "rooms", "maze": "maze"}
 SHIPPED = {
-    "image": "image-walk-celeba", "obstacles": "obstacles-celeba",
+    "image": "image-walk", "obstacles": "obstacles-celeba",
     "room": "walk-strong", "rooms": "walk-strong", "maze": "walk-strong", "doom": "walk-strong",
 }  # fmt: skip
 """Name of a world: the weights that are shipped for it."""

@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play page test fast lint format bench fuzz examples reproduce results site wheel pins clean
+.PHONY: help setup demo play chromium page test fast lint format bench fuzz examples reproduce results site wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -22,8 +22,8 @@ play: $(READY)  ## walk in it: a page for your browser, with the weights that ar
 	@$(BIN)/gtmsm play $(ARGS)
 
 # One thread per worker: two workers on two cores that each start two threads are slower than one.
-test fast bench fuzz page: export OMP_NUM_THREADS = 1
-page: export GTMSM_BROWSER = chromium
+test fast bench fuzz page site: export OMP_NUM_THREADS = 1
+page site: export GTMSM_BROWSER = chromium
 test fast fuzz examples: export MPLBACKEND = Agg
 # Also where the environment says otherwise: compiled once, the tests and what they start load in half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -35,12 +35,14 @@ fast: $(READY)  ## the tests that train nothing
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal --benchmark-disable -m "not slow" $(ARGS)
 
 # A browser cannot be fetched by pip: it is Debian's. Whoever may not install it is told how, and nothing fails.
-page: $(READY)  ## the page in a real browser: installs chromium where it may, keeps pictures in .page/
+chromium: $(READY)
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && \
 		echo "installing chromium (once)" && apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || true
-	@if command -v chromium >/dev/null; then \
-		$(PIP) --no-build-isolation -e '.[browser]' && $(BIN)/python -m pytest tests/page/test_browser.py $(ARGS); \
-	else echo "no browser here, so the page is not tested in one; on Debian: apt install chromium"; fi
+	@if command -v chromium >/dev/null; then $(PIP) --no-build-isolation -e '.[browser]'; \
+	else echo "no browser here, so nothing is tested in one; on Debian: apt install chromium"; fi
+
+page: chromium  ## the page in a real browser: installs chromium where it may, keeps pictures in .page/
+	@! command -v chromium >/dev/null || $(BIN)/python -m pytest tests/page/test_browser.py $(ARGS)
 
 lint: $(READY)  ## style, types, and who imports whom
 	@$(BIN)/ruff check .
@@ -65,14 +67,15 @@ examples: $(READY)  ## run every script in examples/
 	done
 
 reproduce: $(READY)  ## the table of rivals, controls and ablations at toy size, into reproduced/
-	@$(BIN)/gtmsm reproduce --quick --workers $(WORKERS) --device cpu $(ARGS)
+	@$(BIN)/gtmsm reproduce --quick --device cpu $(ARGS)
 
 results: $(READY)  ## docs/results.md and the tables, from the JSON files in docs/
 	@MPLBACKEND=Agg $(BIN)/python docs/results.py
 
-site: $(READY)  ## the documentation as a site, in site/
+site: chromium  ## the documentation as a site, in site/; opens every page in chromium, as page does
 	@$(PIP) --no-build-isolation -e '.[site]'
 	@$(BIN)/python docs/build.py
+	@! command -v chromium >/dev/null || $(BIN)/python -m pytest tests/test_site.py $(ARGS)
 
 # The wheel is built from the sdist, as others do it, and used where there is no repository.
 wheel: $(READY)  ## sdist and wheel, with the weights in it, in dist/; tries them in an empty folder
@@ -84,7 +87,7 @@ wheel: $(READY)  ## sdist and wheel, with the weights in it, in dist/; tries the
 	cd "$$work/empty"; export PYTHONPATH="$$work/installed"; gtmsm="$$work/installed/bin/gtmsm"; \
 	"$$gtmsm" weights | grep -q "$$work/installed/gtmsm/weights"; \
 	"$$gtmsm" imagine walk-strong --steps 10 --out walk.gif; \
-	"$$gtmsm" train image-walk-small --updates 2 --warm-up 1 --grow 1 --no-prospect --no-evaluate --device cpu
+	"$$gtmsm" demo --run demo; test -s demo/report.html
 	@ls -l dist
 
 # Not `uv lock`: its file would record addresses of registries. torch is held, its CUDA packages are cut.
@@ -111,5 +114,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "setting up .venv (once; about a minute)"
 	@$(PYTHON) -m venv .venv
 	@$(PIP) hatchling editables
-	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver,mamba,flip]'
+	@$(PIP) --no-build-isolation -e '.[dev,tensorboard,lab,own,minari,doom,minigrid,play,rl,atlas,pgserver,mamba,flip,torchrl]'
 	@touch $@

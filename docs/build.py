@@ -37,6 +37,8 @@ def main() -> None:
     (pages / "flags.md").write_text(spaced(command_reference()))
     (WORK / "zensical.toml").write_text(without_missing((ROOT / "zensical.toml").read_text(), pages))
     subprocess.run([sys.executable, "-m", "zensical", "build", "--clean"], cwd=WORK, check=True)
+    for path in (WORK / "site").glob("*.html"):
+        path.write_text(with_whole_names(path.read_text()))
     if wrong := list(complaints(WORK / "site")):
         sys.exit("\n".join(wrong))
     shutil.rmtree(ROOT / "site", ignore_errors=True)
@@ -45,19 +47,28 @@ def main() -> None:
 
 
 def complaints(site: Path) -> Iterator[str]:
-    """Links of the built pages that lead nowhere, and whatever a page would load from elsewhere."""
+    """Links, pictures and films of the built pages that are not there, and whatever they would load from elsewhere."""
     pages = {path.name: path.read_text() for path in site.glob("*.html") if path.name != "404.html"}
     ids = {name: set(re.findall(r'id="?([^"\s>]+)"?', text)) for name, text in pages.items()}
     for name, text in pages.items():
         for tag in re.findall(
-            r'<(?:script|img|link rel="?(?:stylesheet|preconnect))[^>]*(?:src|href)="?https?:[^>]*>', text
+            r'<(?:script|img|video|source|link rel="?(?:stylesheet|preconnect))[^>]*(?:src|href)="?https?:[^>]*>', text
         ):
             yield f"{name} loads from elsewhere: {tag}"
-        for link in re.findall(r'href="([^":]*)"', text):
+        for kind, link in re.findall(r'\b(href|src|poster)="([^":]*)"', text):
             address, _, anchor = link.partition("#")
             target = address.removeprefix("./") or name
             if not (site / target).exists() or (anchor and anchor not in ids.get(target, ()) and anchor[:2] != "__"):
-                yield f"{name} links to {link}, which is not there"
+                yield f"{name} {'links to' if kind == 'href' else 'shows'} {link}, which is not there"
+
+
+def with_whole_names(page: str) -> str:
+    """A built page whose flags and names in code are not broken at hyphens, unless they are too long for a phone."""
+
+    def whole(code: re.Match[str]) -> str:
+        return re.sub(r"(?<![\w.-])(?=[\w.]*-)[\w.-]{3,30}(?![\w.-])", r'<span class="whole">\g<0></span>', code[0])
+
+    return re.sub(r"<code>[^<]+</code>", whole, page)
 
 
 def without_missing(settings: str, pages: Path) -> str:

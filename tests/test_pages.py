@@ -6,6 +6,7 @@ A block that is not to be run says so, and why, in a line before it: `<!-- shown
 import importlib.util
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from gtmsm.presets import PRESETS
 from gtmsm.verbs import recordings, reproduce, training, walks
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("weights/*/CARD.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("weights/*/CARD.md")])
 SOURCE = "https://github.com/gtmsm/gtmsm/blob/main/"
 FENCE = re.compile(r"(?:^<!-- shown only: (?P<why>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
 
@@ -75,7 +76,8 @@ def test_every_page_of_the_documentation_has_a_place_on_the_site():
 
     placed = list(leaves(nav))
     assert len(placed) == len(set(placed))
-    assert {page.name for page in ROOT.glob("docs/*.md")} <= set(placed)
+    name_on_site = script("build").name_on_site
+    assert {name_on_site(page.relative_to(ROOT)) for page in ROOT.glob("docs/**/*.md")} <= set(placed)
 
 
 def script(name: str) -> Any:
@@ -93,7 +95,7 @@ def test_the_results_are_what_the_json_files_say():
 def test_the_table_of_the_readme_is_what_the_json_files_say():
     written = (ROOT / "README.md").read_text()
     assert script("results").readme(ROOT / "docs", written) == written, "run make results"
-    assert written.count("\n| ") == 11
+    assert written.count("\n| ") == 12
 
 
 def test_tables_of_the_readme_and_of_measurements_fit_on_a_phone():
@@ -130,6 +132,26 @@ def test_the_reference_describes_all_public_names_and_commands():
         "| `--picture` |  | Any picture file, for runs on images; default: a held-out image of the run. |" in commands
     )
     assert build.spaced("So:\n- one\n- two\n|a|\n") == "So:\n\n- one\n- two\n\n|a|\n"
+
+
+def test_what_a_built_page_shows_or_links_to_must_be_there(tmp_path: Path):
+    complaints = script("build").complaints
+    (tmp_path / "there.png").touch()
+    page = '<img src="there.png"><video src="film.mp4" poster="first.png"></video><a href="index.html#top">.</a>'
+    (tmp_path / "index.html").write_text(f'{page}<h1 id="top"><img src="https://example.org/far.png"></h1>')
+    assert list(complaints(tmp_path)) == [
+        'index.html loads from elsewhere: <img src="https://example.org/far.png">',
+        "index.html shows film.mp4, which is not there",
+        "index.html shows first.png, which is not there",
+    ]
+
+
+def test_names_and_flags_in_a_sentence_of_the_site_are_not_broken():
+    whole = script("build").with_whole_names("<code>gtmsm walk-strong --updates 2 docs/a-b.md</code> walk-strong")
+    assert whole == (
+        '<code>gtmsm <span class="whole">walk-strong</span> <span class="whole">--updates</span> 2 '
+        'docs/<span class="whole">a-b.md</span></code> walk-strong'
+    )
 
 
 WORDS_OF_LOAD = "For use, not for training: its weights have no gradients."
@@ -245,23 +267,58 @@ def test_commands_in_a_sentence_name_verbs_and_presets_that_exist(page: Path):
     assert set(re.findall(r"`gtmsm train\s+([a-z][a-z0-9-]*)", prose)) <= set(PRESETS)
 
 
-GUIDE = ROOT / "docs" / "your-environment.md"
-FEWER = {
-    "record": "--clips 6 --steps 40 --workers 1",
-    "train": "--updates 2 --batch 2 --evaluation.clips 2 --device cpu",
-    "evaluate": "--clips 2 --device cpu",
+LEAVE = {
+    "docs/your-environment.md": "mazes mazes.png runs/mazes/report.html mazes.mp4",
+    "README.md": "walk.gif mazes runs/own-1/report.html",
+    "docs/tutorial.md": "mine.gif walk.gif around.gif runs/walk-strong-evaluated/report.html runs/rooms/report.html",
+    "docs/landmarks.md": "walk.npz where.png",
+    "docs/commands.md": "walk.npz place.db runs/obstacles-celeba-evaluated/scores.json",
 }
-"""Flags that a command of the guide has as well; the last of two counts."""
+"""What the commands of a page leave behind."""
+NOT_RUN = {
+    r"make |\.": "not a command of gtmsm",
+    r"gtmsm (demo|play|reproduce|bench)\b": "minutes, or a server: other tests run them, and `make wheel` the demo",
+    r"gtmsm train (?!own)": "for a GPU, or minutes; training/ and cli/ run small ones",
+    r".*\b(theirs\.h5|cat\.jpg|view\.png|runs/image-walk-1|runs/\*)": "with files that somebody has",
+    r"gtmsm (record MiniGrid\S+ --out rooms|train own --data rooms)$": "the tutorial's",
+    r"gtmsm export rrd": "rerun is not among the packages that tests have; test_rrd.py reads what it writes",
+}
+"""Beginnings of commands that are not run, and why."""
+FEWER = {
+    r"record gtmsm/Doom|record MiniGrid": "--clips 6 --steps 40 --workers 1",
+    r"train": "--updates 2 --batch 2 --evaluation.clips 2 --device cpu",
+    r"evaluate walk-strong": "--clips 1 --tau 16 --horizon 4",
+    r"evaluate obstacles-celeba": "--clips 1",
+    r"evaluate": "--clips 2 --device cpu",
+    r"imagine walk-strong --seed": "--steps 10",
+}
+"""Flags that a command has as well; the last of two counts."""
+BEGUN = "train image-walk-small --no-prospect --no-evaluate"
+"""In place of the demo, whose run the tutorial walks in."""
 
 
 @pytest.mark.slow
-def test_the_commands_of_the_guide_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize("page", LEAVE)
+def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("minigrid")
     pytest.importorskip("vizdoom")
     monkeypatch.chdir(tmp_path)
-    lines = [words for block in blocks(GUIDE) if block.kind == "sh" for words in commands(block.text) if words]
-    assert [words[1] for words in lines] == ["record", "data", "data", "train", "evaluate", "imagine"]
-    for _, verb, *words in lines:
+    monkeypatch.setenv("MPLBACKEND", "Agg")
+    shell = "\n".join(block.text for block in blocks(ROOT / page) if block.kind == "sh" and not block.shown_only)
+    lines = [BEGUN] if page == "docs/tutorial.md" else []
+    lines += [line.removeprefix("gtmsm ") for line in as_run(shell)]
+    for line in lines:
+        more = next((flags for start, flags in FEWER.items() if re.match(start, line)), "")
+        line = re.sub(r'"\$\(([^)]+)\)"', lambda given: subprocess.getoutput(given[1]), line)
         with pytest.raises(SystemExit, match="^0$"):
-            cli.main([verb, *words, *FEWER.get(verb, "").split()])
-    for made in ("mazes", "mazes.png", "runs/mazes/report.html", "mazes.mp4"):
-        assert (tmp_path / made).exists()
+            cli.main([*shlex.split(line, comments=True), *more.split()])
+    for made in LEAVE[page].split():
+        assert (tmp_path / made).exists(), made
+
+
+def as_run(shell: str) -> Iterator[str]:
+    """Commands of gtmsm that can be run here, one a line."""
+    for line in shell.splitlines():
+        line = line.removeprefix(".venv/bin/").partition(" #")[0].rstrip()
+        if line and line[0] != "#" and not any(re.match(start, line) for start in NOT_RUN):
+            yield line

@@ -17,7 +17,7 @@ from visitor import png
 if not os.environ.get("GTMSM_BROWSER"):
     pytest.skip("`make page` tests the page in a browser", allow_module_level=True)
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 PICTURES = Path(".page")
 READY = "gtmsm.state.moments.at(-1)?.imagined && !gtmsm.state.busy"
@@ -35,15 +35,6 @@ def address() -> Iterator[str]:
         yield found[0]
         server.terminate()
         assert server.wait(20) == 143
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        path = f"/usr/bin/{os.environ['GTMSM_BROWSER']}"
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 Open = Callable[..., Page]

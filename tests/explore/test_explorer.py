@@ -251,7 +251,7 @@ def test_loops_need_landmarks_that_can_close_them(form):
 # ---- unknown starts
 
 
-def test_a_second_walk_through_a_place_finds_out_where_it_is_and_adds_to_the_memory():
+def test_a_second_walk_through_a_place_finds_out_where_it_is_and_adds_to_the_memory(tmp_path: Path):
     """Pictures that the shipped weights were not trained on; another one is not taken for this."""
     model, world = WorldModel.load(SHIPPED), ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
     explorer = Explorer(model)
@@ -266,8 +266,31 @@ def test_a_second_walk_through_a_place_finds_out_where_it_is_and_adds_to_the_mem
     assert (stranger.lost, second.lost) == (True, False)
     assert (len(stranger), len(second), len(explorer)) == (200, 230, 200)
     assert (second.here.mean[0] - (world.pose[0] - 4)).norm() < 0.5
-    # Guesses of when it was lost are no steps that failed.
-    assert len(second.walked.after) == len(second) - 200 - 1 and not len(stranger.walked.after)
+    # Guesses of when it was lost are no steps that failed, however often it is forked and saved.
+    for walk in (second, second.fork(), saved_and_loaded(second, tmp_path)):
+        assert len(walk.walked.after) == len(second) - 200 - 1
+    for walk in (stranger, stranger.fork(), saved_and_loaded(stranger, tmp_path)):
+        assert not len(walk.walked.after)
+
+
+def saved_and_loaded(explorer: Explorer, folder: Path, **changed: object) -> Explorer:
+    """From a file whose description is changed; None: without that."""
+    explorer.save(path := folder / "explorer.safetensors")
+    about, tensors = read_tensors(path)
+    write_tensors(path, tensors, {name: x for name, x in (about | changed).items() if x is not None})
+    return Explorer.load(path, explorer.model)
+
+
+def test_a_file_of_before_guesses_were_counted_holds_nothing_else_if_its_explorer_is_lost(tmp_path: Path):
+    model = model_of()
+    found, lost = explored(model, steps=6), Explorer(model, explored(model).memory, model.anywhere(1))
+    for frame, action in zip(*a_walk(3, seed=2), strict=True):
+        lost.step(frame, action)
+    assert lost.lost
+    assert len(saved_and_loaded(found, tmp_path, guessed=None).walked.after) == 5
+    assert not len(saved_and_loaded(lost, tmp_path, guessed=None).walked.after)
+    with pytest.raises(InputError, match="guessed is 7 of 6 steps"):
+        saved_and_loaded(found, tmp_path, guessed=7)
 
 
 def seen_on(world: ImageWalk, picture: int, cell: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -137,11 +137,18 @@ def test_obstacles_of_another_kind_are_refused():
         model.imagine(memory, Belief(torch.zeros(1, 2)), torch.eye(5)[None, [RIGHT]], obstacles=walked)
 
 
-def test_poses_that_are_no_numbers_meet_no_obstacle():
-    model = a_model()
+def test_obstacles_of_another_model_are_refused():
+    model, other = a_model(), a_model()
     memory, walked = walked_to_the_right(model)
-    far = torch.tensor([[torch.nan, 0.0], [torch.inf, 0.0], [0.0, -torch.inf]])
-    assert not Obstacles.of(model.motion, memory, walked).at(far).any()
+    obstacles = Obstacles.of(other.motion, memory, walked)
+    with pytest.raises(InputError, match="these obstacles are of another model"):
+        model.imagine(memory, Belief(torch.zeros(1, 2)), torch.eye(5)[None, [RIGHT]], obstacles=obstacles)
+
+
+def test_poses_that_are_no_numbers_meet_no_obstacle():
+    obstacles = Obstacles(a_model().motion, np.zeros((1, 2)), np.ones((1, 2)), 0.5, 0.25)
+    far = torch.tensor([[0.0, 0.0], [torch.nan, 0.0], [0.0, torch.nan], [torch.inf, 0.0], [0.0, -torch.inf]])
+    assert obstacles.at(far).tolist() == [True, False, False, False, False]
 
 
 def test_in_a_room_an_agent_with_momentum_comes_to_rest_before_what_it_bumped_into():

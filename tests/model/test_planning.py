@@ -144,7 +144,8 @@ def test_steps_that_failed_are_those_that_led_less_than_half_of_the_way(model):
     before = torch.tensor([[0.0, 0.0], [0.0, 1.0], [0.0, 2.0]])
     after = torch.tensor([[0.0, 1.0], [0.0, 1.1], [0.0, 2.0]])
     walked = Walked(before, torch.eye(5)[[RIGHT, RIGHT, STAY]], after)
-    assert walked.failed(model.motion, 1.0).tolist() == [[0.0, 2.0]]
+    ends, length = walked.failed(model.motion)
+    assert ends.tolist() == [[0.0, 2.0]] and length.tolist() == [1.0]
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +191,7 @@ def obstacles():
 def test_a_journey_goes_around_what_was_bumped_into(obstacles):
     explorer, world, act = obstacles
     explorer = explorer.fork()
-    seen = {tuple(p) for p in (explorer.walked.failed(explorer.model.motion, 1.0).round() + 4).tolist()}
+    seen = {tuple(p) for p in (explorer.walked.failed(explorer.model.motion)[0].round() + 4).tolist()}
     assert {(4, 5), (3, 5)} <= seen
     goal = torch.tensor([0.0, 2.0])  # two cells to the right, behind the obstacle
     plan = explorer.plan(goal)

@@ -15,6 +15,7 @@ from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import shown
 from gtmsm.explore.loops import OPEN, OpenSteps
 from gtmsm.explore.saved import Saved
+from gtmsm.explore.trail import Trail
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.dream import Dream
 from gtmsm.model.following import Observed
@@ -24,7 +25,7 @@ from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
 from gtmsm.model.planning import Goal, Obstacles, Plan, PlanConfig, Walked, find_goal, typical
-from gtmsm.tensors import Actions, Belief, Gaussian, Poses, States
+from gtmsm.tensors import Belief, Gaussian, Poses, States
 
 Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
@@ -64,10 +65,7 @@ class Explorer:
         require(poses == 1, f"here holds {poses} poses, and an explorer is 1 agent; give one, as here[:1] is")
         self.lost = model.landmarks is not None and model.landmarks.is_lost(model.landmarks.as_variance(self.here))
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
-        with torch.inference_mode(False):  # an explorer made in inference mode may walk outside of it
-            self._walked, self._path = 0, model.motion.start(1)[:, None].repeat(1, 64, 1)  # with capacity for more
-        self._guessed = 0  # how many states the path begins with that are guesses, of when it was lost
-        self._done: list[Float[Tensor, "1 1 A"]] = []  # the action of each step of the path
+        self._trail = Trail(model.motion.start(1), self._action(None))
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
         self._open: OpenSteps | None = None
@@ -83,23 +81,18 @@ class Explorer:
     @property
     def path(self) -> States:
         """The pose after each step, corrected by all later loop closures; a guess for steps at which it was lost."""
-        return self._path[:, : self._walked].clone()
+        return self._trail.states.clone()
 
     def _went(self, where: States, again: int = 0) -> None:
         """Append these states to the path, in place of its last `again` states."""
         self.__dict__.pop("obstacles", None)  # they are those of the path
-        first = self._walked - again
-        self._walked = first + where.shape[1]
-        with torch.inference_mode(False), torch.no_grad():
-            while self._walked > self._path.shape[1]:
-                self._path = torch.cat([self._path, self._path], 1)
-            self._path[:, first : self._walked] = where
+        self._trail.led(where, again)
 
     @torch.no_grad()
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
         """Memorise what `action` led to; returns where the agent is now. None: it did nothing, or has just arrived."""
         x, a = self._frame(frame)[None, None], self._action(action)[None, None]
-        self._done.append(a)
+        self._trail.tried(a)
         if self.lost:
             self._find_out(x, a)
         else:
@@ -114,18 +107,19 @@ class Explorer:
         seen = self.model.observe(frames, actions, self.memory, self.model.anywhere(1), closure=0)
         self.here = seen.walk[:, -1]
         if self.model.landmarks.is_placed(self.model.landmarks.as_variance(self.here)):
-            self._walked -= len(self._unplaced) - 1  # what it had guessed of them
-            self.lost, self._unplaced, self._guessed = False, [], self._walked
-            self._take_in(seen)
+            guesses = len(self._unplaced) - 1  # of where these views were
+            self.lost, self._unplaced = False, []
+            self._trail.guessed -= guesses
+            self._take_in(seen, again=guesses)
         else:
             self._went(self.here.mean[:, None])
-            self._guessed = self._walked
+            self._trail.guessed += 1
 
-    def _take_in(self, seen: Observed) -> None:
-        """Write what was seen to memory, and close loops after every `closure` steps."""
+    def _take_in(self, seen: Observed, again: int = 0) -> None:
+        """Write what was seen to memory, and close loops after every `closure` steps; `again`: see `_went`."""
         self.here = seen.walk[:, -1]
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
-        self._went(seen.walk.mean)
+        self._went(seen.walk.mean, again)
         if self.closure:
             self._fresh.append(seen)
             self._since_closure += len(seen.entries)
@@ -174,14 +168,13 @@ class Explorer:
         This takes time proportional to the walk. So it is done only after the walk has grown by a sixteenth.
         """
         assert self.model.landmarks is not None
-        size, moved = pose.shape[-1], slice(self._walked - len(self) + first, None)
-        where = self._path[:, moved][:, : pose.shape[1]]
-        far2 = self.model.motion.space.squared_lengths(pose - where[..., :size])[0]
+        begin = self._trail.states.shape[1] - len(self) + first
+        where = self._trail.states[:, begin : begin + pose.shape[1]]
+        far2 = self.model.motion.space.squared_lengths(pose - where[..., : pose.shape[-1]])[0]
         far = bool((far2 > (0.1 * self.model.landmarks.settings.tolerance) ** 2).any())
         if not far or 16 * len(self) < 17 * self._moved:
             return
-        with torch.inference_mode(False), torch.no_grad():
-            where[..., :size] = pose
+        self._trail.correct(begin, pose)
         columns = self._settled.columns
         columns["place"] = torch.cat([columns["place"][:, :first], self.model.motion.place(where)], 1)
         self._settled = LongMemory.of(Memory.of_columns(columns, self._settled.weights))
@@ -240,18 +233,13 @@ class Explorer:
     @property
     def walked(self) -> Walked:
         """The steps that it tried since it knew where it was, but for the first, and where they led."""
-        path, done = self.path[0, self._guessed :], self._actions()[0, self._guessed :]
-        return Walked(path[:-1], done[1:], path[1:])
+        return self._trail.walked
 
     @cached_property
     def obstacles(self) -> Obstacles | None:
         """What it bumped into on its own walk, as far as is known now; None if nothing."""
         with torch.inference_mode(False), torch.no_grad():
             return Obstacles.of(self.model.motion, self._memorised(), self.walked)
-
-    def _actions(self) -> Actions:
-        """What it did at each step."""
-        return torch.cat(self._done, 1) if self._done else self._action(None)[None, None][:, :0]
 
     def _memorised(self) -> Memory:
         """The memory, which must hold something."""
@@ -270,9 +258,7 @@ class Explorer:
         )  # fmt: skip
         other.lost, other._unplaced = self.lost, self._unplaced
         other._places, other._moved = self._places, self._moved
-        other._went(self.path)
-        other._guessed = self._guessed
-        other._done = list(self._done)
+        other._trail = self._trail.copy()
         return other
 
     def save(self, path: str | Path) -> None:
@@ -280,8 +266,8 @@ class Explorer:
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
         memory, steps = self.memory if len(self) else None, self._gathered()
         lost = (unplaced[0], unplaced[1]) if unplaced else None
-        closing = self.closure, self._since_closure, self._moved, self._guessed
-        saved = Saved(memory, self.here, self.path, self._actions(), *closing, steps, self._places, lost)
+        closing = self.closure, self._since_closure, self._moved
+        saved = Saved(memory, self.here, self._trail, *closing, steps, self._places, lost)
         saved.write(path, self.model)
 
     @classmethod
@@ -289,9 +275,7 @@ class Explorer:
         """As it was when it was saved; `model` must have the weights that it had then."""
         saved = Saved.read(path, model)
         explorer = cls(model, saved.memory, saved.here, saved.closure)
-        explorer._went(saved.path)
-        explorer._guessed = saved.guessed
-        explorer._done = list(saved.actions.split(1, 1)) if saved.actions.shape[1] else []
+        explorer._trail = saved.trail
         if saved.unplaced is not None:
             explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]

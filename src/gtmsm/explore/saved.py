@@ -10,13 +10,14 @@ from torch import Tensor
 from gtmsm.config import is_whole, require
 from gtmsm.errors import shown
 from gtmsm.explore.loops import OpenSteps
+from gtmsm.explore.trail import Trail
 from gtmsm.files import as_path, read_tensors, write_tensors
 from gtmsm.model.checks import require_finite, require_here, require_like, require_memory
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.landmark_filter import Sights
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import Edges, PlaceGraph
-from gtmsm.tensors import Actions, Belief, Frames, States
+from gtmsm.tensors import Actions, Belief, Frames
 
 MOST = 2**40
 """Largest number of a step or an entry."""
@@ -29,15 +30,11 @@ class Saved:
     memory: Memory | None
     """None: it is empty."""
     here: Belief
-    path: States
-    actions: Actions
-    """What it did at each step of the path."""
+    trail: Trail
     closure: int
     since_closure: int
     moved: int
     """Number of entries when settled ones were last moved."""
-    guessed: int
-    """How many states the path begins with that are guesses, of when it was lost."""
     open: OpenSteps | None
     places: PlaceGraph | None
     unplaced: tuple[Frames, Actions] | None
@@ -46,13 +43,13 @@ class Saved:
     def write(self, path: str | Path, model: WorldModel) -> None:
         """Whole or not at all."""
         tensors = {
-            "path": self.path,
-            "actions": self.actions,
+            "path": self.trail.states,
+            "actions": self.trail.actions,
             "here.mean": self.here.mean,
             "here.covariance": self.here.covariance,
         }
         about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
-        about["moved"], about["guessed"] = self.moved, self.guessed
+        about["moved"], about["guessed"] = self.moved, self.trail.guessed
         if self.memory is not None:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
         if self.open is not None:
@@ -90,16 +87,14 @@ class Saved:
             unplaced = frames, file.like("unplaced.actions", 1, frames.shape[1], model.action_size)
         here = Belief(file.tensor("here.mean"), file.tensors.get("here.covariance"))
         require_here(model, here)
-        walked = file.like("path", 1, "time", model.motion.state_size)
-        done = file.like("actions", 1, walked.shape[1], model.action_size)
+        trail = file.trail()
         steps = 0 if opened is None else len(opened)
-        require(steps <= walked.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
+        require(steps <= trail.states.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
         floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name not in ODDS}
         require_finite(model, "load", floats)
         moved = file.number("moved") if "moved" in about else 0  # files of before there were places
-        guessed = file.number("guessed") if "guessed" in about else 0  # files of before guesses were counted
-        closing = file.number("closure"), file.number("since"), moved, guessed
-        return cls(memory, here, walked, done, *closing, opened, places, unplaced)
+        closing = file.number("closure"), file.number("since"), moved
+        return cls(memory, here, trail, *closing, opened, places, unplaced)
 
 
 ODDS = ("sights.log_odds", "places.log_odds")
@@ -131,6 +126,21 @@ class _File:
         """One of these sizes, of the type of the weights."""
         require_like(self.model, f"{self.path}: {name} is", self.tensor(name), sizes, f"; {WHOLE}")
         return self.tensors[name]
+
+    def trail(self) -> Trail:
+        """What was done, and where that led."""
+        states = self.like("path", 1, "time", self.model.motion.state_size)
+        actions = self.like("actions", 1, states.shape[1], self.model.action_size)
+        trail = Trail(states, actions)
+        trail.tried(actions)
+        trail.led(states)
+        if "guessed" in self.about:
+            trail.guessed = self.number("guessed")
+        elif "unplaced.frames" in self.tensors:  # a file of before guesses were counted, of one that is lost
+            trail.guessed = states.shape[1]
+        fits = trail.guessed <= states.shape[1]
+        require(fits, f"{self.path}: guessed is {trail.guessed} of {states.shape[1]} steps; {WHOLE}")
+        return trail
 
     def memory(self) -> Memory | None:
         """The memory, if it is not empty."""

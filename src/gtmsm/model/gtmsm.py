@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, require, require_whole
-from gtmsm.errors import InputError, shown
+from gtmsm.errors import InputError
 from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
@@ -37,7 +37,7 @@ from gtmsm.model.landmark import Landmarks
 from gtmsm.model.localisation import PoseMixture, localise
 from gtmsm.model.memory import Memory, Neighbours, measure, nearest
 from gtmsm.model.motion import build_motion
-from gtmsm.model.planning import Obstacles, Plan, PlanConfig, Walked, plan
+from gtmsm.model.planning import Obstacles, Plan, PlanConfig, Walked, plan, require_obstacles
 from gtmsm.model.query_network import QueryNetwork
 from gtmsm.model.ray_attention import RayAttention
 from gtmsm.model.recall import Forecast, MixturePrior, Prior, RecallConfig, Retrieved
@@ -230,12 +230,7 @@ class WorldModel(nn.Module):
         if generator is not None:
             start, noise = here.sample(generator), self.motion.draw_noise(actions, generator)
         if obstacles is not None:
-            given_them = isinstance(obstacles, Obstacles)
-            require(
-                given_them, f"obstacles is {shown(obstacles)}; give what Obstacles.of or Explorer.obstacles returns"
-            )
-            many = f"obstacles are of one walk, but there are {memory.batch} memories; give memory[:1] and here[:1]"
-            require(memory.batch == 1, many)
+            require_obstacles(obstacles, self.motion, memory)
         unroll = self.motion.unroll if obstacles is None else obstacles.unroll
         if self.bumps is not None:
             actions = self.bumps.foreseen(self, memory, start, actions, unroll)

@@ -13,6 +13,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from gtmsm.config import require
+from gtmsm.errors import InputError, shown
 from gtmsm.model.memory import Memory
 from gtmsm.model.motion import Motion
 from gtmsm.model.planning.gait import Gait, gait, typical
@@ -20,6 +22,12 @@ from gtmsm.tensors import Actions, State, States
 
 if TYPE_CHECKING:
     from scipy.spatial import cKDTree
+
+
+AT_ONCE = 8_192
+"""Steps of a long walk that are planned again together: what a network makes of them fits into a cache."""
+FAR = 1e9
+"""Positions that are no numbers, or farther away than this, are looked for here: nothing is there."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +40,17 @@ class Walked:
     open: Float[Tensor, "m 2"] | None = None
     """Positions that are known to be open ground, though nothing was memorised there."""
 
-    def failed(self, motion: Motion, shortest: float) -> Float[Tensor, "m 2"]:
-        """Planned ends of steps that made less than half of their planned way: something is there."""
-        planned = motion.step(self.before, self.actions)[:, :2] - self.before[:, :2]
+    def failed(self, motion: Motion) -> tuple[Float[Tensor, "m 2"], Float[Tensor, "m"]]:
+        """Planned ends of steps that made less than half of their planned way, and how long that was.
+
+        Something is there, unless the way is that of an agent which hardly moves anyway.
+        """
+        some = zip(self.before.split(AT_ONCE), self.actions.split(AT_ONCE), strict=True)
+        planned = torch.cat([motion.step(before, actions)[:, :2] - before[:, :2] for before, actions in some])
         made = self.after[:, :2] - self.before[:, :2]
         length2 = planned.square().sum(-1)
-        short = ((made * planned).sum(-1) < 0.5 * length2) & (length2 > (0.5 * shortest) ** 2)
-        return (self.before[:, :2] + planned)[short]
+        short = (made * planned).sum(-1) < 0.5 * length2
+        return (self.before[:, :2] + planned)[short], length2[short].sqrt()
 
     def visited(self, memory: Memory) -> Float[Tensor, "n 2"]:
         """Positions that are open ground: those of a memory, and others that are known to be."""
@@ -61,18 +73,21 @@ class Obstacles:
     @classmethod
     def of(cls, motion: Motion, memory: Memory, walked: Walked, pace: Gait | None = None) -> "Obstacles | None":
         """What these steps bumped into; None if nothing, or if positions do not lie in a plane."""
-        if motion.space.positions != 2 or not len(walked.failed(motion, 0.0)):
+        if motion.space.positions != 2:
+            return None
+        failed, length = walked.failed(motion)
+        if not len(failed):
             return None
         if pace is None:
             choices = typical(walked.actions)
             pace = gait(motion, torch.eye(walked.actions.shape[1]).to(walked.actions) if choices is None else choices)
-        failed = walked.failed(motion, pace.shortest).cpu().double().numpy()
-        if not len(failed):
+        bumped = failed[length > 0.5 * pace.shortest].cpu().double().numpy()
+        if not len(bumped):
             return None
         visited = walked.visited(memory).cpu().double().numpy()
         # An agent with momentum may bump at little speed, and stands nearer to what it bumped into.
         clear = (0.25 if pace.coast else 0.5) * pace.shortest
-        return cls(motion, np.unique(failed.round(3), axis=0), visited, 0.5 * pace.shortest, clear)
+        return cls(motion, np.unique(bumped.round(3), axis=0), visited, 0.5 * pace.shortest, clear)
 
     def bar(self, position: Float[np.ndarray, "*n 2"], away: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
         """Whether steps cannot lead to these positions, which are so far `away` from visited places."""
@@ -80,7 +95,7 @@ class Obstacles:
 
     def at(self, position: Float[Tensor, "*n 2"]) -> Bool[Tensor, "*n"]:
         """Whether steps cannot lead to these positions."""
-        asked = position.detach().nan_to_num().cpu().double().numpy()
+        asked = position.detach().nan_to_num(torch.inf).clamp(-FAR, FAR).cpu().double().numpy()
         inside = self._discs.query(asked)[0] <= self.reach
         if inside.any():
             inside[inside] = self._places.query(asked[inside])[0] >= self.clear
@@ -132,3 +147,12 @@ def stopped(
     still[:, :2] = before[:, :2]
     still[:, motion.pose_size :] = 0
     return torch.where(where[:, None], still, after)
+
+
+def require_obstacles(obstacles: object, motion: Motion, memory: Memory) -> None:
+    """What was bumped into by this motion, on the walk that made this memory."""
+    if not isinstance(obstacles, Obstacles):
+        raise InputError(f"obstacles is {shown(obstacles)}; give what Obstacles.of or Explorer.obstacles returns")
+    require(obstacles.motion is motion, "these obstacles are of another model; give those of a walk by this one")
+    many = f"obstacles are of one walk, but there are {memory.batch} memories; give memory[:1] and here[:1]"
+    require(memory.batch == 1, many)

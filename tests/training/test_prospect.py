@@ -316,7 +316,16 @@ def peaks(rates, waves=400):
 def test_a_scan_finds_the_right_one_of_many_narrow_peaks():
     find = scan_angles(peaks((0.0, 0.153, 0.4)), torch.tensor([False, True, True]), ProspectConfig(angles=2_048))
     torch.testing.assert_close(find.vector.abs(), torch.tensor([0.0, 0.153, 0.4]), rtol=0, atol=1e-4)
-    assert find.verdict.startswith("motion found: 4 of 5 scans ended there"), find.verdict  # a pair has one angle
+    assert find.verdict.startswith("motion found: 4 of 4 scans ended there"), (
+        find.verdict
+    )  # as a pair they would have one angle
+
+
+@pytest.mark.parametrize("rates", [(0.153, 0.4, 0.7, 1.0, 1.3, 1.6), (0.153, 0.153, 0.7, 0.7, 1.3)])
+def test_any_number_of_turns_can_be_found_for_certain(rates):
+    find = scan_angles(peaks(rates), torch.ones(len(rates), dtype=torch.bool), ProspectConfig(angles=1_024))
+    torch.testing.assert_close(find.vector.abs(), torch.tensor(rates), rtol=0, atol=1e-3)
+    assert find.verdict.startswith("motion found: "), find.verdict
 
 
 def test_where_a_turn_and_its_mirror_image_score_the_same_turns_cancel():
@@ -339,6 +348,17 @@ def test_scans_of_a_score_that_says_nothing_do_not_agree():
         lambda v: torch.randn(len(v), generator=chance), torch.tensor([True, True]), ProspectConfig(angles=512)
     )
     assert find.verdict.startswith("motion not found for certain: 1 of 5 scans"), find.verdict
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-6])
+def test_a_score_that_is_the_same_for_all_turns_finds_none(noise):
+    chance = seeded(7)
+    find = scan_angles(
+        lambda v: noise * torch.randn(len(v), generator=chance) - 3,
+        torch.tensor([True, True]),
+        ProspectConfig(angles=64),
+    )
+    assert find.verdict.startswith("motion not found for certain"), find.verdict
 
 
 def test_where_no_action_is_used_no_turn_is_found():

@@ -106,6 +106,8 @@ SAME_ANGLE, SAME_STEPS = 0.1, 4
 """Fraction of an angle, and steps of the grid, by which scans that agree may differ."""
 LEVEL = 0.95
 """Fraction of an angle's lead over the median one, mean over scans, at which the next best is as good."""
+NOISE = 1e-5
+"""Lead over the median angle, relative to its score, that rounding can make."""
 
 
 def cross_entropy_search(
@@ -198,7 +200,18 @@ class _Scan:
     runner_up: float
     """The best angle that is another, mirror images aside."""
     level: float
-    """How much of the best angle's lead over the median one the runner-up has."""
+    """How much of the best angle's lead over the median one the runner-up has; 1 where none is ahead."""
+
+    @classmethod
+    def of(
+        cls, which: Float[Tensor, "size"], circle: Float[Tensor, "n"], scores: Float[Tensor, "n"], top: int, step: float
+    ) -> "_Scan":
+        """What the scores over a full turn say, of which that of number `top` was taken for the best."""
+        angle, usual = float(circle[top]), float(scores.median())
+        others = scores.masked_fill(_same_angle(circle, angle, step), -torch.inf)
+        lead, next_best = float(scores[top]) - usual, float(others.max()) - usual
+        level = next_best / lead if lead > NOISE * max(1.0, abs(usual)) else 1.0
+        return cls(which, angle, float(circle[others.argmax()]), level)
 
 
 def scan_angles(
@@ -216,25 +229,29 @@ def scan_angles(
 
     scans: list[_Scan] = []
     step = 2 * math.pi / settings.angles
+    circle = torch.linspace(-math.pi, math.pi, settings.angles, device=used.device)
 
-    def best(vectors: Float[Tensor, "n size"], scanned: Tensor | None = None) -> Find:
+    def scored(vectors: Float[Tensor, "n size"]) -> tuple[Float[Tensor, "n"], int]:
         scores = score(vectors).nan_to_num(-torch.inf)
-        top = (scores - 1e-3 * vectors.sum(1).abs()).argmax()
-        if scanned is not None:
-            angle = float(circle[top])
-            others = scores.masked_fill(_same_angle(circle[:, 0], angle, step), -torch.inf)
-            usual = scores.median()
-            level = ((others.max() - usual) / (scores[top] - usual).clamp_min(1e-12)).nan_to_num(1.0)
-            scans.append(_Scan(scanned, angle, float(circle[others.argmax()]), float(level)))
+        return scores, int((scores - 1e-3 * vectors.sum(1).abs()).argmax())
+
+    def best(vectors: Float[Tensor, "n size"]) -> Find:
+        scores, top = scored(vectors)
         return Find(vectors[top], float(scores[top]))
 
+    def scan(which: Float[Tensor, "size"], others: Float[Tensor, "size"]) -> Find:
+        vectors = others + circle[:, None] * which
+        scores, top = scored(vectors)
+        scans.append(_Scan.of(which, circle, scores, top, step))
+        return Find(vectors[top], float(scores[top]))
+
+    nothing = torch.zeros(len(used), device=used.device)
     each = torch.eye(len(used), device=used.device)[used]
-    circle = torch.linspace(-math.pi, math.pi, settings.angles, device=used.device)[:, None]
-    singly = Find(torch.zeros(len(used), device=used.device), -math.inf)
+    singly = Find(nothing, -math.inf)
     for _ in range(2):
         for one in each:
-            singly = best(singly.vector * (1 - one) + circle * one, one)
-    pairs = [best(circle * (one - other), one - other) for one, other in combinations(each, 2)]
+            singly = scan(one, singly.vector * (1 - one))
+    pairs = [scan(one - other, nothing) for one, other in combinations(each, 2)]
     find = best(torch.stack([singly.vector, *(pair.vector for pair in pairs)]))  # on the same clips: a fair choice
     verdict = _verdict_of_scans(scans, find.vector, step)
     for span in (2 * step, step / 4, step / 16):
@@ -249,9 +266,16 @@ def _same_angle(angles: Tensor, angle: float, step: float) -> Bool[Tensor, "*n"]
 
 
 def _verdict_of_scans(scans: Sequence[_Scan], found: Float[Tensor, "size"], step: float) -> str:
-    """Whether most scans found these angles, each on clips of its own, and the next best are not as good."""
+    """Whether most scans found these angles, each on clips of its own, and the next best are not as good.
+
+    Of pairs those count whose angles are opposite: a scan of any other pair cannot find both.
+    """
     if not scans:
         return "motion not found: no action was used"
+    varied = [found[scan.which != 0] for scan in scans]
+    scans = [
+        scan for scan, angles in zip(scans, varied, strict=True) if _same_angle(angles, float(angles[0]), step).all()
+    ]
     agree = [scan for scan in scans if _same_angle(found[scan.which != 0], scan.angle, step).all()]
     closest = max(agree or scans, key=lambda scan: scan.level)
     level = sum(scan.level for scan in agree or scans) / len(agree or scans)

@@ -128,7 +128,7 @@ class _Loop:
                     self.prospected = True
                     if find is not None:
                         self.updater.broadcast()
-                        display.say(f"prospected for the motion: {find.verdict or f'score {find.score:.2f}'}")
+                        display.say(f"prospected for the motion: {find.verdict}")
                         log.write(update, {"prospect": find.score, "verdict": find.verdict})
                 self.updater.enter(stage)
                 stop = self._anyone(interrupted)

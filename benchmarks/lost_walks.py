@@ -41,7 +41,9 @@ def main() -> None:
     shares = []
     for seed in given.seeds:
         examiner = examiner_for(world, asked.tau, asked.metric_poses)
-        walker = examiner.careful(setting.walker) if given.careful else setting.walker
+        walker = setting.walker
+        if given.careful and (walker := examiner.careful(setting.walker)) is None:
+            parser.error(f"walkers of {given.run} bump into nothing anyway; leave out --careful")
         examiner.calibrate(model, walker, asked.tau + asked.horizon, seed + 6)
         scores = Trials(model, examiner, settings, seed, Meter(1, None)).unknown_start(world, walker)
         shares += scores["within_by_place"]

@@ -195,11 +195,15 @@ def test_nobody_who_looks_for_a_start_is_stopped_by_walls_around_another_place()
 
 
 @torch.no_grad()
-def test_of_unknown_actions_none_is_trusted_when_a_start_is_looked_for():
+@pytest.mark.parametrize(("guess", "chance"), [(True, 0.9), (False, 0.1)])
+def test_of_unknown_actions_none_is_trusted_when_a_start_is_looked_for(monkeypatch, guess, chance):
     landmarks, motion = landmarks_of(surprise=0.1)
-    actions, code = drawn(1, 8, ACTIONS), as_code(drawn(1, 8, 2))
-    _, chance = landmarks._first_steps(motion, actions, code, landmarks.surprise.of_any_step())
-    assert chance == 0.9
+    memory, told, look = drawn(1, 30, 2), list[float](), landmark.locate_starts
+    monkeypatch.setattr(landmark, "locate_starts", lambda *given: told.append(given[2]) or look(*given))
+    past, lost = Known.whole(memory, torch.zeros(1, 30, 1).double(), as_code(memory)), landmarks.ignorance(1, memory)
+    code = as_code(drawn(1, 8, 2, seed=1))
+    landmarks.trace(motion, motion.start(1), lost, drawn(1, 8, ACTIONS), code, past, guess=guess)
+    assert told == [chance]
 
 
 @torch.no_grad()

@@ -277,10 +277,7 @@ class Landmarks(nn.Module):
         """These steps from the origin on, and the chance that one of them is wrong; walls are not where it has them."""
         start, first = motion.start(len(actions)), slice(0, self.looks)
         if not self.settings.watch:
-            path = [start]  # eight steps, one by one: no operator unrolls without walls
-            for action in actions[:, first].unbind(1):
-                path.append(motion.go(path[-1], action))
-            return torch.stack(path[1:], dim=1)[..., : self.space.size], surprise.chance
+            return motion.unroll_openly(start, actions[:, first])[..., : self.space.size], surprise.chance
         track = self._alone(motion, start, actions[:, first], code[:, first], surprise)
         return track.state[..., : self.space.size], 0.0
 

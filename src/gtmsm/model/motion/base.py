@@ -110,6 +110,10 @@ class Motion(nn.Module, ABC):
         """Poses after every action, by ancestral sampling with the given noise (none: the mean path)."""
         return self.space.path(start, applied(self.M, a), noise)
 
+    def unroll_openly(self, start: State, a: Actions) -> States:
+        """The mean path of `unroll`, without walls."""
+        return self.unroll(start, a)
+
     @abstractmethod
     def scout(self) -> Scout:
         """A copy to prospect with."""

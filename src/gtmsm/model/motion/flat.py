@@ -125,6 +125,10 @@ class Walled(Free):
         d = applied(self.M, a)
         return s + d * self.gate(s + d)[..., None]
 
+    def unroll_openly(self, start: State, a: Actions) -> States:
+        """Sums of displacements."""
+        return super().unroll(start, a)
+
     def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
         """The walled scan."""
         d = applied(self.M, a)

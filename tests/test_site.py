@@ -67,11 +67,12 @@ def test_every_page_fits_the_screen_with_all_its_pictures_and_without_complaint(
 def test_the_search_leads_to_a_page(browser: Browser, address: str) -> None:
     page = browser.new_page()
     page.goto(f"{address}/index.html")
+    page.locator("dialog").wait_for(state="attached", timeout=60_000)  # made by the script that listens to keys
     search = page.locator("dialog[open]")
-    for _ in range(60):  # the page hears keys some time after it has loaded, and says nothing of it
+    for _ in range(6):  # a key that comes too early is lost; a second one after the first was heard closes the dialog
         page.keyboard.press("Control+k")
         with suppress(PlaywrightTimeout):
-            search.wait_for(timeout=1000)
+            search.wait_for(timeout=10_000)
             break
     search.get_by_role("combobox").fill("unknown starts")
     search.get_by_role("option", name="Slips, unknown starts, single pictures").click()

@@ -22,29 +22,28 @@ KEPT = {"table-h200": "At the size of the paper", "table": "At toy size"}
 BESIDE = ("VAE ceiling", "mean frame")
 """Controls that are shown here; the tables themselves have all."""
 INTRO = """# Results
-Made by `make results` from the JSON files in `docs/measured/`, `docs/table/` and `docs/table-h200/`; no figure on this
-page was typed. Several seeds: the least and the most of them, or mean ± half the range where it says so.
+`make results` writes this page from the JSON files in `docs/measured/`, `docs/table/` and `docs/table-h200/`; no figure
+on it was typed. A range covers all seeds, from the lowest to the highest score; "±" is half of that range.
 
-- *Right place* and *retrieval*: the share of predicted steps at memorised places at which the heaviest memory entry was
-  recorded at exactly the true place.
-- PSNR is in dB, data range 1, of the pooled error. Predictions are the mean path and the prior's point estimate.
-  [Protocol](protocol.md) has the rules and the sets.
-- R² is that of true positions after one affine map.
-- *VAE ceiling*: the true frame, encoded and decoded: the best that this decoder can show. *Memory at true poses*: the
-  model, told where it truly is. *Copying*: the memorised frame nearest to the true pose. *Best copy*: the memorised
-  frame most like the answer. *Mean of memory* or *mean frame*: the mean of the memorised frames. *Last frame*: the
-  latest of these.
-- tau is the number of steps memorised, K the number of entries of memory that are read for a prediction.
-- `docs/measured/` holds what was measured by commands other than `gtmsm reproduce`. Score files of those runs were not
-  kept: their figures were copied from [older measurements](older-measurements.md), a page typed by hand from runs of
-  versions 0.1 and 0.2, from [performance](performance.md) or [planning](planning.md); a test finds each of them there.
-- **Chosen on validation, looked at once.** Settings, learning rates and when to stop were chosen on validation places.
-  Test places were scored once for each training in a table, and nothing was chosen by them, but for these. The number
-  by which the filter of `obstacles` doubts what it recognises was chosen on test images
-  ([on validation images](older-measurements.md#landmarks-app-d)). Of the 500 walks with slips 200 had been looked at
-  before. The test walks of `walk-free` and `walk-strong-free` were scored again when the motion was found otherwise,
+- **Where it was scored.** All places are held out. Settings, learning rates and the time to stop were chosen on
+  validation places. Test places were scored once for each training, and nothing was chosen by them, with these
+  exceptions. One number of the filter of `obstacles` (`doubt`) was chosen on test images
+  ([validation scores](older-measurements.md#landmarks-app-d)). Of the 500 walks with slips, 200 had been scored before.
+  The test walks of `walk-free` and `walk-strong-free` were scored again after the search for the motion had changed,
   and the test rooms of `walk-landmarks` with each new training.
-- What failed is in the [notebook](notebook.md)."""
+- **PSNR** is in dB, data range 1, of the pooled error. Predictions are the mean path and the prior's point estimate.
+  [Protocol](protocol.md) has the rules and the evaluation sets.
+- **Right place**, or *retrieval*: the share of predicted steps at memorised places at which the memory entry with the
+  largest weight was recorded at exactly the true place. **R²** is that of true positions after one affine fit.
+- **Controls.** *VAE ceiling*: the true frame, encoded and decoded, which is the best that this decoder can show.
+  *Memory at true poses*: the model, given its true poses. *Copying*: the memorised frame nearest to the true pose.
+  *Best copy*: the memorised frame most similar to the answer. *Mean of memory* or *mean frame*: the mean of the
+  memorised frames. *Last frame*: the latest memorised frame. *Dead reckoning*: poses from actions alone.
+- tau is the number of memorised steps, K the number of memory entries that are read for a prediction.
+- **Sources.** `docs/measured/` has what commands other than `gtmsm reproduce` measured. The score files of those runs
+  were not kept. Their figures were copied from three pages typed by hand:
+  [older measurements](older-measurements.md), [performance](performance.md) and [planning](planning.md). A test finds
+  every figure there. Negative results are in the [notebook](notebook.md)."""
 BEGIN, END = "<!-- made by make results -->\n", "\n<!-- to here -->\n"
 """Around the table of the README."""
 IN_HEAD = ("dB", "ms")
@@ -53,9 +52,9 @@ WIDE = 6
 """Figures in a row from which on a table is turned, if it has fewer rows: a phone shows four or five columns."""
 SEVERAL_ROOMS = "rooms/multi"
 RIVALS = """## Rivals
-GTM-SM, its [rivals](rivals.md) and controls, each row from a training by `gtmsm reproduce`. *Back after N*: an agent
-looks around, leaves, wanders for N steps and comes back; PSNR of what it sees there. *Several rooms* (App. C): 150
-steps memorised and 300 predicted on walks from room to room, by what learned in single rooms."""
+GTM-SM, its [rivals](rivals.md) and controls; `gtmsm reproduce` trained each row. *Back after N*: an agent looks around
+a place, leaves, wanders for N steps and returns; PSNR of the frames it sees there. *Several rooms* (App. C): models
+trained in single rooms memorise 150 steps of a walk through several rooms and predict 300."""
 
 
 def main() -> None:
@@ -102,7 +101,7 @@ def in_short(measured: Sequence[Mapping[str, Any]]) -> str:
     for facts in measured:
         for line in facts.get("short", ()):
             rows.append([line["what"], *(quoted(facts, line[part]) for part in ("shows", "beside"))])
-    return "## In short\n" + markdown_table(["", "result", "beside it"], rows)
+    return "## In short\n" + markdown_table(["", "result", "for comparison"], rows)
 
 
 def quoted(facts: Mapping[str, Any], figures: Sequence[Sequence[str]]) -> str:
@@ -133,7 +132,7 @@ def readme(docs: Path, text: str) -> str:
                 )
                 seeds = f"{line['seeds']} seed{'s' * (line['seeds'] > 1)}"
                 rows.append([f"{line['what']}:<br>`{line['trained']}`", *shown, f"{line['told']}; {seeds}"])
-    table = markdown_table(["", "result", "beside it", "training is told"], rows)
+    table = markdown_table(["", "result", "for comparison", "supervision"], rows)
     before, rest = text.split(BEGIN)
     return before + BEGIN + table + END + rest.split(END)[1]
 
@@ -166,7 +165,7 @@ def section(facts: Mapping[str, Any]) -> str:
         table.append([row["name"], *cells])
     if any("commit" in row for row in facts["rows"]):
         commits = [f"`{row['commit']}`" if "commit" in row else "" for row in facts["rows"]]
-        table = [[*row, one] for row, one in zip(table, ["commit, where another", *commits], strict=True)]
+        table = [[*row, one] for row, one in zip(table, ["commit, if different", *commits], strict=True)]
     if len(facts["rows"]) < len(facts["columns"]) >= WIDE:
         table = [list(column) for column in zip(*table, strict=True)]
     source = facts.get("archive", "")

@@ -16,19 +16,19 @@ from gtmsm.explore.explorer import Explorer
 
 
 class PlanningModel(nn.Module):
-    """The memory of one agent as a model whose embeddings are places: of pictures, and after actions.
+    """The memory of one agent as a planning model whose embeddings are places.
 
-    B is the number of goals, S of candidates, H the horizon. Tensors of `info` have the axes (B, S) first, as solvers
-    repeat them. Pictures are `channel height width` in [0, 1], or uint8 `height width channel`.
+    B is the number of goals, S of candidates, H the horizon. Tensors of `info` begin with the axes (B, S), because
+    solvers repeat them. Pictures are `channel height width` in [0, 1], or uint8 `height width channel`.
     """
 
     def __init__(self, explorer: Explorer) -> None:
         super().__init__()
         self.explorer = explorer
-        self.motion = explorer.model.motion  # its parameters tell solvers the precision
+        self.motion = explorer.model.motion  # solvers take their precision from its parameters
 
     def encode(self, info: dict[str, Any]) -> dict[str, Any]:
-        """`pixels` (B, T, ...) to `emb` (B, T, P), the places that they were seen from."""
+        """Turn `pixels` (B, T, ...) into `emb` (B, T, P), the places that they were seen from."""
         pixels = info["pixels"]
         found = [[self.motion.space.place(self._pose(picture)) for picture in walk] for walk in pixels]
         return info | {"emb": torch.stack([torch.stack(places) for places in found])}
@@ -37,7 +37,7 @@ class PlanningModel(nn.Module):
     def rollout(
         self, info: dict[str, Any], action_sequence: Float[Tensor, "B S H A"], history_size: int | None = None
     ) -> dict[str, Any]:
-        """`predicted_emb` (B, S, H, P): the places that each sequence leads to, from where the agent is."""
+        """Add `predicted_emb` (B, S, H, P): the places that each action sequence leads to from the agent's pose."""
         size = self.explorer.model.action_size
         fits = action_sequence.dim() == 4 and action_sequence.shape[-1] == size
         require(fits, f"candidates are {shown(action_sequence)}; give shape (goals, candidates, steps, {size})")
@@ -50,7 +50,7 @@ class PlanningModel(nn.Module):
         return (info["predicted_emb"][..., -1, :] - info["goal_emb"]).square().sum(-1)
 
     def get_cost(self, info_dict: dict[str, Any], action_candidates: Float[Tensor, "B S H A"]) -> Float[Tensor, "B S"]:
-        """The criterion of each candidate, where `goal` (B, S, T, ...) has a picture to walk to as its last."""
+        """The criterion of each candidate; the last picture of `goal` (B, S, T, ...) is the goal."""
         require("goal" in info_dict, f"info has {', '.join(info_dict)}; give a goal, the picture to walk to")
         if "goal_emb" not in info_dict:
             goal = torch.as_tensor(info_dict["goal"])[:, 0, -1:]
@@ -58,6 +58,6 @@ class PlanningModel(nn.Module):
         return self.criterion(self.rollout(info_dict, action_candidates))
 
     def _pose(self, picture: Tensor) -> Float[Tensor, "D"]:
-        """Where it was seen."""
+        """The pose that a picture was seen from."""
         frame = picture.cpu().numpy() if picture.dtype == torch.uint8 else picture
         return self.explorer.find(frame).pose

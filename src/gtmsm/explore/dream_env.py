@@ -1,11 +1,11 @@
-"""A memory as a Gymnasium environment: agents walk in what was memorised, and the real world is not needed.
+"""A memory as a Gymnasium environment: agents walk in memorised places, without the real environment.
 
 >>> import gymnasium, gtmsm
 >>> env = gymnasium.make("gtmsm/Dream-v0", run="image-walk", memory=explorer)  # doctest: +SKIP
 >>> envs = gymnasium.make_vec("gtmsm/Dream-v0", num_envs=256, run=..., memory=...)            # doctest: +SKIP
 
-An episode begins at a memorised place and ends at the goal, which is worth a reward of 1, or after `steps`. All other
-rewards are 0. The motion is the learned one; walls, remembered bumps and ground that is not known stop an agent.
+An episode begins at a memorised place and ends at the goal, with a reward of 1, or after `steps`. All other rewards
+are 0. The motion is the learned one; walls, remembered bumps and unknown ground stop an agent.
 """
 
 from pathlib import Path
@@ -28,13 +28,13 @@ from gtmsm.model.planning import PlanConfig, Terrain
 from gtmsm.tensors import Belief
 
 PICTURE = 256
-"""Side of a rendered picture in screen pixels, or a little less."""
+"""Side of a rendered picture in screen pixels, rounded down to a multiple of the frame's height."""
 Seen: TypeAlias = Literal["frame", "place"]
 Info: TypeAlias = dict[str, Any]
 
 
 class _Dreams:
-    """Agents that walk in one memory, all at once."""
+    """A batch of agents that walk in one memory."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class _Dreams:
         self.time = np.zeros(count, int)
 
     def _find(self, explorer: Explorer, goal: Frame) -> Float[Tensor, "D"]:
-        """Where the goal is."""
+        """The pose of the goal, which must be known."""
         found = explorer.find(goal)
         require(
             found.known >= PlanConfig().least_known,
@@ -87,7 +87,7 @@ class _Dreams:
         return found.pose
 
     def begin(self, which: np.ndarray, rng: np.random.Generator) -> None:
-        """Put these agents at rest on memorised places; a goal that is not fixed is drawn anew."""
+        """Put these agents at rest at memorised places; draw new goals unless the goal is fixed."""
         count = int(which.sum())
         if not count:
             return
@@ -103,7 +103,7 @@ class _Dreams:
 
     @torch.no_grad()
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rewards, whether agents are at the goal, and whether their time is up."""
+        """Step all agents; return rewards, whether agents are at the goal, and whether their time is up."""
         one_hot = torch.eye(self.model.action_size).to(self.state)[torch.as_tensor(actions)]
         if self.model.bumps is not None:
             one_hot = self.model.bumps.foreseen(self.model, self.memory, self.state, one_hot[:, None])[:, 0]
@@ -114,7 +114,7 @@ class _Dreams:
 
     @torch.no_grad()
     def frames(self) -> np.ndarray:
-        """What each agent imagines to see, uint8 `n height width 3`."""
+        """The imagined frame of each agent, uint8 `n height width 3`."""
         place = Belief(self.model.motion.place(self.state)[:, None])
         frames = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
         frames = frames.expand(-1, 3, -1, -1) if frames.shape[1] == 1 else frames[:, :3]
@@ -127,7 +127,7 @@ class _Dreams:
         return self.places(self.state, self.goal)
 
     def places(self, state: Float[Tensor, "n S"], goal: Float[Tensor, "n D"]) -> np.ndarray:
-        """Where agents are, and where the goal is from there, in steps; headings by cosine and sine."""
+        """Places of the agents, and of the goal relative to them, in steps; headings as cosine and sine."""
         motion, place = self.model.motion, self.model.motion.place(state)
         away = motion.relative(motion.space.place(goal), place)
         scale = place.new_full((place.shape[-1],), 1 / self.terrain.pace.stride)
@@ -158,7 +158,7 @@ class DreamEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         """Walk in `memory`, which the weights of `run` made: an Explorer, a Memory, or a file of `Explorer.save`.
 
         `goal`: a picture or a pose; None: another memorised place in each episode. `observation`: the imagined frame,
-        or the place of the agent and where the goal is from there, in steps.
+        or the place of the agent and the place of the goal relative to it, in steps.
         """
         if render_mode is not None:
             require_choice("render_mode", render_mode, self.metadata["render_modes"])
@@ -167,13 +167,13 @@ class DreamEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         self.action_space, self.observation_space = self.dreams.action_space, self.dreams.observation_space
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:
-        """At rest on a memorised place."""
+        """Begin an episode at rest at a memorised place."""
         super().reset(seed=seed)
         self.dreams.begin(np.ones(1, bool), self.np_random)
         return self.dreams.look()[0], self._info()
 
     def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
-        """One step of the learned motion."""
+        """Make one step of the learned motion."""
         known = self.action_space.contains(action)
         require(known, f"action is {action!r}; expected 0 to {self.dreams.model.action_size - 1}")
         reward, there, late = self.dreams.step(np.array([action]))
@@ -190,9 +190,9 @@ class DreamEnv(gymnasium.Env[np.ndarray, int | np.int64]):
 
 
 class DreamVectorEnv(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """Many agents in one memory, on one device; where an episode is over, the next begins in the same step.
+    """Many agents in one memory, on one device; when an episode ends, the next begins in the same step.
 
-    What was observed last is in `info["final_obs"]` then, where `info["_final_obs"]` is true.
+    `info["final_obs"]` then holds the last observations of the episodes that ended, where `info["_final_obs"]` is true.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 12, "autoreset_mode": AutoresetMode.SAME_STEP}
@@ -222,13 +222,13 @@ class DreamVectorEnv(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarr
         self.observation_space = batch_space(self.single_observation_space, num_envs)
 
     def reset(self, *, seed: int | None = None, options: Info | None = None) -> tuple[np.ndarray, Info]:  # type: ignore[override]
-        """All at rest on memorised places."""
+        """Begin all episodes at rest at memorised places."""
         super().reset(seed=seed)
         self.dreams.begin(np.ones(self.num_envs, bool), self.np_random)
         return self.dreams.look(), self.dreams.info()
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        """One step of all agents; an agent whose episode is over begins the next at a new place."""
+        """Make one step with all agents; an agent whose episode ends begins the next at a new place."""
         require(self.action_space.contains(np.asarray(actions)), f"actions are {shown(actions)}; give one per agent")
         reward, there, late = self.dreams.step(np.asarray(actions))
         seen, over = self.dreams.look(), there | late

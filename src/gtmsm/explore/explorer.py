@@ -1,4 +1,4 @@
-"""One agent in one place: a frame and an action at a time."""
+"""A world model used live by one agent, one frame and one action at a time."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from gtmsm.errors import shown
 from gtmsm.explore.loops import OPEN, OpenSteps
 from gtmsm.explore.saved import Saved
 from gtmsm.explore.trail import Trail
-from gtmsm.model.checks import require_here, require_memory
+from gtmsm.model.checks import require_clips, require_here, require_memory
 from gtmsm.model.dream import Dream
 from gtmsm.model.following import Observed
 from gtmsm.model.gtmsm import WorldModel
@@ -25,7 +25,7 @@ from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import PlaceGraph
 from gtmsm.model.planning import Goal, Obstacles, Plan, PlanConfig, Walked, find_goal, typical
-from gtmsm.tensors import Belief, Gaussian, Poses, States
+from gtmsm.tensors import Actions, Belief, Gaussian, Poses, States
 
 Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
@@ -34,28 +34,28 @@ Action: TypeAlias = int | Sequence[float] | np.ndarray | Tensor
 
 
 class Explorer:
-    """Memorises, recognises and imagines while an agent walks; a step costs the same however long the walk.
+    """Memorises, recognises and imagines while an agent walks; the cost of a step does not grow with the walk.
 
     explorer = Explorer(model)
-    explorer.step(frame)                      # what it sees first
-    explorer.step(frame, action)              # what an action led to
+    explorer.step(frame)                      # the first frame
+    explorer.step(frame, action)              # the frame after an action
     explorer.imagine([[0, 0, 2]]).frames      # what three actions would show
     explorer.save("walk.safetensors")         # Explorer.load goes on from there
     """
 
     memory: Memory
-    """What it remembers: a `LongMemory`, unless the model reads memory by the KL distance."""
+    """The memory: a `LongMemory`, unless the model reads memory by the KL distance."""
     here: Belief
-    """Where it is."""
+    """The pose estimate of the agent."""
     lost: bool
-    """Whether it does not know yet where on the map it is. Until it does, nothing is memorised."""
+    """Whether the pose on the map is still unknown. Nothing is memorised until it is known."""
 
     def __init__(
         self, model: WorldModel, memory: Memory | None = None, here: Belief | None = None, closure: int | None = None
     ) -> None:
         """Continue with a copy of `memory`, from `here`; for an unknown start give `model.anywhere(1)`.
 
-        `closure`: steps after which loops are closed, 0 for never; None: as the settings of landmarks say.
+        `closure`: steps between loop closures, 0 for never, None for the value in the settings of landmarks.
         """
         self.model, self.closure = model, _every(model, closure)
         self.memory = _own(model, memory)
@@ -69,10 +69,10 @@ class Explorer:
         self._unplaced: list[tuple[Tensor, Tensor]] = []
         self._settled = self.memory.snapshot()
         self._open: OpenSteps | None = None
-        self._fresh: list[Observed] = []  # steps that are no part of `_open` yet
+        self._fresh: list[Observed] = []  # steps not yet appended to `_open`
         self._since_closure = 0
-        self._places: PlaceGraph | None = None  # of the whole walk, where it comes back to equal views
-        self._moved = 0  # number of entries when settled ones were last moved
+        self._places: PlaceGraph | None = None  # of the whole walk, if it returns to equal views
+        self._moved = 0  # number of entries when settled entries were last moved
 
     def __len__(self) -> int:
         """Number of views memorised."""
@@ -80,63 +80,70 @@ class Explorer:
 
     @property
     def path(self) -> States:
-        """The pose after each step, corrected by all later loop closures; a guess for steps at which it was lost."""
+        """The pose after each step, corrected by all later loop closures; a guess for steps made while lost."""
         return self._trail.states.clone()
 
-    def _went(self, where: States, again: int = 0) -> None:
-        """Append these states to the path, in place of its last `again` states."""
-        self.__dict__.pop("obstacles", None)  # they are those of the path
-        self._trail.led(where, again)
+    def _went(self, where: States, actions: Actions | None = None) -> None:
+        """Append actions to the path; these are its latest states, and may replace earlier ones."""
+        self.__dict__.pop("obstacles", None)  # cached for the path before
+        self._trail.went(where, actions)
 
     @torch.no_grad()
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
-        """Memorise what `action` led to; returns where the agent is now. None: it did nothing, or has just arrived."""
+        """Memorise the frame that `action` led to; return the new pose estimate. None: no action, or first frame."""
         x, a = self._frame(frame)[None, None], self._action(action)[None, None]
-        self._trail.tried(a)
         if self.lost:
             self._find_out(x, a)
-        else:
-            self._take_in(self.model.observe(x, a, self.memory, self._known_here(), closure=0))
+        else:  # what is refused here leaves the explorer as it was
+            self._take_in(self.model.observe(x, a, self.memory, self.here, closure=0), a)
         return self.here
 
     def _find_out(self, x: Tensor, a: Tensor) -> None:
         """Localise the last views together; once they are recognised, the walk on this map begins with them."""
         assert self.model.landmarks is not None
-        self._unplaced = [*self._unplaced, (x, a)][-self.model.landmarks.looks :]
-        frames, actions = (torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True))
+        require_clips(self.model, x, a, "step")  # before they are put together with those of earlier steps
+        unplaced = [*self._unplaced, (x, a)][-self.model.landmarks.looks :]
+        frames, actions = (torch.cat(parts, 1) for parts in zip(*unplaced, strict=True))
         seen = self.model.observe(frames, actions, self.memory, self.model.anywhere(1), closure=0)
-        self.here = seen.walk[:, -1]
-        if self.model.landmarks.is_placed(self.model.landmarks.as_variance(self.here)):
-            guesses = len(self._unplaced) - 1  # of where these views were
+        here = seen.walk[:, -1]
+        if self.model.landmarks.is_placed(self.model.landmarks.as_variance(here)):
             self.lost, self._unplaced = False, []
-            self._trail.guessed -= guesses
-            self._take_in(seen, again=guesses)
+            self._trail.guessed -= len(unplaced) - 1  # poses appended while lost, which are replaced now
+            self._take_in(seen, a)
         else:
-            self._went(self.here.mean[:, None])
+            self.here, self._unplaced = here, unplaced
+            self._went(here.mean[:, None], a)
             self._trail.guessed += 1
 
-    def _take_in(self, seen: Observed, again: int = 0) -> None:
-        """Write what was seen to memory, and close loops after every `closure` steps; `again`: see `_went`."""
-        self.here = seen.walk[:, -1]
+    def _take_in(self, seen: Observed, actions: Actions) -> None:
+        """Memorise what was observed after these actions, and close loops after every `closure` steps."""
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
-        self._went(seen.walk.mean, again)
+        self.here = self._placed(seen.walk[:, -1])
+        self._went(seen.walk.mean, actions)
         if self.closure:
             self._fresh.append(seen)
             self._since_closure += len(seen.entries)
             if self._since_closure >= self.closure:
                 self.close_loops()
 
-    def _known_here(self) -> Belief:
-        """The pose; its covariance is bounded by that of an unknown start, however long the walk is."""
+    def _placed(self, here: Belief) -> Belief:
+        """A pose estimate whose covariance is below that of an unknown start, however long the walk is."""
         landmarks = self.model.landmarks
-        if landmarks is None or not landmarks.is_lost(variance := landmarks.as_variance(self.here)):
-            return self.here
+        if landmarks is None or not landmarks.is_lost(variance := landmarks.as_variance(here)):
+            return here
         less = variance.minimum(0.99 * landmarks.ignorance(1, variance))
-        return Belief(self.here.mean, landmarks.as_covariance(less, self.here.mean))
+        return Belief(here.mean, landmarks.as_covariance(less, here.mean))
+
+    @torch.no_grad()
+    def correct(self, pose: Float[Tensor, "1 D"]) -> None:
+        """Move the agent to another pose (1 D) after its last step, as seen by something else than the model."""
+        require(self._trail.states.shape[1] > 0, "there is no step to correct yet; call step first")
+        self.here = Belief(self.model.motion.settle(self.here.mean, pose))
+        self._went(self.here.mean[:, None])
 
     @torch.no_grad()
     def close_loops(self) -> None:
-        """Correct the last steps by all that was recognised since: done by itself after every `closure` steps."""
+        """Correct the last poses by the places recognised since; called automatically after every `closure` steps."""
         steps = self._gathered()
         if steps is None:
             return
@@ -151,8 +158,8 @@ class Explorer:
             if variance is not None:
                 tail = replace(tail, variance=variance)
                 covariance = self.model.require_landmarks("close loops").as_covariance(variance, closed.state)
-                self.here = Belief(self.here.mean, covariance[:, -1])
-        self._went(closed.state, again=len(closed))
+                self.here = self._placed(Belief(self.here.mean, covariance[:, -1]))
+        self._went(closed.state)
         self.here = Belief(closed.state[:, -1], self.here.covariance)
         moved = replace(tail, place=Belief(self.model.motion.place(closed.state), tail.place.covariance)).columns
         old = max(0, len(closed) + self.closure - OPEN)
@@ -163,9 +170,9 @@ class Explorer:
         self._open, self._since_closure = closed.without(old), 0
 
     def _move_settled(self, first: int, pose: Poses) -> None:
-        """Move settled entries, from number `first` on, to these poses if the poses differ much from theirs.
+        """Move settled entries, from number `first` on, to these poses if their own differ much.
 
-        This takes time proportional to the walk. So it is done only after the walk has grown by a sixteenth.
+        This takes time proportional to the walk, so it is done only after the walk has grown by a sixteenth.
         """
         assert self.model.landmarks is not None
         begin = self._trail.states.shape[1] - len(self) + first
@@ -195,9 +202,9 @@ class Explorer:
         generator: torch.Generator | None = None,
         bumps: bool = True,
     ) -> Dream:
-        """What each of these plans would show from here; a plan is a sequence of actions.
+        """Imagine what each plan, a sequence of actions, would show from here.
 
-        Steps into what it bumped into are not made; with `bumps=False` they are, by the motion alone.
+        Steps into known obstacles are not made; with `bumps=False`, the motion alone decides.
         """
         if not isinstance(plans, Tensor):
             plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
@@ -206,7 +213,7 @@ class Explorer:
 
     @torch.no_grad()
     def localise(self, frame: Frame) -> PoseMixture:
-        """Where was this picture seen?"""
+        """Where a picture was seen, as a mixture of poses."""
         return self.model.localise(self._memorised(), self._frame(frame)[None, None])
 
     def plan(
@@ -217,9 +224,9 @@ class Explorer:
         generator: torch.Generator | None = None,
         choices: Float[Tensor, "m A"] | None = None,
     ) -> Plan:
-        """Actions that lead from here to a goal, a picture or a pose; what it bumped into is avoided.
+        """Plan actions that lead from here to a goal, a picture or a pose; known obstacles are avoided.
 
-        `choices`: actions to choose from. None: all, where it acted by numbers; otherwise some of what it did.
+        `choices`: actions to choose from. None: all if actions were numbers, otherwise some of the past actions.
         """
         goal, memory, walked = self._goal(goal), self._memorised(), self.walked
         choices = typical(walked.actions) if choices is None else choices.to(self._like)
@@ -227,31 +234,31 @@ class Explorer:
 
     @torch.no_grad()
     def find(self, goal: Frame) -> Goal:
-        """Where a goal is: a pose is taken as it is, a picture is looked up."""
+        """Find the pose of a goal: a pose is taken as it is, a picture is looked up."""
         return find_goal(self.model, self._memorised().snapshot(), self._goal(goal))
 
     @property
     def walked(self) -> Walked:
-        """The steps that it tried since it knew where it was, but for the first, and where they led."""
+        """The steps made since the pose has been known, except the first: state before, action and state after each."""
         return self._trail.walked
 
     @cached_property
     def obstacles(self) -> Obstacles | None:
-        """What it bumped into on its own walk, as far as is known now; None if nothing."""
+        """The obstacles that the agent bumped into on its own walk, as known now; None if there are none."""
         with torch.inference_mode(False), torch.no_grad():
-            return Obstacles.of(self.model.motion, self._memorised(), self.walked)
+            return Obstacles.of(self.model.motion, self._memorised(), self.walked) if len(self) else None
 
     def _memorised(self) -> Memory:
-        """The memory, which must hold something."""
+        """The memory, which must not be empty."""
         require(len(self) > 0, "nothing is memorised yet; call step with what is seen first")
         return self.memory
 
     def _goal(self, goal: Frame) -> Tensor:
-        """A pose, or a picture as the model takes it."""
+        """A pose, or a picture in the format of the model."""
         return torch.as_tensor(goal).to(self._like) if getattr(goal, "ndim", 0) == 1 else self._frame(goal)
 
     def fork(self) -> "Explorer":
-        """Another explorer that knows what this one does; from now on each remembers for itself."""
+        """An independent copy: what one of the two memorises from now on, the other does not."""
         other = Explorer(self.model, self.memory, self.here, self.closure)
         other._settled, other._open, other._since_closure = (
             self._settled.snapshot(), self._gathered(), self._since_closure,
@@ -262,7 +269,7 @@ class Explorer:
         return other
 
     def save(self, path: str | Path) -> None:
-        """What it remembers, where it is and where it was, as one safetensors file; written whole or not at all."""
+        """Save memory, pose estimate and path as one safetensors file; written whole or not at all."""
         unplaced = [torch.cat(parts, 1) for parts in zip(*self._unplaced, strict=True)]
         memory, steps = self.memory if len(self) else None, self._gathered()
         lost = (unplaced[0], unplaced[1]) if unplaced else None
@@ -272,7 +279,7 @@ class Explorer:
 
     @classmethod
     def load(cls, path: str | Path, model: WorldModel) -> "Explorer":
-        """As it was when it was saved; `model` must have the weights that it had then."""
+        """Load a saved explorer; `model` must have the weights with which it was saved."""
         saved = Saved.read(path, model)
         explorer = cls(model, saved.memory, saved.here, saved.closure)
         explorer._trail = saved.trail
@@ -288,7 +295,7 @@ class Explorer:
         return explorer
 
     def _frame(self, frame: Frame) -> Float[Tensor, "channel height width"]:
-        """As the model takes it."""
+        """A frame in the format of the model."""
         if isinstance(frame, np.ndarray):
             fits = frame.dtype == np.uint8 and frame.ndim == 3
             require(fits, f"frame is {shown(frame)}; give uint8 of shape (height, width, channel)")
@@ -297,7 +304,7 @@ class Explorer:
         return frame.to(self._like)
 
     def _action(self, action: Action | None) -> Float[Tensor, " A"]:
-        """One-hot, where it is a number."""
+        """An action as a vector: one-hot if it is a number."""
         size, like = self.model.action_size, self._like
         if action is None:
             return like.new_zeros(size)
@@ -313,7 +320,7 @@ class Explorer:
 
 
 def _own(model: WorldModel, memory: Memory | None) -> Memory:
-    """A copy of this memory, to which no other explorer writes."""
+    """A copy of this memory that no other explorer writes to."""
     if memory is not None:
         require_memory(model, memory)
         require(
@@ -330,7 +337,7 @@ def _own(model: WorldModel, memory: Memory | None) -> Memory:
 
 
 def _every(model: WorldModel, closure: int | None) -> int:
-    """Steps after which loops are closed; 0 for never."""
+    """Number of steps between loop closures; 0 for never."""
     if model.landmarks is None or model.landmarks.settings.form != "bayes":
         require(not closure, f"closure is {closure}, but loops are closed by landmarks of form bayes; leave it out")
         return 0

@@ -1,4 +1,4 @@
-"""From here to a goal in a real world: plan, act, look, and plan again."""
+"""Walking to a goal in a real environment: plan, act, look, and plan again."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -23,7 +23,7 @@ class TravelConfig:
     """Settings of a journey."""
 
     every: int = 4
-    """Steps after which to plan again; it also plans again after a step that did not lead to the planned pose."""
+    """Steps between plans. A new plan is also made after a step that does not lead to the planned pose."""
     steps: int = 64
     """Maximum number of steps."""
     plan: PlanConfig = PlanConfig()
@@ -43,9 +43,9 @@ class Journey:
     choices: tuple[int, ...]
     """The action of each step; -1: none."""
     plans: tuple[Plan, ...]
-    """The plan of each step: the one it was taken from."""
+    """For each step, the plan that its action was taken from."""
     reason: str
-    """In words, why it did not arrive; empty if it did."""
+    """Why the agent did not arrive, in words; empty if it did."""
 
 
 @torch.no_grad()
@@ -57,7 +57,7 @@ def travel(
     seed: int = 0,
     choices: Float[Tensor, "m A"] | None = None,
 ) -> Journey:
-    """Let an agent walk to `goal`, a picture or a pose; `act` does an action, -1 for none, and returns what is seen.
+    """Let an agent walk to `goal`, a picture or a pose; `act` does an action (-1: none) and returns what is seen.
 
     Actions are numbers, or indices into `choices` where these are given. The journey ends when the inferred pose is at
     the goal, when the goal is not known, or after the maximum number of steps.
@@ -83,7 +83,7 @@ def travel(
         if sights is not None:
             sights.correct(explorer, seen)
         left, known = replace(plan, choices=plan.choices[len(done) - begun :]), plan.goal
-        # Where nothing corrects a memory, a picture stays where it was found.
+        # Nothing corrects such a memory, so the pose found for a goal picture is kept.
         plan = explorer.plan(known.pose if blind else goal, settings.plan, left, generator, choices)
         if blind:
             plan = replace(plan, goal=known, confidence=known.known if plan.found else 0.0)
@@ -98,8 +98,8 @@ def _astray(explorer: Explorer, plan: Plan, t: int) -> bool:
 class _Sights:
     """Corrects the pose of an agent without landmarks and walls: a nearby place may explain better what it sees.
 
-    After a bump the agent is not where its actions would have led it. Only what was memorised before the journey is
-    compared: poses of later entries may be wrong for the same reason.
+    After a bump the agent is not where its actions would have led it. Only entries memorised before the journey are
+    compared, because the poses of later entries may be wrong for the same reason.
     """
 
     def __init__(self, explorer: Explorer, near: float) -> None:
@@ -109,9 +109,9 @@ class _Sights:
         self.usual: list[float] = []
 
     def correct(self, explorer: Explorer, seen: Frame) -> None:
-        """Move `explorer.here` to the nearby place whose imagined view differs least, if it differs far less.
+        """Move `explorer.here` to the nearby place whose imagined view is closest to `seen`, if it is far closer.
 
-        Nearby places are compared only if the frame differs more from its imagined view than it used to.
+        Nearby places are compared only if the error at the inferred place is well above its median so far.
         """
         here, frame = explorer.here.mean, explorer._frame(seen)
         error = float(self._errors(here, frame))
@@ -122,8 +122,8 @@ class _Sights:
             errors = self._errors(states, frame)
             best = int(errors.argmin())
             if errors[best] < CONVINCING * error:
-                pose = states[best : best + 1, : self.model.motion.pose_size]
-                explorer.here, error = Belief(self.model.motion.settle(here, pose)), float(errors[best])
+                explorer.correct(states[best : best + 1, : self.model.motion.pose_size])
+                error = float(errors[best])
         self.usual.append(error)
 
     def _errors(self, states: Float[Tensor, "n S"], frame: Float[Tensor, "channel height width"]) -> Float[Tensor, "n"]:

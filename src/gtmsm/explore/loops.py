@@ -1,4 +1,4 @@
-"""The last steps of a walk, whose poses are corrected when a place is recognised again: loop closure while walking."""
+"""Loop closure while walking: the poses of the last steps are corrected when a place is recognised again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,24 +18,24 @@ from gtmsm.model.pose_graph import close_loops, close_watched_loops, planned_ste
 from gtmsm.tensors import Poses, State, States
 
 OPEN = 1_024
-"""Steps that are still corrected one by one: a step costs the same however long the walk."""
+"""Maximum number of steps that are still corrected one by one, so that long walks cost no more per step."""
 
 
 @dataclass(frozen=True)
 class OpenSteps:
-    """A value, like a memory: steps that follow each other, what was planned at each and what was recognised."""
+    """Consecutive steps, with the planned displacement and the recognised places of each; an immutable value."""
 
     first: int
     """Number of the entry of the first step."""
     start: State
-    """Where the agent was before it."""
+    """State of the agent before the first step."""
     state: States
     plan: Poses
-    """The displacement that each step was to make; of watched steps the one that was seen ..."""
+    """Planned displacement of each step; for watched steps, the observed one."""
     sights: Sights
-    """What was recognised at each step, by the numbers of entries."""
+    """Entries recognised at each step, by their numbers."""
     added: Float[Tensor, "1 time G"] | None = None
-    """... and the variance that it added."""
+    """Variance added by each watched step; None if steps were not watched."""
 
     def __len__(self) -> int:
         """Number of steps."""
@@ -43,7 +43,7 @@ class OpenSteps:
 
     @classmethod
     def of(cls, model: WorldModel, first: int, seen: Sequence[Observed]) -> "OpenSteps":
-        """Steps as they were followed, one part of the walk after the other."""
+        """Join consecutive parts of an observed walk."""
         states, made = torch.cat([part.walk.mean for part in seen], 1), torch.cat([part.made for part in seen], 1)
         watched = [part.watched for part in seen if part.watched is not None]
         plan = planned_steps(model.motion, seen[0].start, states, made)
@@ -55,7 +55,7 @@ class OpenSteps:
         return cls(first, seen[0].start, states, plan, joined, added)
 
     def then(self, later: "OpenSteps") -> "OpenSteps":
-        """Both, one after the other."""
+        """These steps, followed by later ones."""
         sights = Sights(*(torch.cat(parts, 1) for parts in zip(self.sights, later.sights, strict=True)))
         state, plan = torch.cat([self.state, later.state], 1), torch.cat([self.plan, later.plan], 1)
         added = None
@@ -64,9 +64,9 @@ class OpenSteps:
         return replace(self, state=state, plan=plan, sights=sights, added=added)
 
     def closed(self, model: WorldModel, memory: LongMemory) -> tuple["OpenSteps", Float[Tensor, "1 time G"] | None]:
-        """The same steps with poses that fit planned steps and recognised places best; earlier entries are fixed.
+        """The same steps with the poses that fit planned steps and recognised places best; earlier entries are fixed.
 
-        Also variances of the poses, where steps were watched.
+        The second value is the variance of each pose, None if steps were not watched.
         """
         assert model.landmarks is not None
         size, number = model.motion.pose_size, self.sights.index
@@ -83,9 +83,10 @@ class OpenSteps:
         return self.at(pose), variance
 
     def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
-        """The graph of places with the new ones of these steps, its loops closed where it is a map.
+        """The place graph extended by these steps, with loops closed if it is a map.
 
-        None if the walk never comes back to equal views: places do not help then. Nor where steps were watched.
+        None where places do not help: if the walk never returns to equal views, if the graph is still no map after
+        `OPEN` steps, or if steps were watched.
         """
         assert model.landmarks is not None
         if self.added is not None:
@@ -107,7 +108,7 @@ class OpenSteps:
         return graph if len(graph) < OPEN else None
 
     def at(self, pose: Poses) -> "OpenSteps":
-        """The same steps, which led to these poses."""
+        """The same steps with these poses."""
         return replace(self, state=torch.cat([pose, self.state[..., pose.shape[-1] :]], -1))
 
     def without(self, n: int) -> "OpenSteps":

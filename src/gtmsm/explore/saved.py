@@ -20,28 +20,28 @@ from gtmsm.model.place_graph import Edges, PlaceGraph
 from gtmsm.tensors import Actions, Belief, Frames
 
 MOST = 2**40
-"""Largest number of a step or an entry."""
+"""Step and entry numbers of a file must be below this."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """All that an explorer knows."""
+    """The complete state of an explorer."""
 
     memory: Memory | None
-    """None: it is empty."""
+    """None if it is empty."""
     here: Belief
     trail: Trail
     closure: int
     since_closure: int
     moved: int
-    """Number of entries when settled ones were last moved."""
+    """Number of entries in memory when settled entries were last moved."""
     open: OpenSteps | None
     places: PlaceGraph | None
     unplaced: tuple[Frames, Actions] | None
-    """What it has seen since it was lost."""
+    """The latest frames and actions of an explorer that is lost; otherwise None."""
 
     def write(self, path: str | Path, model: WorldModel) -> None:
-        """Whole or not at all."""
+        """Write one safetensors file, atomically."""
         tensors = {
             "path": self.trail.states,
             "actions": self.trail.actions,
@@ -68,7 +68,7 @@ class Saved:
 
     @classmethod
     def read(cls, path: str | Path, model: WorldModel) -> "Saved":
-        """What `write` wrote, if these weights made it; refuses a file in which anything is missing or does not fit."""
+        """Read a file of `write`; refuse one of other weights, or one with missing or inconsistent parts."""
         path = as_path(path)
         about, tensors = read_tensors(path)
         require("explorer" in about, f"{path} was not saved by an Explorer; give a file that Explorer.save wrote")
@@ -88,23 +88,26 @@ class Saved:
         here = Belief(file.tensor("here.mean"), file.tensors.get("here.covariance"))
         require_here(model, here)
         trail = file.trail()
+        guesses = 0 if unplaced is None else unplaced[0].shape[1]
+        few = f"{path}: guessed is {trail.guessed}, but {guesses} frames are not placed yet; {WHOLE}"
+        require(guesses <= trail.guessed, few)
         steps = 0 if opened is None else len(opened)
         require(steps <= trail.states.shape[1], f"{path}: more steps are open than were walked; {WHOLE}")
         floats = {name: x for name, x in file.tensors.items() if x.is_floating_point() and name not in ODDS}
         require_finite(model, "load", floats)
-        moved = file.number("moved") if "moved" in about else 0  # files of before there were places
+        moved = file.number("moved") if "moved" in about else 0  # files older than the place graph lack it
         closing = file.number("closure"), file.number("since"), moved
         return cls(memory, here, trail, *closing, opened, places, unplaced)
 
 
 ODDS = ("sights.log_odds", "places.log_odds")
-"""Numbers that may be infinite."""
+"""Tensors that may hold infinite values."""
 WHOLE = "is it a whole file of Explorer.save?"
 
 
 @dataclass(frozen=True)
 class _File:
-    """What was found in a file."""
+    """The contents of a file; each method checks what it returns."""
 
     path: Path
     model: WorldModel
@@ -112,31 +115,30 @@ class _File:
     about: dict[str, Any]
 
     def number(self, name: str) -> int:
-        """A whole number that the description gives."""
+        """A whole number from the metadata."""
         value = self.about.get(name)
         require(is_whole(value) and 0 <= value < MOST, f"{self.path}: {name} is {shown(value)}; {WHOLE}")  # type: ignore[operator]
         return int(value)  # type: ignore[arg-type]
 
     def tensor(self, name: str) -> Tensor:
-        """One that must be there."""
+        """A tensor that must be present."""
         require(name in self.tensors, f"{self.path} lacks {name}; {WHOLE}")
         return self.tensors[name]
 
     def like(self, name: str, *sizes: int | str) -> Tensor:
-        """One of these sizes, of the type of the weights."""
+        """A tensor that must have these sizes and the dtype of the weights."""
         require_like(self.model, f"{self.path}: {name} is", self.tensor(name), sizes, f"; {WHOLE}")
         return self.tensors[name]
 
     def trail(self) -> Trail:
-        """What was done, and where that led."""
+        """The actions, and the state after each."""
         states = self.like("path", 1, "time", self.model.motion.state_size)
         actions = self.like("actions", 1, states.shape[1], self.model.action_size)
         trail = Trail(states, actions)
-        trail.tried(actions)
-        trail.led(states)
+        trail.went(states, actions)
         if "guessed" in self.about:
             trail.guessed = self.number("guessed")
-        elif "unplaced.frames" in self.tensors:  # a file of before guesses were counted, of one that is lost
+        elif "unplaced.frames" in self.tensors:  # an older file without the count, of an explorer that is lost
             trail.guessed = states.shape[1]
         fits = trail.guessed <= states.shape[1]
         require(fits, f"{self.path}: guessed is {trail.guessed} of {states.shape[1]} steps; {WHOLE}")
@@ -155,7 +157,7 @@ class _File:
         return memory
 
     def open_steps(self, held: int) -> OpenSteps:
-        """The last steps of a memory that holds so many entries."""
+        """The steps that are still corrected; `held` is the number of entries in memory."""
         landmarks, first = self.model.require_landmarks("close loops"), self.number("first")
         steps, size = held - first, self.model.motion.pose_size
         require(steps > 0, f"{self.path}: first is {first} of {held} entries; {WHOLE}")
@@ -175,7 +177,7 @@ class _File:
         return OpenSteps(first, start, state, plan, sights, added)
 
     def places(self, held: int) -> PlaceGraph:
-        """The places of the walk up to when loops were last closed."""
+        """The place graph as of the last loop closure; `held` is the number of entries in memory."""
         first, size, groups = self.number("places"), self.model.motion.pose_size, len(self.model.motion.space.groups)
         of, pose, past, fixed, pair, steps = (
             self.tensor(f"places.{name}").cpu() for name in ("of", "pose", "past", "fixed", "pair", "steps")

@@ -1,4 +1,4 @@
-"""What an explorer did, step after step, and where that led."""
+"""The actions of an explorer, and the state after each."""
 
 import torch
 from torch import Tensor
@@ -8,56 +8,53 @@ from gtmsm.tensors import Actions, State, States
 
 
 class Trail:
-    """Actions, and the state after each; the last states may still be corrected, and the first may be guesses."""
+    """Actions, and the state after each. The last states may still be corrected; the first may be guesses."""
 
     guessed = 0
-    """How many states it begins with that are guesses, of when the explorer was lost."""
+    """Number of states at the beginning that are guesses, made while the explorer was lost."""
 
     def __init__(self, start: State, action: Actions) -> None:
-        """Of no steps yet; both arguments tell sizes, types and where tensors are."""
+        """Begin with no steps; the arguments give sizes, dtype and device."""
         self._states, self._actions = _Rows(start), _Rows(action)
 
     @property
     def states(self) -> States:
-        """To be read, and not to be written to."""
+        """The state after each step: a view that must not be written to."""
         return self._states.all
 
     @property
     def actions(self) -> Actions:
-        """To be read, and not to be written to."""
+        """The action of each step: a view that must not be written to."""
         return self._actions.all
 
-    def tried(self, actions: Actions) -> None:
-        """What was done next; where it led is said by `led`."""
-        self._actions.write(actions, self._actions.count)
-
-    def led(self, states: States, again: int = 0) -> None:
-        """Append these states, in place of the last `again`."""
-        self._states.write(states, self._states.count - again)
+    def went(self, states: States, actions: Actions | None = None) -> None:
+        """Append actions; these are the latest states, and those without a new action replace earlier ones."""
+        if actions is not None:
+            self._actions.write(actions, self._actions.count)
+        self._states.write(states, self._actions.count - states.shape[1])
 
     def correct(self, first: int, poses: Tensor) -> None:
-        """Put these poses in place of those from number `first` on; velocities stay."""
+        """Replace the poses from number `first` on; velocities stay."""
         states = self._states.all[:, first : first + poses.shape[1]].clone()
         states[..., : poses.shape[-1]] = poses
         self._states.put(states, first)
 
     @property
     def walked(self) -> Walked:
-        """The steps that were tried since it was known where they begin, and where they led."""
+        """The steps made since the pose has been known: the state before each, its action and the state after it."""
         states, actions = self.states[0, self.guessed :].clone(), self.actions[0, self.guessed :]
         return Walked(states[:-1], actions[1:], states[1:])
 
     def copy(self) -> "Trail":
-        """Another one, which goes on by itself."""
+        """An independent copy."""
         other = Trail(self.states[:, :0], self.actions[:, :0])
-        other.tried(self.actions)
-        other.led(self.states)
+        other.went(self.states, self.actions)
         other.guessed = self.guessed
         return other
 
 
 class _Rows:
-    """A tensor that grows along its second axis, with room for more."""
+    """A tensor that grows along its second axis, with spare capacity."""
 
     def __init__(self, like: Tensor) -> None:
         with torch.inference_mode(False):  # an explorer made in inference mode may walk outside of it
@@ -65,18 +62,19 @@ class _Rows:
 
     @property
     def all(self) -> Tensor:
-        """What was written."""
+        """The rows written so far."""
         return self._room[:, : self.count]
 
     def write(self, rows: Tensor, first: int) -> None:
-        """From row `first` on, which are the last ones then."""
-        self.count = first + rows.shape[1]
+        """Write rows from `first` on; they become the last ones."""
+        count = first + rows.shape[1]
         with torch.inference_mode(False), torch.no_grad():
-            while self.count > self._room.shape[1]:
+            while count > self._room.shape[1]:
                 self._room = torch.cat([self._room, self._room], 1)
         self.put(rows, first)
+        self.count = count
 
     def put(self, rows: Tensor, first: int) -> None:
-        """In place of what is there."""
+        """Overwrite the rows from `first` on."""
         with torch.inference_mode(False), torch.no_grad():
             self._room[:, first : first + rows.shape[1]] = rows

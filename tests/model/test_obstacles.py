@@ -169,3 +169,15 @@ def test_in_a_room_an_agent_with_momentum_comes_to_rest_before_what_it_bumped_in
     assert float(free[-1, :2].norm()) > wall + 5 * stride
     assert wall - 1.6 * stride < float(dream[-1, :2].norm()) < wall - 0.4 * stride
     assert motion.step(dream[-1:], none)[0, :2].sub(dream[-1, :2]).norm() < 0.5 * stride
+
+
+@pytest.mark.parametrize("pitch", [0.1, 0.21, 0.5])
+def test_each_obstacle_bars_a_square_of_a_map_however_small_it_is(pitch):
+    model = a_model()
+    bumped = np.random.default_rng(0).uniform(0, 5, (50, 2))
+    axis = np.arange(-1, 6, pitch)
+    squares = np.stack(np.meshgrid(axis, axis, indexing="ij"), -1)
+    for one in bumped:
+        obstacles = Obstacles(model.motion, one[None], np.full((1, 2), 99.0), 0.06, 0.1)
+        barred = squares[obstacles.bar(squares, pitch, np.full(squares.shape[:-1], 50.0))]
+        assert len(barred) and np.abs(barred - one).max() <= max(0.06, pitch)

@@ -1,9 +1,10 @@
-"""What an agent has bumped into, as ground that steps do not lead into.
+"""What an agent has bumped into, as ground that steps cannot enter.
 
-Each step that led less than half of its way bars a disc around where it should have led, but for places where the
+Each step that made less than half of its planned way bars a disc around its planned end, except near places where the
 agent has been.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
 
 
 AT_ONCE = 8_192
-"""Steps of a long walk that are planned again together: what a network makes of them fits into a cache."""
+"""Steps of a long walk whose plans are computed again together: the activations of a network fit into a cache."""
 FAR = 1e9
-"""Positions that are no numbers, or farther away than this, are looked for here: nothing is there."""
+"""Coordinates that are not finite, or larger than this, are replaced by it: nothing is there."""
 
 
 @dataclass(frozen=True)
@@ -41,9 +42,9 @@ class Walked:
     """Positions that are known to be open ground, though nothing was memorised there."""
 
     def failed(self, motion: Motion) -> tuple[Float[Tensor, "m 2"], Float[Tensor, "m"]]:
-        """Planned ends of steps that made less than half of their planned way, and how long that was.
+        """Planned ends of steps that made less than half of their planned way, and the lengths of those ways.
 
-        Something is there, unless the way is that of an agent which hardly moves anyway.
+        An obstacle is there, unless the planned way is that of an agent that hardly moves anyway.
         """
         some = zip(self.before.split(AT_ONCE), self.actions.split(AT_ONCE), strict=True)
         planned = torch.cat([motion.step(before, actions)[:, :2] - before[:, :2] for before, actions in some])
@@ -60,7 +61,7 @@ class Walked:
 
 @dataclass(frozen=True)
 class Obstacles:
-    """Discs around places that steps failed to lead to, and the places that were visited."""
+    """Discs around positions that steps failed to reach, and the positions that were visited."""
 
     motion: Motion
     bumped: Float[np.ndarray, "m 2"]
@@ -72,7 +73,7 @@ class Obstacles:
 
     @classmethod
     def of(cls, motion: Motion, memory: Memory, walked: Walked, pace: Gait | None = None) -> "Obstacles | None":
-        """What these steps bumped into; None if nothing, or if positions do not lie in a plane."""
+        """The obstacles that these steps bumped into; None if none, or if positions do not lie in a plane."""
         if motion.space.positions != 2:
             return None
         failed, length = walked.failed(motion)
@@ -85,13 +86,18 @@ class Obstacles:
         if not len(bumped):
             return None
         visited = walked.visited(memory).cpu().double().numpy()
-        # An agent with momentum may bump at little speed, and stands nearer to what it bumped into.
+        # An agent with momentum may bump at low speed, and then stands nearer to the obstacle.
         clear = (0.25 if pace.coast else 0.5) * pace.shortest
         return cls(motion, np.unique(bumped.round(3), axis=0), visited, 0.5 * pace.shortest, clear)
 
-    def bar(self, position: Float[np.ndarray, "*n 2"], away: Float[np.ndarray, "*n"]) -> Bool[np.ndarray, "*n"]:
-        """Whether steps cannot lead to these positions, which are so far `away` from visited places."""
-        return (self._discs.query(position)[0] <= self.reach) & (away >= self.clear)
+    def bar(
+        self, centre: Float[np.ndarray, "*n 2"], pitch: float, away: Float[np.ndarray, "*n"]
+    ) -> Bool[np.ndarray, "*n"]:
+        """Whether steps cannot lead to squares of a map; `away`: the distances of their centres from visited places.
+
+        The centre of at least one square is within half a diagonal of each obstacle.
+        """
+        return (self._discs.query(centre)[0] <= max(self.reach, pitch / math.sqrt(2))) & (away >= self.clear)
 
     def at(self, position: Float[Tensor, "*n 2"]) -> Bool[Tensor, "*n"]:
         """Whether steps cannot lead to these positions."""
@@ -102,9 +108,9 @@ class Obstacles:
         return torch.as_tensor(inside, device=position.device)
 
     def unroll(self, start: State, actions: Actions, noise: States | None = None) -> States:
-        """`Motion.unroll`, in which steps into these discs are not made; where none leads there, it is the same.
+        """`Motion.unroll`, except that steps into these discs are not made.
 
-        Only agents that are stopped are walked step by step, from the first such step on.
+        Only agents that are stopped are unrolled step by step, from the first such step on.
         """
         path = self.motion.unroll(start, actions, noise)
         barred = self.at(torch.cat([start[:, None, :2], path[..., :2]], 1))
@@ -126,14 +132,14 @@ class Obstacles:
 
     @cached_property
     def _discs(self) -> "cKDTree":
-        """The centres of the discs, to be searched."""
+        """A k-d tree of the centres of the discs."""
         from scipy.spatial import cKDTree  # imported late: it takes a fifth of a second
 
         return cKDTree(self.bumped)
 
     @cached_property
     def _places(self) -> "cKDTree":
-        """The visited places, to be searched."""
+        """A k-d tree of the visited positions."""
         from scipy.spatial import cKDTree
 
         return cKDTree(self.visited)
@@ -150,7 +156,7 @@ def stopped(
 
 
 def require_obstacles(obstacles: object, motion: Motion, memory: Memory) -> None:
-    """What was bumped into by this motion, on the walk that made this memory."""
+    """Require obstacles that this motion bumped into, and a single memory."""
     if not isinstance(obstacles, Obstacles):
         raise InputError(f"obstacles is {shown(obstacles)}; give what Obstacles.of or Explorer.obstacles returns")
     require(obstacles.motion is motion, "these obstacles are of another model; give those of a walk by this one")

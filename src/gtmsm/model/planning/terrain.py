@@ -1,8 +1,8 @@
 """A map of the ground made from memory: where an agent can go, and how far each place is from a goal.
 
-Positions lie in a plane, which is divided into squares. If the motion knows walls, all ground is open except where the
-agent bumped into something. If it knows none, only ground near visited places is open. Distances are measured around
-barred ground.
+Positions lie in a plane, which is divided into squares. If the motion has walls, all ground that they leave open is
+open, except where the agent bumped into something. If it has none, only ground near visited places is open. Distances
+are measured around barred ground.
 """
 
 import math
@@ -35,30 +35,30 @@ DETOUR = 4.0
 
 @config
 class PlanConfig:
-    """How much to search, and what counts."""
+    """The size of the search, and what counts as reached, open and known."""
 
     candidates: int = 1024
-    """Sequences of actions in the population."""
+    """Number of sequences of actions in the population."""
     horizon: int = 64
-    """Steps of each."""
+    """Maximum number of steps of a plan."""
     rounds: int = 5
-    """How often the population is unrolled; after each round the best are kept and varied."""
+    """Number of times that the population is unrolled; after each, the best sequences are kept and varied."""
     elite: int = 64
-    """How many are kept."""
+    """Number of sequences that are kept after each round."""
     near: float = 0.5
     """The goal counts as reached within this distance, in steps. With a heading: three times this distance, and twice
     as many of the largest turns."""
     margin: float = 0.6
-    """How far from visited places ground counts as open where the motion knows no walls, in steps; five times as far
-    for agents with momentum, whose steps are short."""
+    """Distance from visited places, in steps, within which ground counts as open if the motion has no walls; five times
+    as far for agents with momentum, whose steps are short."""
     beam: int = 0
-    """Sequences that grow by one action at a time, as a first idea that the search varies: for narrow ground, on which
-    random sequences hardly ever stay. 0: no such idea."""
+    """Width of a beam search, whose result is one of the sequences that the search begins with: for narrow ground, on
+    which random sequences hardly ever stay. 0: no beam search."""
     least_known: float = 0.5
-    """Least probability that the goal picture was seen in this memory: below it, the plan says that it is not known."""
+    """Minimum probability that the goal picture was seen in this memory; below it, the plan is empty and says so."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes and thresholds that no search can have."""
+        """Refuse invalid settings."""
         for name in ("candidates", "horizon", "rounds", "elite"):
             require_whole(name, getattr(self, name), most=10**6)
         require_whole("beam", self.beam, least=0, most=10**6)
@@ -77,9 +77,9 @@ class Terrain:
     near: float
     """Distance from a goal within which it counts as reached."""
     near_turn: float
-    """The same of headings, in radians."""
+    """The same for headings, in radians."""
     margin: float
-    """How far from visited places ground is open where the motion knows no walls."""
+    """Distance from visited places within which ground is open if the motion has no walls."""
     visited: Float[Tensor, "n 2"]
     origin: Float[Tensor, "2"]
     pitch: float
@@ -88,13 +88,13 @@ class Terrain:
     """Distance to visited places."""
     barred: Bool[Tensor, "squares"]
     price: Float[Tensor, "squares"]
-    """Cost of a step there: 1; more far from visited places, if the motion knows no walls."""
+    """Cost of a step in each square: 1, or more far from visited places if the motion has no walls."""
 
     @classmethod
     def of(
         cls, model: "WorldModel", memory: Memory, walked: Walked | None, settings: PlanConfig, choices: Tensor
     ) -> "Terrain":
-        """Map what a memory knows, and what was bumped into, for an agent that has these actions to choose from."""
+        """Map visited places and obstacles, for an agent that has these actions to choose from."""
         motion = model.motion
         require(motion.space.positions == 2, "planning needs positions in a plane, and this motion has others")
         pace = gait(motion, choices)
@@ -116,17 +116,17 @@ class Terrain:
             is_open = motion.is_open(torch.as_tensor(squares).to(visited)).cpu().numpy()
         obstacles = None if walked is None else Obstacles.of(motion, memory, walked, pace)
         if obstacles is not None:
-            is_open &= ~obstacles.bar(squares, far)
+            is_open &= ~obstacles.bar(squares, pitch, far)
         risk = np.zeros(shape) if motion.walls else DETOUR * np.square(far.clip(max=margin) / margin)
         barred, price = torch.as_tensor(~is_open.ravel()), torch.as_tensor(1 + risk.ravel()).to(visited)
         turn, low = 2 * settings.near * pace.turn, visited.new_tensor(low)
         return cls(motion, pace, near, turn, margin, visited, low, pitch, far, barred.to(visited.device), price)
 
     def squares(self, position: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
-        """The number of the square of each position; outside of the map, that of the nearest square."""
+        """Index of the square of each position; outside of the map, of the nearest square."""
         rows, columns = self.far.shape
         row, column = ((position - self.origin) / self.pitch).round_().nan_to_num_().unbind(-1)
-        # Whole numbers as they are until the last step: that is faster.
+        # Whole numbers stay floats until the last step, which is faster.
         return torch.add(column.clamp_(0, columns - 1), row.clamp_(0, rows - 1), alpha=columns).long()
 
     def steps_to(self, goal: Float[Tensor, "D"]) -> Float[Tensor, "squares"]:
@@ -168,5 +168,5 @@ class Terrain:
 
 
 def turns(difference: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """The absolute angle by the shorter way round."""
+    """The absolute angle, wrapped to [0, pi]."""
     return ((difference + math.pi).remainder(2 * math.pi) - math.pi).abs()

@@ -342,6 +342,13 @@ def test_turns_of_which_every_multiple_is_as_good_are_not_found_for_certain():
     assert "has 100% of its lead" in find.verdict
 
 
+def test_a_scan_too_coarse_to_tell_angles_apart_finds_none_for_certain():
+    find = scan_angles(
+        lambda v: -(v.abs() - math.pi / 2).abs().sum(1), torch.tensor([True, True]), ProspectConfig(angles=16)
+    )
+    assert find.verdict.startswith("motion not found for certain"), find.verdict
+
+
 def test_scans_of_a_score_that_says_nothing_do_not_agree():
     chance = seeded(7)
     find = scan_angles(

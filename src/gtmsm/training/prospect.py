@@ -1,7 +1,8 @@
-"""Find the motion before refining it: a cross-entropy search over any vector of a motion's parameters.
+"""Prospecting: a cross-entropy search for a motion's parameters, before gradients refine them.
 
-The bound has local optima in the motion, and its gradient does not lead out of them. The search scores many candidates
-at once, by how well the codes nearest at *their* poses explain the next codes, and draws again around the best ones.
+The bound has local optima in the motion, and its gradient does not lead out of them. The search draws many candidates,
+computes the poses that each implies, and scores how well the codes nearest at these poses explain the next codes. It
+then draws again around the best ones.
 """
 
 import math
@@ -29,43 +30,43 @@ from gtmsm.training.walking_loops import WalkingLoops, find_by_walking_loops
 
 @config
 class ProspectConfig:
-    """The search for a motion."""
+    """Search for the parameters of the motion."""
 
     candidates: int = 1_024
     """Vectors tried per round."""
     rounds: int = 24
-    """Rounds per restart; each draws around the elite of the one before."""
+    """Rounds per restart; each draws around the elite of the previous one."""
     restarts: int = 3
-    """Independent searches; the best find wins."""
+    """Independent searches, of which the best result is kept."""
     elite: float = 1 / 32
     """Fraction of the candidates kept per round (at least 16 of them)."""
     length: float = 1.4
-    """Length that every vector is scaled to, since the scale of a pose is free; 0 leaves it alone."""
+    """Norm that every vector is scaled to, since the scale of a pose is arbitrary; 0: no scaling."""
     clips: int = 48
     """Fresh clips per round."""
     tau: int = 32
-    """Steps of those to memorise."""
+    """Steps of these clips to memorise."""
     horizon: int = 16
     """Steps to predict."""
     neighbours: int = 5
-    """K while searching."""
+    """K, the entries retrieved per query, during the search."""
     delta: float = 1e-3
-    """delta while searching."""
+    """delta, the constant added to squared distances, during the search."""
     yardstick: Literal["variance", "spread"] = "variance"
-    """What codes are compared by: each code's own variance, right where places are revisited exactly; or how far apart
-    codes of a clip are, right where the next best view should count as well."""
+    """Unit of squared differences between codes: `variance`, each code's own, for places that are revisited exactly; or
+    `spread`, the mean over pairs of codes of a clip, so that the next best view scores as well."""
     loops: int = 0
-    """Steps of the clips in which loops are looked for, before anything is drawn: a view that comes back says that the
-    moves between add up to nothing (`loops.py`; for agents with a heading `walking_loops.py`). 0: no loops."""
+    """Length, in steps, of clips in which loops are looked for before the search: the moves between two equal views add
+    up to zero (`loops.py`; for agents with a heading `walking_loops.py`). 0: no loops."""
     loop_clips: int = 200
-    """Clips in which they are looked for."""
+    """Clips in which loops are looked for."""
     loop_updates: int = 2_000
-    """Updates of the motion of an agent with a heading by what they say."""
+    """Updates that fit the motion of an agent with a heading to the loops."""
     angles: int = 4_096
-    """Values tried over a full turn where a motion's angles are scanned, and again around the best of them."""
+    """Values tried per angle over a full turn, if the motion's angles are scanned."""
 
     def __post_init__(self) -> None:
-        """Refuse a search that cannot run."""
+        """Refuse invalid settings."""
         require(self.candidates >= 32, f"candidates is {self.candidates}; a search needs at least 32")
         require(self.rounds >= 1 and self.restarts >= 1, "a search needs at least 1 round and 1 restart")
         require(0 < self.elite <= 1, f"elite is {self.elite}; give the share to keep, above 0 and up to 1")
@@ -86,28 +87,28 @@ class Find:
     vector: Float[Tensor, "size"]
     score: float
     verdict: str = ""
-    """How reliable it is, in words."""
+    """How reliable the result is, in words."""
 
 
 Score: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]]
 """Scores of many vectors; higher is better."""
 Walks: TypeAlias = Callable[[Float[Tensor, "n size"]], Float[Tensor, "n row P"]]
-"""What many vectors lead to: vectors of which a linear map leads to the same are the same motion."""
+"""Paths that many vectors lead to; two vectors whose paths differ by a linear map are the same motion."""
 
 SAME_MOTION = 0.25
-"""Fraction of the squares up to which two motions may differ after the best linear map. (Restarts that find the right
-motion of image walks differ by 1 to 17%; of motions drawn at random, which differ by 35% in the median, 1 to 3% are
-taken for the same.)"""
+"""Residual after the best linear map, as a fraction of the sum of squares, below which two motions are the same.
+(Restarts that find the right motion of image walks differ by 1 to 17%; of motions drawn at random, which differ by 35%
+in the median, 1 to 3% are taken for the same.)"""
 BY_CHANCE = 0.1
-"""Fraction of motions drawn at random that may be the same as a find, if restarts that agree are to mean anything."""
+"""Fraction of random motions equal to the best one, from which on the agreement of restarts is no evidence."""
 DRAWN = 64
-"""Vectors that a restart drew first, of which that fraction is taken."""
+"""Vectors of each restart's first round from which that fraction is estimated."""
 SAME_ANGLE, SAME_STEPS = 0.1, 4
-"""Fraction of an angle, and steps of the grid, by which scans that agree may differ."""
+"""Maximum difference of scans that agree: a fraction of the angle, or steps of the grid."""
 LEVEL = 0.95
-"""Fraction of an angle's lead over the median one, mean over scans, at which the next best is as good."""
+"""The next best angle is as good if it has this fraction of the best one's lead over the median, mean over scans."""
 NOISE = 1e-5
-"""Lead over the median angle, relative to its score, that rounding can make."""
+"""Lead over the median angle, relative to its score, that rounding errors can cause."""
 
 
 def cross_entropy_search(
@@ -118,17 +119,17 @@ def cross_entropy_search(
     spread: Sequence[float] | None = None,
     walks: Walks | None = None,
 ) -> Find:
-    """The vector with the highest score, by sampling, keeping the elite, and sampling around it.
+    """The vector with the highest score: draw samples, keep the elite, and draw again around it.
 
-    `spread` says how far from 0 its elements may be; without it, scale and sign of the vector are taken to be free.
-    `walks` says which vectors are the same motion; without it those are that differ in nothing but length and sign.
+    `spread` is the standard deviation of its elements at first; without it, scale and sign of the vector are arbitrary.
+    `walks` tells which vectors are the same motion; without it those that differ only in length and sign.
     """
     restarts = [_search_once(score, size, settings, generator, spread) for _ in range(settings.restarts)]
     find = restarts[0][0]
     if len(restarts) == 1:
         return replace(find, verdict=f"motion not confirmed by a single search, score {find.score:.2f}")
     vectors = torch.stack([find.vector for find, _ in restarts])
-    scores = score(vectors).nan_to_num(-torch.inf)  # all on the same clips: the luckiest draw must not win
+    scores = score(vectors).nan_to_num(-torch.inf)  # all on the same clips, so that easy clips favour no restart
     best = scores.argmax()
     drawn = torch.cat([first[:DRAWN] for _, first in restarts])
     led = (walks or (lambda some: some[..., None]))(torch.cat([vectors, drawn]))
@@ -139,7 +140,7 @@ def cross_entropy_search(
 
 
 def _unlike(one: Float[Tensor, "row P"], others: Float[Tensor, "n row P"]) -> Float[Tensor, "n"]:
-    """Fraction of the squares that the best linear map from the one to the other leaves: the worse of both ways."""
+    """Residual of the best linear map, as a fraction of the sum of squares: the larger one of both directions."""
     one, others = (led.double().nan_to_num(0, 0, 0) for led in (one[None], others))
 
     def left(start: Tensor, end: Tensor) -> Tensor:
@@ -151,9 +152,12 @@ def _unlike(one: Float[Tensor, "row P"], others: Float[Tensor, "n row P"]) -> Fl
 
 
 def _verdict_of_restarts(scores: Float[Tensor, "n"], same: Bool[Tensor, "n"], chance: float) -> str:
-    """Whether the best motion was found again, and before all others; `chance`: how many random motions equal it."""
+    """Verdict: did several restarts find the best motion, and score higher than all others?
+
+    `chance` is the fraction of random motions that equal it.
+    """
     agree, others = int(same.sum()), scores[~same]
-    found = agree > 1 and chance < BY_CHANCE and bool((others < scores[same].min()).all())
+    found = agree > 1 and chance < BY_CHANCE and bool((others < scores[same].min()).all() and scores.max().isfinite())
     rest = f"the best other motion {others.max():.2f}" if len(others) else "no search found another one"
     return (
         f"motion {'found' if found else 'not found for certain'}: {agree} of {len(scores)} searches ended there "
@@ -168,7 +172,7 @@ def _search_once(
     generator: torch.Generator,
     scale: Sequence[float] | None,
 ) -> tuple[Find, Float[Tensor, "n size"]]:
-    """One restart, and the vectors that it drew first."""
+    """The result of one restart, and the vectors of its first round."""
     device = generator.device
     first = torch.ones(size, device=device) if scale is None else torch.tensor(scale, device=device)
     centre, spread = torch.zeros(size, device=device), first
@@ -184,7 +188,7 @@ def _search_once(
         best = scores.topk(keep).indices
         elite = vectors[best]
         if scale is None:
-            # A pose space and its mirror image explain the same; align signs or their average is nothing.
+            # A pose space and its mirror image score the same; without aligned signs their mean would be near 0.
             elite = elite * torch.where((elite * elite[:1]).sum(1, keepdim=True) < 0, -1.0, 1.0)
         centre, spread = elite.mean(0), elite.std(0) + 0.02 * first
     return Find(vectors[best[0]], float(scores[best[0]])), at_first
@@ -192,25 +196,27 @@ def _search_once(
 
 @dataclass(frozen=True)
 class _Scan:
-    """One scan over a full turn, on clips of its own."""
+    """One scan over a full turn, on separate clips."""
 
     which: Float[Tensor, "size"]
-    """Nonzero where angles were varied."""
+    """Nonzero for the angles that were varied."""
     angle: float
     runner_up: float
-    """The best angle that is another, mirror images aside."""
+    """The best angle other than `angle` and its mirror image."""
     level: float
-    """How much of the best angle's lead over the median one the runner-up has; 1 where none is ahead."""
+    """The runner-up's lead over the median angle, as a fraction of the best one's; 1 if the scan tells nothing."""
 
     @classmethod
     def of(
         cls, which: Float[Tensor, "size"], circle: Float[Tensor, "n"], scores: Float[Tensor, "n"], top: int, step: float
     ) -> "_Scan":
-        """What the scores over a full turn say, of which that of number `top` was taken for the best."""
+        """Summarise the scores over a full turn; `top` is the index of the angle taken as the best."""
         angle, usual = float(circle[top]), float(scores.median())
-        others = scores.masked_fill(_same_angle(circle, angle, step), -torch.inf)
+        same = _same_angle(circle, angle, step)
+        others = scores.masked_fill(same, -torch.inf)
         lead, next_best = float(scores[top]) - usual, float(others.max()) - usual
-        level = next_best / lead if lead > NOISE * max(1.0, abs(usual)) else 1.0
+        told = lead > NOISE * max(1.0, abs(usual)) and 2 * int(same.sum()) < len(circle)  # else the scan is too coarse
+        level = next_best / lead if told else 1.0
         return cls(which, angle, float(circle[others.argmax()]), level)
 
 
@@ -219,10 +225,10 @@ def scan_angles(
     used: Bool[Tensor, "size"],
     settings: ProspectConfig,
 ) -> Find:
-    """The angles with the highest score: one by one, or as an opposite pair, over a full turn; then more finely.
+    """The angles with the highest score, scanned one by one and as opposite pairs over a full turn, then more finely.
 
-    The score of a turn rate is that of a frequency: many narrow peaks, between which nothing points to the best.
-    Pairs are tried as well, since a clip that turns both ways says nothing about one of its turns without the other.
+    The score of a turn rate is like that of a frequency: many narrow peaks, and no gradient towards the highest.
+    Pairs are scanned as well, since a clip with turns both ways says nothing about one of them without the other.
     Angles that no action uses stay 0. A turn and its mirror image score the same as long as clips do not mix them, so
     ties go to turns that cancel: actions come in opposite pairs.
     """
@@ -252,7 +258,7 @@ def scan_angles(
         for one in each:
             singly = scan(one, singly.vector * (1 - one))
     pairs = [scan(one - other, nothing) for one, other in combinations(each, 2)]
-    find = best(torch.stack([singly.vector, *(pair.vector for pair in pairs)]))  # on the same clips: a fair choice
+    find = best(torch.stack([singly.vector, *(pair.vector for pair in pairs)]))  # on the same clips, to be comparable
     verdict = _verdict_of_scans(scans, find.vector, step)
     for span in (2 * step, step / 4, step / 16):
         for one in each:
@@ -261,14 +267,14 @@ def scan_angles(
 
 
 def _same_angle(angles: Tensor, angle: float, step: float) -> Bool[Tensor, "*n"]:
-    """Whether angles are this one or its mirror image, as far as a scan of that step can tell."""
+    """Whether angles equal this one or its mirror image, up to the resolution of a scan with that step."""
     return (angles.abs() - abs(angle)).abs() <= max(SAME_STEPS * step, SAME_ANGLE * abs(angle))
 
 
 def _verdict_of_scans(scans: Sequence[_Scan], found: Float[Tensor, "size"], step: float) -> str:
-    """Whether most scans found these angles, each on clips of its own, and the next best are not as good.
+    """Verdict: did most scans, each on separate clips, find these angles, and is the next best angle worse?
 
-    Of pairs those count whose angles are opposite: a scan of any other pair cannot find both.
+    Scans of pairs count only if the angles found are opposite: a scan of any other pair cannot find both.
     """
     if not scans:
         return "motion not found: no action was used"
@@ -291,12 +297,12 @@ def _verdict_of_scans(scans: Sequence[_Scan], found: Float[Tensor, "size"], step
 def match_codes(
     code: Gaussian, tau: int, yardstick: Literal["variance", "spread"] = "variance"
 ) -> Float[Tensor, "batch future past"]:
-    """How well every memorised code would do for every later one, in nats; 0 is as well as can be.
+    """How well every memorised code explains every later one, in nats; 0 is the maximum.
 
-    By their variances a pair counts for log N(mu_t; z_k) - log N(mu_t; z_t), at worst -30: how far off a retrieved code
-    is stops mattering once it is wrong, so that the score counts right retrievals. But then a turn rate and its
-    multiples score the same, as long as every view comes back exactly. By their spread a pair counts for its squared
-    distance, -10 for two codes at random: what lies next to a view then matters, too.
+    With `variance` a pair scores log N(mu_t; z_k) - log N(mu_t; z_t), but at least -30. Wrong codes then score about
+    alike, so that the score counts right retrievals. But if every view comes back exactly, a turn rate and its
+    multiples score the same. With `spread` a pair scores its negative squared distance, scaled to a mean of -10, so
+    that views next to the right one score better than others.
     """
     past, future = code[:, None, :tau], code[:, tau:, None]
     if yardstick == "variance":
@@ -312,7 +318,7 @@ def retrieval_score(
     neighbours: int,
     delta: float,
 ) -> Float[Tensor, "n"]:
-    """How well the codes nearest in each candidate's places explain the codes seen next: `match` of `match_codes`."""
+    """How well the codes nearest by each candidate's places explain the later ones; `match` is from `match_codes`."""
     lead, walks = places.shape[:2], places.flatten(0, 1)
     queries = walks[:, tau:]
     index = nearest_k(walks[:, :tau], queries, neighbours)
@@ -326,7 +332,10 @@ def retrieval_score(
 def prospect(
     model: WorldModel, source: Source, settings: ProspectConfig, generator: torch.Generator, chunk: int = 256
 ) -> Find:
-    """Search for the parameters that the model's motion names, and put the best into it."""
+    """Search for the parameters that the model's motion names, and set the motion to the best ones.
+
+    With `settings.loops`, they are first estimated from loops; the search runs only if these find no motion.
+    """
     scout = model.motion.scout()
     shapes = {name: scout.motion.get_parameter(name).shape for name in scout.names}
     sizes = [shape.numel() for shape in shapes.values()]
@@ -353,7 +362,7 @@ def prospect(
         )
 
     def walks(vectors: Tensor) -> Tensor:
-        """Places of the walks that were scored last, from their mean: which way they lie, and how far, is free."""
+        """Places of the walks scored last, relative to their mean: a motion's direction and scale are arbitrary."""
         places = torch.cat([walk(some).flatten(1, 2) for some in vectors.split(chunk)])
         return places - places.mean(1, keepdim=True)
 
@@ -372,7 +381,7 @@ def prospect(
 def _by_loops(
     model: WorldModel, source: Source, settings: ProspectConfig, generator: torch.Generator
 ) -> Loops | WalkingLoops:
-    """Estimate the motion from views that come back, and put it into the model where the estimate is reliable."""
+    """Estimate the motion from views that come back, and set the model's motion to it if the estimate is reliable."""
     motion = model.motion
     if isinstance(motion, Turning):
 

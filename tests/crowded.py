@@ -3,10 +3,19 @@
 import os
 import signal
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gtmsm.errors import NoMemoryError
 from gtmsm.reproduce.work import Order, _Job
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Until it holds; a minute at most."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end, "the other processes did not begin"
+        time.sleep(0.05)
 
 
 @dataclass(frozen=True)
@@ -20,8 +29,7 @@ class Crowded(_Job):
         mine = order.out / f"{self.seed}.tries"
         with mine.open("a") as file:
             file.write("x")
-        while len(list(order.out.glob("*.tries"))) <= self.others:
-            time.sleep(0.05)
+        wait_for(lambda: len(list(order.out.glob("*.tries"))) > self.others)
         if len(mine.read_text()) == 1:
             raise NoMemoryError("no memory left")
         self.makes(order).write_text("{}")
@@ -29,19 +37,19 @@ class Crowded(_Job):
 
 @dataclass(frozen=True)
 class Killed(_Job):
-    """The second of them is killed the first time, as where a machine has no memory left, while the first is at work.
+    """The second job is killed at its first try, as the system does without memory left, while the first one works.
 
-    (Python may notice that only once another process has something to say.)
+    The first job's first try has nothing to report until long after that, and then leaves a file.
     """
 
     def make(self, order: Order) -> None:
         mine, first = (order.out / f"{seed}.tries" for seed in (self.seed, 0))
         is_first_try = not mine.exists()
         mine.touch()
-        while self.seed == 1 and not first.exists():
-            time.sleep(0.05)
         if is_first_try and self.seed == 1:
+            wait_for(first.exists)
             os.kill(os.getpid(), signal.SIGKILL)
         if is_first_try and self.seed == 0:
-            time.sleep(2)
+            time.sleep(60)
+            (order.out / "unnoticed").touch()
         self.makes(order).write_text("{}")

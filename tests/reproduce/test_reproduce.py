@@ -7,10 +7,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from crowded import Crowded, Killed
+from rich.console import Console
 
 from gtmsm.cli import main
 from gtmsm.data.clip import Clip
@@ -24,7 +26,9 @@ from gtmsm.reproduce.results import read_results, result_path, write_result
 from gtmsm.reproduce.table import lines_of
 from gtmsm.reproduce.trial import Trained, Trial, best, sweep_path, swept
 from gtmsm.rivals.build import KINDS
+from gtmsm.run import Run
 from gtmsm.training.train import Outcome
+from gtmsm.verbs import reproduce as verb
 
 STEPS = 12
 
@@ -358,6 +362,7 @@ def test_a_rival_has_the_same_colour_whoever_else_is_there(tmp_path: Path):
     assert plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"] == alone
 
 
+@pytest.mark.slow
 def test_where_memory_runs_out_rows_are_made_again_beside_fewer_others(tmp_path):
     said, order = list[str](), Order(tmp_path, quick=True, workers=3)
     (tmp_path / "logs").mkdir()
@@ -375,13 +380,15 @@ def test_a_row_for_which_there_is_no_memory_at_all_fails(tmp_path):
     assert [(one.row, one.seed) for one in failed] == [("image-walk", 0)]
 
 
-def test_where_a_process_is_killed_rows_are_made_again_beside_fewer_others(tmp_path):
+@pytest.mark.slow
+def test_where_a_process_is_killed_that_is_noticed_and_rows_are_made_again_beside_fewer_others(tmp_path):
     said, order = list[str](), Order(tmp_path, quick=True, workers=2)
     (tmp_path / "logs").mkdir()
     jobs = [Killed(ROWS["image-walk"], seed) for seed in range(3)]
     assert work._together(jobs, order, said.append) == []
     assert all(job.makes(order).exists() for job in jobs)
     assert [line.split("at most ")[1].split()[0] for line in said if "made again" in line] == ["1"]
+    assert not (tmp_path / "unnoticed").exists()
 
 
 def test_a_signal_ends_the_command_instead_of_a_row(
@@ -464,3 +471,44 @@ def test_a_process_that_was_killed_before_work_is_handed_to_it_ends_nothing(
     jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(3)]
     assert work._together(jobs, Order(tmp_path, quick=True, workers=2), lambda line: None) == []
     assert all(job.makes(Order(tmp_path)).exists() for job in jobs) and len(pools) == 2
+
+
+def test_a_result_that_is_there_is_not_made_again_where_another_process_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made = list[int]()
+
+    class Pool(ThreadPoolExecutor):
+        def submit(self, logged: Any, job: Any, order: Order) -> Any:
+            ended: Future[None] = Future()
+            if job.seed == 0 and not made:
+                ended.set_exception(BrokenProcessPool())
+            else:
+                made.append(job.seed)
+                job.makes(order).write_text("{}")
+                ended.set_result(None)
+            return ended
+
+    def wait_for_the_killed_one(running: Any, **_: Any) -> Any:
+        """Others have ended as well, but that is not told yet."""
+        return SimpleNamespace(done=[one for one in running if one.exception()] or list(running))
+
+    monkeypatch.setattr(work, "_processes", lambda order: Pool(order.workers))
+    monkeypatch.setattr(work, "wait", wait_for_the_killed_one)
+    jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(3)]
+    assert work._together(jobs, Order(tmp_path, quick=True, workers=2), lambda line: None) == []
+    assert sorted(made) == [0, 1, 2]
+
+
+def test_videos_of_rooms_are_made_where_rows_of_pictures_have_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    given = list[Any]()
+    monkeypatch.setattr("gtmsm.film.film_imagination", lambda run, **words: given.append(words["images"]) or "")
+    put(tmp_path, "rotate", 0, 20.0)
+    (result,) = read_results(tmp_path)
+    experiment = ROWS["rotate"].experiment(0, True, None)
+    result.facts["learning_rate"] = experiment.training.optimiser.learning_rate
+    (tmp_path / "runs" / "rotate-seed0").mkdir(parents=True)
+    (tmp_path / "runs" / "rotate-seed0" / "config.yaml").touch()
+    monkeypatch.setattr(Run, "open", lambda folder: SimpleNamespace(experiment=experiment))
+    verb._film(result, verb.ReproduceFlags(out=tmp_path, images="faces.npz", device="cpu"), Console())
+    assert given == [None]

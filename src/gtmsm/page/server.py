@@ -1,9 +1,8 @@
-"""The server: static files, one websocket for each page, sessions that are apart and end."""
+"""The server: static files, one websocket for each page, and separate sessions that expire."""
 
 import asyncio
 import errno
 import ipaddress
-import os
 import socket
 import time
 import traceback
@@ -26,13 +25,14 @@ from gtmsm.page.catalogue import Catalogue
 from gtmsm.page.session import Session
 from gtmsm.page.walk import HISTORY
 from gtmsm.page.wire import MOST_MESSAGE, Request, packed
+from gtmsm.training.engine import cores
 
 STATIC = Path(__file__).parent / "static"
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 WAITS = 10.0
-"""Seconds that a new page has to say hello."""
+"""Seconds within which a new page must say hello."""
 MOST_WRONG = 100
-"""Messages in a row that are refused before the page is."""
+"""Number of refused messages in a row after which the page itself is refused."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; img-src 'self' blob:; frame-ancestors 'none'; base-uri 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -40,22 +40,22 @@ HEADERS = {
     "Cache-Control": "no-cache",
 }
 FULL, TAKEN, IDLE = 4000, 4001, 4002
-"""Codes with which a websocket is closed: everybody's seat is taken; another tab has taken over; nobody was there."""
+"""Close codes of a websocket: no session is free; another tab has taken over; the session was idle."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the server gives to its visitors."""
+    """Limits of the server."""
 
     sessions: int = 128
-    """That are kept at a time."""
+    """Maximum number of sessions at a time."""
     idle: float = 900.0
-    """Seconds after which a session of which nothing is heard ends."""
+    """Seconds without a message after which a session ends."""
     history: int = HISTORY
-    """Steps of each that are kept."""
+    """Number of steps that are kept for each session."""
 
     def __post_init__(self) -> None:
-        """Refuse a server for nobody."""
+        """Refuse limits that are out of range."""
         require_whole("sessions", self.sessions, most=10_000)
         require_whole("history", self.history, 16, 100_000)
         require(self.idle > 0, f"idle is {self.idle}; give a number of seconds above 0")
@@ -70,23 +70,23 @@ class _Seat:
     used: float = field(default_factory=time.monotonic)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     ahead: Iterator[None] | None = None
-    """Imagines what may be asked for next."""
+    """Computes ahead what may be requested next."""
 
 
 class Lobby:
-    """Who is here. All of it is done by the event loop; only answers are worked out by threads."""
+    """All sessions. Everything happens in the event loop, except that answers are computed by threads."""
 
     def __init__(self, catalogue: Catalogue, limits: Limits) -> None:
         self.catalogue, self.limits = catalogue, limits
         self.seats: dict[str, _Seat] = {}
-        # Two, so that one visitor's slow question does not keep all others waiting.
+        # Two, so that one visitor's slow request does not block all others.
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="gtmsm-page")
-        self._asking = 0  # visitors who wait for an answer
+        self._asking = 0  # number of visitors who wait for an answer
         self._one_ahead = asyncio.Lock()
         self._foreseeing: set[asyncio.Task[None]] = set()
 
     async def visit(self, page: WebSocket) -> None:
-        """Serve a page until it leaves."""
+        """Serve a page until it disconnects."""
         await page.accept()
         seat = None
         try:
@@ -99,7 +99,7 @@ class Lobby:
                 await page.send_bytes(packed({"t": "error", "why": str(problem)}))
                 await page.close(FULL if seat is None and len(self.seats) >= self.limits.sessions else 1008)
         except (TimeoutError, WebSocketDisconnect, KeyError, RuntimeError):
-            pass  # it left, said nothing, or sent text before hello
+            pass  # it disconnected, said nothing, or sent text before hello
         finally:
             if seat is not None and seat.page is page:
                 seat.page = None
@@ -123,7 +123,7 @@ class Lobby:
         return seat
 
     async def _serve(self, page: WebSocket, seat: _Seat, hello: Request) -> None:
-        """Answer one message after the other."""
+        """Answer messages one after the other."""
         entries, missing = self.catalogue.entries, self.catalogue.missing
         worlds = [{"name": name, "pictures": entry.takes_pictures} for name, entry in entries.items()]
         await page.send_bytes(packed({"t": "hello", "session": seat.session.key, "worlds": worlds, "missing": missing}))
@@ -146,9 +146,9 @@ class Lobby:
                 await page.send_bytes(packed({"t": "error", "why": str(problem)}))
 
     async def _answer(self, page: WebSocket, seat: _Seat, request: Request) -> None:
-        """Work an answer out in a thread, and send each part of it as soon as it is there.
+        """Compute an answer in a thread, and send each part as soon as it is ready.
 
-        It is worked out to its end even if the page leaves, so that a session is never left in the middle of a step.
+        It is computed to its end even if the page disconnects, so that no session stops in the middle of a step.
         """
         loop = asyncio.get_running_loop()
         async with seat.turn, self._waited_for():
@@ -160,18 +160,18 @@ class Lobby:
             except InputError:
                 raise
             except Exception:
-                traceback.print_exc()  # a mistake of ours: the visitor is told, and others walk on
+                traceback.print_exc()  # a bug of ours: this visitor is told, the others are not affected
                 raise InputError("something went wrong on the server; begin anew") from None
             if seat.session.walk is not None:
                 seat.ahead = seat.session.walk.foresee()
                 foreseeing = asyncio.create_task(self._foresee(seat, seat.ahead))
-                self._foreseeing.add(foreseeing)  # which keeps it alive
+                self._foreseeing.add(foreseeing)  # keeps the task alive
                 foreseeing.add_done_callback(self._foreseeing.discard)
         await page.send_bytes(packed({"t": "done"}))
 
     @asynccontextmanager
     async def _waited_for(self) -> AsyncIterator[None]:
-        """While somebody waits, nothing is imagined ahead."""
+        """Count a visitor who waits for an answer; until it is sent, nothing is computed ahead."""
         self._asking += 1
         try:
             yield
@@ -179,7 +179,7 @@ class Lobby:
             self._asking -= 1
 
     async def _foresee(self, seat: _Seat, ahead: Iterator[None]) -> None:
-        """Imagine ahead while nobody waits, for one visitor at a time; a mistake is told to whoever wants the frame."""
+        """Compute ahead while nobody waits, for one visitor at a time; errors surface when the result is requested."""
         loop, more = asyncio.get_running_loop(), True
         with suppress(Exception):
             async with self._one_ahead:
@@ -187,7 +187,7 @@ class Lobby:
                     more = await loop.run_in_executor(self._pool, next, ahead, "ended") is None
 
     async def watch(self) -> None:
-        """End sessions of which nothing was heard for a while."""
+        """End sessions that have been idle for too long."""
         while True:
             await asyncio.sleep(min(30.0, self.limits.idle / 2))
             late = time.monotonic() - self.limits.idle
@@ -195,7 +195,7 @@ class Lobby:
                 await self._end(key)
 
     async def _end(self, key: str) -> None:
-        """Forget a session."""
+        """End a session."""
         seat = self.seats.pop(key)
         seat.ahead = None
         if seat.page is not None:
@@ -205,14 +205,14 @@ class Lobby:
             await asyncio.get_running_loop().run_in_executor(self._pool, seat.session.close)
 
     async def close(self) -> None:
-        """End everything."""
+        """End all sessions."""
         for key in list(self.seats):
             await self._end(key)
         self._pool.shutdown(cancel_futures=True)
 
 
 def build_app(lobby: Lobby, host: str) -> FastAPI:
-    """The page and its websocket, for browsers that asked for this very server."""
+    """The page and its websocket, for browsers that addressed this server by a name of its own (`is_ours`)."""
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -236,7 +236,7 @@ def build_app(lobby: Lobby, host: str) -> FastAPI:
     @app.websocket("/walk")
     async def walk(page: WebSocket) -> None:
         asked, origin = page.headers.get("host", ""), page.headers.get("origin", "")
-        # Other sites' pages may open websockets to this address, but cannot say that they come from it.
+        # Other sites' pages may open websockets to this address, but cannot forge the origin.
         if not is_ours(asked, host) or urlsplit(origin).netloc != asked:
             await page.close(1008)
             return
@@ -247,9 +247,9 @@ def build_app(lobby: Lobby, host: str) -> FastAPI:
 
 
 def is_ours(asked: str, host: str) -> bool:
-    """Whether a browser asked for a name of this server; one that others could point here is none.
+    """Whether a Host header names this server, and is no foreign name that merely resolves to it (DNS rebinding).
 
-    Numbers are always safe: no name that somebody else owns was looked up to get here.
+    IP addresses are safe, since no name was resolved; a server on the loopback address accepts only its own.
     """
     try:
         name = urlsplit(f"//{asked}").hostname or ""
@@ -270,7 +270,7 @@ def serve(
     """Serve the page until Ctrl-C or SIGTERM."""
     require_whole("port", port, 0, 65_535)
     catalogue = Catalogue(run, device)
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))
+    torch.set_num_threads(max(1, cores() // 2))
     with bound(host, port) as listening:
         number = listening.getsockname()[1]
         shown = f"[{host}]" if ":" in host else host
@@ -279,7 +279,7 @@ def serve(
 
 
 def server_of(lobby: Lobby, host: str) -> uvicorn.Server:
-    """What listens, within bounds: messages of a few MB, few of them waiting, pages that do not answer dropped."""
+    """The web server, with bounds: messages of a few MB, few of them queued, pages that do not answer dropped."""
     config = uvicorn.Config(
         build_app(lobby, host), log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=3,
         ws="websockets-sansio", ws_max_size=2 * MOST_MESSAGE, ws_max_queue=4, ws_ping_interval=20, ws_ping_timeout=60,
@@ -288,7 +288,7 @@ def server_of(lobby: Lobby, host: str) -> uvicorn.Server:
 
 
 def bound(host: str, port: int) -> socket.socket:
-    """A socket that listens there, or one line that says why not."""
+    """A socket that listens at this address; if there can be none, an error of one line says why."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with ExitStack() as on_failure:

@@ -1,6 +1,5 @@
-"""`gtmsm reproduce`: rows of the table trained and scored, and the pages made of them."""
+"""`gtmsm reproduce`: train and score rows of the table, and write the pages made of them."""
 
-import os
 import shlex
 import time
 from dataclasses import dataclass
@@ -17,43 +16,43 @@ if TYPE_CHECKING:
     from gtmsm.reproduce.results import Result
 
 SWEPT = (0.33, 1.0, 3.0)
-"""Factors of the learning rate that are tried on validation places, where the full table is made."""
+"""Factors of the learning rate that are tried on validation places for the full table."""
 
 
 @dataclass(frozen=True)
 class ReproduceFlags:
-    """Train rows of the table, score them on fixed sets, and write the table: every row from a real training."""
+    """Train rows of the table, score them on fixed sets, and write the table from these trainings."""
 
     rows: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
     """Names of rows, in which * stands for anything: "image-walk", "image-walk/gru", "rotate*". Default: all."""
     quick: bool = False
     """Toy size, for two CPU cores and a quarter of an hour: shorter clips, few updates, one seed."""
     list: bool = False
-    """Only say which rows there are."""
+    """Only list the rows."""
     out: Path = Path("reproduced")
-    """Folder of the results, one JSON file for each row and seed. What is there already is not made again."""
+    """Folder of the results, one JSON file for each row and seed. Results that exist are not made again."""
     seeds: tuple[int, ...] | None = None
-    """Seeds to train; default: 5 of GTM-SM, 3 of each rival, 5 of an ablation; with --quick one each."""
+    """Seeds to train; default: 5 seeds of GTM-SM, 3 of each rival, 5 of an ablation; with --quick one of each."""
     images: str | None = None
-    """A .npz of pictures for the image walks: with CelebA's the rows are the paper's."""
+    """A .npz of pictures for the image walks; with those of CelebA the rows are the paper's."""
     sweep: tuple[float, ...] | None = None
-    """Factors of the learning rate to try with seed 0, chosen on validation places; default: 0.33 1 3, with --quick
-    none. Ablations keep the preset's."""
+    """Factors of the learning rate to try with seed 0; the best is chosen on validation places. Default: 0.33 1 3, with
+    --quick none. Ablations keep the rate of the preset."""
     share: float = 1.0
-    """Of the updates of every row, its curriculum included: to see a table earlier. Results say how many there were."""
+    """Fraction of the updates of every row, including its curriculum: for a quicker table. Results state the number."""
     workers: int | None = None
-    """Processes that train at the same time; default: one on a GPU, on a CPU one for each core. For several on a GPU
-    start `nvidia-cuda-mps-control -d` first, or they take turns."""
+    """Number of processes that train at the same time; default: one on a GPU, one per core on a CPU. For several on a
+    GPU start `nvidia-cuda-mps-control -d` first, or they take turns."""
     pages: bool = True
-    """Write the table and its plots in the end."""
+    """Write the table and its plots at the end."""
     videos: bool = True
-    """Write the paper's videos in the end, a walk in each world by seed 0: where it is, truth, imagined (App. B)."""
+    """Write the paper's videos at the end, one walk in each world by seed 0: position, truth, imagined (App. B)."""
     device: Device = "auto"
-    """Where to train."""
+    """Device to train on; auto takes a GPU if there is one."""
 
 
 def reproduce(words: list[str]) -> int:
-    """Make rows of the table, then its pages; 1 where a row failed, 128 and the signal's number where one ended it."""
+    """Make rows of the table, then its pages; return 1 if a row failed, 128 plus its number if a signal ended it."""
     flags = parse(ReproduceFlags, words, "gtmsm reproduce", ReproduceFlags())
     from gtmsm.reproduce import Order, choose_rows
     from gtmsm.reproduce import reproduce as make
@@ -95,16 +94,16 @@ def reproduce(words: list[str]) -> int:
 
 
 def _workers(flags: ReproduceFlags) -> int:
-    """As many as asked for; on a CPU one for each core, since a training of these sizes gains little by a second."""
-    from gtmsm.training.engine import choose_device
+    """Number of processes; by default one per core on a CPU: small trainings gain little from a second core."""
+    from gtmsm.training.engine import choose_device, cores
 
     if flags.workers is not None:
         return flags.workers
-    return os.cpu_count() or 1 if choose_device(flags.device).type == "cpu" else 1
+    return cores() if choose_device(flags.device).type == "cpu" else 1
 
 
 def _film(result: "Result", flags: ReproduceFlags, console: Console) -> None:
-    """The video of a world, by its own tau and horizon; none where there is one, or where its training is gone."""
+    """Write the video of a world with its own tau and horizon, unless it exists or the run folder is gone."""
     from gtmsm.film import film_imagination
     from gtmsm.reproduce.rows import WORLDS
     from gtmsm.run import Run
@@ -119,7 +118,7 @@ def _film(result: "Result", flags: ReproduceFlags, console: Console) -> None:
     for run in runs:
         if run.experiment.training.optimiser.learning_rate == rate:
             console.print(film_imagination(
-                run, actions="", picture=None, images=flags.images, places=None, steps=scores["horizon"],
+                run, actions="", picture=None, images=None, places=None, steps=scores["horizon"],
                 tau=scores["tau"], seed=0, sample=False, out=out, device=choose_device(flags.device),
             ), soft_wrap=True)  # fmt: skip
             return

@@ -24,7 +24,7 @@ SIDE = 192
 
 
 class _Agent:
-    """One agent of a world, and the truth of where it was."""
+    """One agent of a world, with its true poses and frames."""
 
     def __init__(self, world: World, generator: torch.Generator) -> None:
         world.reset(1, generator)
@@ -32,7 +32,7 @@ class _Agent:
         self.frames: list[Float[Tensor, "channel height width"]] = []
 
     def act(self, action: int) -> Float[Tensor, "channel height width"]:
-        """Do it, -1 for nothing, and look."""
+        """Do an action, -1 for none, and return the view after it."""
         self.world.step(torch.tensor([action], device=self.world.device))
         self.poses.append(self.world.pose[0].clone())
         self.frames.append(self.world.look()[0])
@@ -44,7 +44,7 @@ def film_plan(
     run: Run, *, goal: str, seed: int, every: int, steps: int | None, tau: int | None, images: str | None,
     out: Path, device: torch.device,
 ) -> str:  # fmt: skip
-    """Write the video; returns a line about how it went."""
+    """Write the video; return lines about the result."""
     tau = run.experiment.evaluation.tau if tau is None else tau
     require_video_name(out)
     require_writable(out)
@@ -78,13 +78,13 @@ def film_plan(
 def _goal(
     goal: str, agent: _Agent, arrival: Arrival, explorer: Explorer, seed: int
 ) -> tuple[Tensor, Float[Tensor, "D"] | None]:
-    """A picture to walk to and, where that is known, the pose that it was seen from."""
+    """The goal picture and, if known, the true pose from which it was seen."""
     seen = len(agent.frames)
     if not goal:
         fair = [t for t in range(seen) if arrival.fair(agent.poses[t + 1])]
         require(bool(fair), "the agent is at all that it has seen; memorise a longer walk with --tau")
         goal = str(1 + int(np.random.default_rng(seed).choice(fair)))
-    if not goal.isdigit():
+    if not goal.isdecimal():
         frame = read_picture(Path(goal))
         require_size(f"{goal}:", frame.shape[1], frame.shape[2], explorer.model.frame_shape)
         return frame.to(explorer.here.mean) / 255, None
@@ -101,7 +101,7 @@ def _write(
     journey: Journey,
     picture: Tensor,
 ) -> None:
-    """Where it is, what it sees, what the plan expected, and the goal."""
+    """Write the video: the agent on the map, its view, the view that the plan predicted, and the goal."""
     expected = []
     for t, plan in enumerate(journey.plans):
         first = next(i for i, other in enumerate(journey.plans) if other is plan)

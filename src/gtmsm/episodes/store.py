@@ -1,7 +1,7 @@
-"""Episodes on disk: grows while it is read, is written by several at once, and loses nothing that was appended.
+"""Episodes on disk: a store that can grow while it is read, has several writers, and loses nothing that was appended.
 
-    PATH/zarr.json               version and kind; the whole is a hierarchy of zarr 3
-    PATH/WRITER/manifest.jsonl   what the writer has appended: the truth (`store_manifest`)
+    PATH/zarr.json               version and kind; the store is a hierarchy of zarr 3
+    PATH/WRITER/manifest.jsonl   what the writer has appended; only this counts (`store_manifest`)
     PATH/WRITER/000012/          a part: the episodes of one call of `append` (`store_part`)
 
 A part is written under a temporary name, flushed to disk and renamed; then its line is added to the manifest. Writers
@@ -47,7 +47,7 @@ BUSY = "{folder} is being written by process {by}; wait until it has ended, or b
 
 
 class Store:
-    """See the module; `create` to write, `open` to read. Closed at the end of a `with` block, or by `close`."""
+    """A store of episodes (see the module): `create` to write, `open` to read. A `with` block or `close` closes it."""
 
     def __init__(self, path: Path, kind: Kind, chunk: int) -> None:
         self.path, self.kind, self.chunk = path, kind, chunk
@@ -57,14 +57,14 @@ class Store:
 
     @classmethod
     def open(cls, path: Path) -> "Store":
-        """A store to read, also while others write to it; only its manifests are read."""
+        """Open a store to read, also while others write to it; only its manifests are read now."""
         store = cls(as_path(path), *read_root(as_path(path)))
         store.refresh()
         return store
 
     @classmethod
     def create(cls, path: Path, kind: Kind, writer: str = "0") -> "Store":
-        """A store to append to: a new one, or one more writer of one that is there, or a writer that goes on."""
+        """Open a store to append to. It is created if there is none; `writer` is a new one, or one that continues."""
         path = as_path(path)
         named = isinstance(writer, str) and WRITER.fullmatch(writer) is not None
         require(named, f"writer is {shown(writer)}; give a name of letters, digits, - and _")
@@ -77,7 +77,7 @@ class Store:
         return store
 
     def _write_as(self, writer: str) -> None:
-        """Become a writer: nobody else is it until this is closed, or its process ends."""
+        """Lock a writer's folder until this store is closed or its process ends; list what a crash left unlisted."""
         folder = self.path / writer
         folder.mkdir(exist_ok=True)
         self._closing.enter_context(locked(folder, BUSY))
@@ -85,7 +85,7 @@ class Store:
         if not (folder / ROOT).exists():
             write_atomically(folder / ROOT, as_json(group({})))
         if not (folder / MANIFEST).exists():
-            if any(name.isdigit() for name in os.listdir(folder)):
+            if any(name.isdecimal() for name in os.listdir(folder)):
                 how = f"list what is there with: {VERIFY.format(path=self.path)} --repair"
                 raise InputError(f"{folder / MANIFEST} is missing; restore it, or {how}")
             Manifest.write(folder / MANIFEST, self.kind)
@@ -95,7 +95,7 @@ class Store:
             manifest.append(part)
 
     def close(self) -> None:
-        """Let others be this writer."""
+        """Release the lock of the writer."""
         self._closing.close()
         self._writer = ""
 
@@ -109,9 +109,9 @@ class Store:
         return len(self.lengths)
 
     def append(self, *episodes: Episode) -> None:
-        """Add episodes, all of them or none: on disk, and seen by those who open or refresh, once this returns.
+        """Append episodes, all or none. Once this returns they are on disk, and readers that open or refresh see them.
 
-        Each call makes a part, which costs some ten files and milliseconds; so give several episodes at once.
+        Each call makes a part, which costs some ten files and milliseconds, so give several episodes at once.
         """
         require(self._writer != "", "this store is open to read; Store.create opens it to append")
         for episode in episodes:
@@ -134,7 +134,7 @@ class Store:
         self.__dict__.pop("_table", None)
 
     def refresh(self) -> None:
-        """See what was written since. Numbers of episodes change where a writer before others has written."""
+        """Read what was written since. Episodes are renumbered if any writer but the last in order has appended."""
         for writer in writers_of(self.path):
             if writer not in self.manifests:
                 self.manifests[writer] = Manifest.read(self.path / writer / MANIFEST, self.kind)
@@ -144,13 +144,13 @@ class Store:
         self.__dict__.pop("_table", None)
 
     def episode(self, i: int) -> Episode:
-        """All of an episode."""
+        """Read a whole episode."""
         return self.window(i, 0, int(self.lengths[self._number(i)]))
 
     def window(self, i: int, first: int, steps: int, frames: np.ndarray | None = None) -> Episode:
-        """`steps` steps of an episode, from step `first` (counted from 0); it starts where the step before led.
+        """Read `steps` steps of an episode from step `first` (counted from 0); its start is the pose before that step.
 
-        `frames`: memory to read frames into, of their shape and contiguous, instead of a new array.
+        `frames`: contiguous memory of their shape to read frames into, instead of a new array.
         """
         length = int(self.lengths[self._number(i)])
         require_whole("first", first, 0, length - 1)
@@ -166,7 +166,7 @@ class Store:
         return read_episode(folder, part, self.arrays, int(table.nth[i]), int(table.row[i]), first, steps, frames)
 
     def verify(self, repair: bool = False) -> list[str]:
-        """Read everything; a line for each damage. `repair` drops damaged episodes, and only those."""
+        """Read everything, and return a line for each damage. `repair` drops damaged episodes, and only those."""
         from gtmsm.episodes.store_verify import verify
 
         lines = verify(self.path, repair, self._writer)
@@ -182,13 +182,13 @@ class Store:
 
     @cached_property
     def _table(self) -> "_Table":
-        """All episodes; made when it is asked for."""
+        """Index of all episodes, built on demand."""
         order = sorted(self.manifests, key=in_order)
         return _Table([(f"{self.path}/{name}", part) for name in order for part in self.manifests[name].parts])
 
     @property
     def lengths(self) -> Int64[np.ndarray, "episodes"]:
-        """Steps of each episode: writer after writer, each in the order in which it appended."""
+        """Steps of each episode, sorted by writer, then in the order in which they were appended."""
         return self._table.lengths
 
     @property
@@ -214,7 +214,7 @@ class Store:
 
 
 class _Table:
-    """Where each episode is."""
+    """The part, the number in it and the row of each episode."""
 
     def __init__(self, parts: list[tuple[str, Part]]) -> None:
         self.parts = [(folder, part) for folder, part in parts if part.steps]
@@ -230,18 +230,18 @@ class _Table:
 
 
 def in_order(writer: str) -> tuple[int, str]:
-    """Numbers by their size: "2" before "10"."""
+    """Sort key of writers that puts "2" before "10"."""
     return len(writer), writer
 
 
 def writers_of(path: Path) -> list[str]:
-    """Whoever has written to a store."""
+    """Names of the writers of a store, in order."""
     names = (entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False))
     return sorted((n for n in names if WRITER.fullmatch(n) and (path / n / MANIFEST).exists()), key=in_order)
 
 
 def read_root(path: Path) -> tuple[Kind, int]:
-    """Of which kind a store is, and how many frames its chunks have."""
+    """Read the kind of a store, and the number of frames in its chunks."""
     root = path / ROOT
     if not root.is_file():
         what = f"not a store of episodes: there is no {ROOT} in it" if path.is_dir() else "not a store, but a file"
@@ -265,7 +265,7 @@ def read_root(path: Path) -> tuple[Kind, int]:
 
 
 def _make_root(path: Path, kind: Kind) -> None:
-    """Make an empty store, unless there is one; writers that make it at the same moment write the same."""
+    """Create an empty store, unless there is one; writers that do so at the same time write the same bytes."""
     require_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     if (path / ROOT).exists():
@@ -279,14 +279,14 @@ def _make_root(path: Path, kind: Kind) -> None:
 
 
 def _require_same(path: Path, there: Kind, kind: Kind) -> None:
-    """Refuse another kind of episodes than a store holds."""
+    """Refuse episodes of another kind than those of the store."""
     for name, value in asdict(there).items():
         given = f"{name} is {shown(value)} there, {shown(getattr(kind, name))} here"
         require(value == getattr(kind, name), f"{path} holds episodes of another kind ({given}); give another path")
 
 
 def require_whole_manifest(manifest: Manifest) -> None:
-    """Refuse a damaged manifest: what it does not list would seem not to be there."""
+    """Refuse a damaged manifest: episodes that it no longer lists would be missing without notice."""
     if manifest.damaged:
         raise InputError(f"{manifest.damaged[0]}; see: {VERIFY.format(path=manifest.path.parent.parent)}")
 
@@ -294,7 +294,7 @@ def require_whole_manifest(manifest: Manifest) -> None:
 def add_part(
     folder: Path, number: int, episodes: tuple[Episode, ...] | list[Episode], arrays: dict[str, Layout], origin: int
 ) -> Part:
-    """A new part in the folder of its writer, whole or not at all; the manifest does not list it yet."""
+    """Write a new part into the folder of its writer, complete or not at all; the manifest does not list it yet."""
     draft = folder / f".gtmsm-{secrets.token_hex(4)}"
     try:
         part = write_part(draft, number, episodes, arrays, origin)
@@ -307,20 +307,20 @@ def add_part(
 
 
 def whole_parts(folder: Path, parts: list[Part], arrays: dict[str, Layout]) -> Iterator[Part]:
-    """Parts that are all there but that no manifest lists yet: of an append that was killed at its last write."""
+    """Complete parts that the manifest does not list: `append` was killed before its last write."""
     numbers, origins = {part.number for part in parts}, {part.origin for part in parts if part.steps}
     for name in sorted(os.listdir(folder)):
-        part = find_part(folder / name, arrays) if name.isdigit() else None
+        part = find_part(folder / name, arrays) if name.isdecimal() else None
         if part and part.number not in numbers and part.origin not in origins:
             yield part
 
 
 def settle(folder: Path, parts: list[Part], arrays: dict[str, Layout]) -> list[Part]:
-    """After a crash: the `whole_parts`, to be listed; whatever else was left there is removed."""
+    """Clean up after a crash: return the `whole_parts`, to be listed, and remove everything else that was left."""
     found = list(whole_parts(folder, parts, arrays))
     keep = {part.folder for part in (*parts, *found) if part.steps}
     for name in os.listdir(folder):
-        left = name.isdigit() and name not in keep
+        left = name.isdecimal() and name not in keep
         if (left or OURS.fullmatch(name) and name != LOCK) and (folder / name).is_dir():
             shutil.rmtree(folder / name, ignore_errors=True)
     return found

@@ -1,4 +1,4 @@
-"""Every checksum of a store: what is damaged, named exactly, and a repair that drops nothing else."""
+"""Verify every checksum of a store, name exactly what is damaged, and repair it by dropping nothing else."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
@@ -18,33 +18,33 @@ from gtmsm.files import locked, write_atomically
 
 THREADS = 2
 MOST_LINES = 20
-"""Of damages of one file; more of them are counted."""
+"""Maximum lines about damages of one part; further ones are only counted."""
 
 
 @dataclass
 class Harm:
-    """What is wrong with a part."""
+    """Damages of a part."""
 
     lines: list[str] = field(default_factory=list)
     episodes: set[int] = field(default_factory=set)
-    """Of its episodes, those that are lost."""
+    """Its episodes that are lost, counted within the part."""
     rewrite: bool = False
-    """Whether files of arrays are not as they were written."""
+    """Whether files of arrays differ from what was written."""
     descriptions: dict[str, bytes] = field(default_factory=dict)
-    """Files for zarr that are missing or changed: as they should be."""
+    """Correct content of the files for zarr that are missing or changed."""
 
 
 def verify(path: Path, repair: bool = False, writing: str = "") -> list[str]:
-    """A line for each damage; `writing` is a writer that the caller is, and so has locked already.
+    """Return a line for each damage; `writing` is the writer, if any, that the caller has locked already.
 
-    A repair keeps every episode whose own bytes are whole, also where the manifest has lost it.
+    A repair keeps every episode whose own bytes are intact, even if the manifest has lost it.
     """
     kind, chunk = read_root(path)
     arrays, lines, first = layouts(kind, chunk), [], 0
     names = [entry.name for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     for writer in sorted(filter(WRITER.fullmatch, names), key=in_order):
         folder = path / writer
-        if not (folder / MANIFEST).exists() and not any(name.isdigit() for name in os.listdir(folder)):
+        if not (folder / MANIFEST).exists() and not any(name.isdecimal() for name in os.listdir(folder)):
             continue
         with ExitStack() as held:
             idle = writer != writing
@@ -63,7 +63,7 @@ def verify(path: Path, repair: bool = False, writing: str = "") -> list[str]:
 def _verify_writer(
     folder: Path, kind: Kind, arrays: dict[str, Layout], repair: bool, idle: bool, first: int
 ) -> tuple[list[str], int]:
-    """Damages of what one writer has written, whose first episode is number `first` of the store."""
+    """Damages in the parts of one writer, whose first episode is number `first`; and the number after its last."""
     path, lines = folder / MANIFEST, []
     manifest = Manifest.read(path, kind) if path.exists() else Manifest(path, kind, damaged=[f"{path} is missing"])
     lines += manifest.damaged
@@ -71,7 +71,7 @@ def _verify_writer(
     for part in unlisted:
         lines.append(f"{folder / part.folder}: whole, but {MANIFEST} does not list it: {len(part.steps)} episodes")
     known = {part.folder for part in (*manifest.parts, *unlisted)}
-    for name in sorted(set(filter(str.isdigit, os.listdir(folder))) - known) if manifest.damaged else ():
+    for name in sorted(set(filter(str.isdecimal, os.listdir(folder))) - known) if manifest.damaged else ():
         lines.append(f"{folder / name}: neither listed nor whole; {'dropped' if repair else 'lost'}")
     if not (folder / ROOT).is_file():
         lines.append(f"{folder / ROOT} is missing: zarr needs it")
@@ -98,7 +98,7 @@ def _verify_writer(
 
 
 def _harm(folder: Path, part: Part, arrays: dict[str, Layout]) -> Harm:
-    """Read all of a part."""
+    """Read a whole part; return its damages."""
     harm, ends = Harm(), np.cumsum(part.steps)
     if not part.steps:
         return harm
@@ -129,7 +129,7 @@ def _harm(folder: Path, part: Part, arrays: dict[str, Layout]) -> Harm:
 
 
 def _mended(folder: Path, part: Part, harm: Harm, arrays: dict[str, Layout]) -> Part:
-    """A part without its damaged episodes; where all are lost, one that has none."""
+    """Write a part without its damaged episodes; if all are lost, a part without episodes."""
     if not harm.rewrite:
         for name, content in harm.descriptions.items():
             write_atomically(folder / part.folder / name, content)
@@ -144,7 +144,7 @@ def _mended(folder: Path, part: Part, harm: Harm, arrays: dict[str, Layout]) -> 
     ]
     if not whole:
         return Part(part.number, [], [], [], {}, part.origin)
-    unused = 1 + max(int(name) for name in os.listdir(folder) if name.isdigit())
+    unused = 1 + max(int(name) for name in os.listdir(folder) if name.isdecimal())
     return add_part(folder, unused, whole, arrays, part.origin)
 
 
@@ -153,7 +153,7 @@ def _size(path: Path) -> int:
 
 
 def _listed(numbers: list[int]) -> str:
-    """Episodes by number: 1, 2, 3 and 7 are "episodes 1 to 3, 7"."""
+    """Numbers of episodes as text: 1, 2, 3 and 7 are "episodes 1 to 3, 7"."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -56,7 +56,7 @@ LATE = {
     "model.settings": ("WorldModelConfig",),
     "tensors": ("Belief", "Gaussian"),
 }
-"""Names that are imported when they are asked for: PyTorch takes seconds, and not everybody can record."""
+"""Names that are imported on first use: PyTorch takes seconds, and recording needs optional packages."""
 ENVIRONMENTS: dict[str, dict[str, Any]] = {
     # T = 512, the steps of a test sequence (section 4.1)
     "ImageWalk-v0": {"entry_point": "gtmsm.worlds.gym:ImageWalkEnv", "max_episode_steps": 512},
@@ -82,9 +82,9 @@ def train(
     quiet: bool = False,
     **changes: Any,
 ) -> "Run":
-    """Train a model on the recorded episodes in the store `data`, score it, and return the run that is left.
+    """Train a model on the recorded episodes in the store `data`, score it, and return the run.
 
-    What to train is proposed from the episodes; `changes` say otherwise. They are named as the flags of `gtmsm train
+    The settings are proposed from the episodes; `changes` override them. They are named as the flags of `gtmsm train
     own`, with _ for a dash and __ for a dot:
 
         run = gtmsm.train("episodes", updates=2_000, model__motion__kind="turning")
@@ -99,7 +99,7 @@ def train(
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name that is asked for."""
+    """Import a name of `LATE` on first use."""
     for module, names in LATE.items():
         if name in names:
             return getattr(import_module(f"gtmsm.{module}"), name)

@@ -1,4 +1,4 @@
-"""The rays of a camera, and the light on the surfaces that they meet."""
+"""Camera rays, and the light on the surfaces that they hit."""
 
 from typing import NamedTuple
 
@@ -14,11 +14,11 @@ NEAR, FAR = 1e-3, 1e3
 HIDDEN = 2 * FAR
 """Depth of a surface that a ray misses."""
 SLACK = 1e-5
-"""Share of its length by which a wall is lengthened, so that no ray slips through a corner."""
+"""Fraction of its length by which a wall is lengthened, so that no ray passes through a corner."""
 DIM = 0.06
-"""How fast light fades with depth: 1 / (1 + DIM depth)."""
+"""Attenuation of light with depth: 1 / (1 + DIM depth)."""
 WALL_LIGHT = (0.82, 0.18)
-"""Light on a wall that runs north, and what is added on one that runs east."""
+"""Light on a wall that runs north, and the light added on a wall that runs east."""
 LAMP = (0.36, 0.48, 0.8)
 """Unit vector towards the light that falls on objects."""
 AMBIENT, DIRECT = 0.62, 0.38
@@ -26,26 +26,26 @@ AMBIENT, DIRECT = 0.62, 0.38
 
 
 class Fan(NamedTuple):
-    """The rays of a camera: what depends on neither place nor pose."""
+    """Camera rays: the quantities that depend on neither the scene nor the pose."""
 
     eye: float
     spread: float
     """Distance between neighbouring rays at a depth of 1."""
     side: int
-    """Of a texture, in texels."""
+    """Side of a texture in texels."""
     across: Float[Tensor, "column"]
     slope: Float[Tensor, "row"]
     plane_depth: Float[Tensor, "row"]
     plane_light: Float[Tensor, "row"]
     plane_side: Int32[Tensor, "row"]
-    """Texels along a side, in the level of detail of the floor or ceiling there."""
+    """Side in texels of the level of detail of the floor or ceiling in that row."""
     plane_level: Int32[Tensor, "row"]
-    """Where that level begins in the pyramid."""
+    """Offset of that level in the texture pyramid."""
     is_floor: Int64[Tensor, "row"]
 
 
 def camera_rays(pixels: int, antialias: int, edge: float, eye: float, side: int, device: torch.device) -> Fan:
-    """In float64 first, so that rounding does not choose the level of detail of a row."""
+    """The rays of a camera; in float64 first, so that rounding does not change the level of detail of a row."""
     rays = pixels * antialias
     spread = 2 * edge / rays
     order = torch.arange(rays, device=device).view(pixels, antialias).T.flatten()
@@ -61,7 +61,7 @@ def camera_rays(pixels: int, antialias: int, edge: float, eye: float, side: int,
 
 
 def level_side_for(covered: Float[Tensor, "*any"], side: int) -> Int32[Tensor, "*any"]:
-    """Side of the level whose texels are about as large as what a ray covers."""
+    """Side of the level of detail whose texels are about as large as the area that a ray covers."""
     level = (covered * side).clamp(1, side).log2().round().int()
     return torch.full_like(level, side) >> level
 
@@ -72,7 +72,7 @@ def level_start(level_side: Int32[Tensor, "*any"], side: int) -> Int32[Tensor, "
 
 
 class Eyes(NamedTuple):
-    """Where the cameras stand, and the direction of every column of rays in plan."""
+    """Positions of the cameras, and the direction of each column of rays in the floor plane."""
 
     x: Float[Tensor, "f"]
     y: Float[Tensor, "f"]

@@ -1,4 +1,4 @@
-"""The command line: finds the verb, and says mistakes in one line."""
+"""The command line: finds the verb, and reports mistakes in one line."""
 
 import os
 import re
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         code = _complain("interrupted", 130)
     except InputError as problem:
-        # One line, unless a name that was given has more.
+        # One line, unless a name that was given has several.
         in_more = any("\n" in word for word in words)
         code = _complain(str(problem) if in_more else re.sub(r"\s*\n\s*", " ", str(problem).strip()), 2)
     except OSError as problem:
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _complain(what: str, code: int) -> int:
-    """On stderr, by one process: where several train together the others leave quietly."""
+    """Print to stderr from one process only: if several train together, the others exit silently."""
     if not is_first_process():
         return 0
     print(f"gtmsm: {what}", file=sys.stderr)
@@ -64,7 +64,7 @@ def _complain(what: str, code: int) -> int:
 
 
 def _run_verb(words: list[str]) -> int:
-    """Find the verb and hand it the rest."""
+    """Find the verb and call it with the other words."""
     if not words or words[0] in ("-h", "--help", "help"):
         listed = "\n".join(f"  {verb:<10} {about}" for verb, about in VERBS.items())
         print(f"gtmsm: world models that remember places\n\n{listed}\n\n`gtmsm VERB --help` explains a verb's flags")

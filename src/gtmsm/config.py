@@ -14,9 +14,9 @@ from gtmsm.errors import InputError, did_you_mean, shown
 T = TypeVar("T")
 
 TOO_MANY = 10**9
-"""No size, count or number of steps is as large as this; a seed may be."""
+"""Sizes, counts and numbers of steps must be below this; seeds may be larger."""
 Device: TypeAlias = Literal["auto", "cpu", "cuda"]
-"""What a user may ask for; auto takes a GPU where there is one."""
+"""Device that a user may choose; auto takes a GPU if there is one."""
 
 WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "a name", Path: "a path"}
 
@@ -25,8 +25,8 @@ WORDS = {int: "a whole number", float: "a number", bool: "True or False", str: "
 def config(cls: type[T]) -> type[T]:
     """Make a class a config: a frozen, keyword-only dataclass that forbids unknown keys when read.
 
-    Its values are of the types declared, its numbers are finite, integers but seeds are below a thousand million, and a
-    field of type Literal holds one of its choices.
+    Values must have the declared types, numbers must be finite, integers except seeds must be below a thousand million,
+    and a field of type Literal must hold one of its choices.
     """
     own_check: Callable[[Any], None] = getattr(cls, "__post_init__", lambda self: None)
 
@@ -51,37 +51,37 @@ def config(cls: type[T]) -> type[T]:
 
 
 def require(condition: bool, message: str) -> None:
-    """Refuse a config (or an argument) that makes no sense, in the words of `message`."""
+    """Refuse a config or an argument that makes no sense: raise an `InputError` unless `condition` holds."""
     if not condition:
         raise InputError(message)
 
 
 def require_choice(name: str, value: Any, known: Collection[str]) -> None:
-    """Refuse what is none of the words known."""
+    """Refuse a value that is not one of the known words."""
     if not (isinstance(value, str) and value in known):
         raise InputError(f'{name} is "{value!s:.60}"; {did_you_mean(str(value), known)}')
 
 
 def require_count(name: str, value: object) -> None:
-    """Refuse an integer, or one in a tuple, that no size or count can be: before anything is allocated for it."""
+    """Refuse integers, also in a tuple, that are too large for a size or count, before anything is allocated."""
     for number in value if isinstance(value, tuple) else (value,):
         meant = not isinstance(number, int) or name == "seed" or abs(number) < TOO_MANY
         require(meant, f"{name} is {shown(number)}; no such setting is {TOO_MANY:,} or more: give a smaller number")
 
 
 def require_whole(name: str, value: Any, least: int = 1, most: int = TOO_MANY - 1) -> None:
-    """Refuse what is no whole number from `least` to `most`."""
+    """Refuse anything but a whole number from `least` to `most`."""
     if not (is_whole(value) and least <= value <= most):
         raise InputError(f"{name} is {shown(value)}; give a whole number from {least} to {most}")
 
 
 def is_whole(value: Any) -> bool:
-    """Whether this is a whole number, be it Python's or NumPy's."""
+    """Whether this is a whole number, of Python or NumPy."""
     return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def require_seed(seed: int) -> None:
-    """Refuse what a generator cannot be seeded with."""
+    """Refuse anything that cannot seed a generator."""
     require_whole("seed", seed, 0, 2**63 - 1)
 
 
@@ -100,7 +100,7 @@ def flat(nested: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def changed(settings: Any, changes: Mapping[str, Any]) -> Any:
-    """A config (or the defaults of its class) with other values, by dotted names: {"training.optimiser": {"batch": 8}}.
+    """Replace values of a config (or of its class's defaults) by dotted names: {"training.optimiser": {"batch": 8}}.
 
     All changes are made at once, so that only the result has to make sense.
     """

@@ -1,4 +1,4 @@
-"""Rivals of GTM-SM, trained by its loop on the windows of an experiment, and looked at on the same held-out clips."""
+"""Training of rivals by GTM-SM's loop, on the windows of an experiment, watched on the same validation clips."""
 
 from contextlib import nullcontext
 from dataclasses import replace
@@ -46,10 +46,10 @@ def train_rival(
     borrowed: WorldModel | None = None,
     console: Console | None = None,
 ) -> tuple[Rival, Outcome]:
-    """Train a rival in `folder` on the windows of a setting: updates, curriculum and objective are those of `training`.
+    """Train a rival in `folder` on the windows of a setting; `training` gives updates, curriculum and objective.
 
-    Its learning rate is `rival.rate` times that of `training`. Where the folder has a checkpoint, training goes on
-    exactly there; settings must be the same, but for the number of updates. `borrowed`: see `build_rival`.
+    Its learning rate is `rival.rate` times that of `training`. If the folder has a checkpoint, training continues
+    exactly there; all settings but the number of updates must be the same. `borrowed`: see `build_rival`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder) if is_first_process() else nullcontext():
@@ -68,7 +68,7 @@ def train_rival(
 def build(
     setting: Setting, rival: RivalConfig, seed: int, borrowed: WorldModel | None = None, budget: Budget | None = None
 ) -> Rival:
-    """Fresh weights for the worlds of a setting, with the coder of its experiment."""
+    """A rival with fresh weights for the worlds of a setting, with the coder of its experiment."""
     world, poses = setting.test_world, 0
     if KINDS[rival.kind].needs_poses:
         poses = record(world, setting.walker, 1, 2, torch.Generator().manual_seed(0)).true_pose.shape[-1]
@@ -80,7 +80,7 @@ def build(
 
 @torch.no_grad()
 def glance(rival: Rival, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
-    """PSNR on a few held-out clips, of all frames and of places that were memorised."""
+    """PSNR on a few held-out clips, of all frames and of frames at memorised places."""
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     generator = torch.Generator().manual_seed(settings.seed)
     clip = examiner.prepared(record(world, walker, settings.clips, settings.tau + settings.horizon, generator))
@@ -93,14 +93,14 @@ def glance(rival: Rival, world: World, walker: Walker, settings: EvaluationConfi
 
 
 def at_rate(training: TrainingConfig, factor: float) -> TrainingConfig:
-    """The same training with other learning rates."""
+    """The same training with learning rates multiplied by `factor`."""
     optimiser = training.optimiser
     rates = {name: factor * getattr(optimiser, name) for name in ("learning_rate", "final_learning_rate")}
     return replace(training, optimiser=replace(optimiser, **rates))
 
 
 def _note_settings(folder: Path, rival: RivalConfig, training: TrainingConfig, seed: int) -> None:
-    """Write down what is trained, or refuse to go on with something else."""
+    """Write the settings of a training, or refuse to resume one with other settings."""
     path = folder / SETTINGS
     mine = {"rival": as_plain(rival), "training": as_plain(training), "seed": seed}
     if path.exists():

@@ -1,4 +1,4 @@
-"""A place, a walk through it, and what the model imagines of the rest: as a video."""
+"""`gtmsm imagine`: a video of a walk, of which the model memorises the beginning and imagines the rest."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -29,17 +29,17 @@ from gtmsm.worlds.physics import IDLE
 
 Film: TypeAlias = UInt8[np.ndarray, "future tall wide 3"]
 MOST_STEPS = 2_000
-"""More than anybody would watch."""
+"""Maximum number of steps of a video."""
 COLUMN = 192
 """Width of a column of the video, or a little less, in pixels."""
 VIEW = 256
-"""The same in rooms, where there is more to see and there are fewer columns."""
+"""The same in rooms, whose views have more detail and whose videos have fewer columns."""
 BLANK = 0.1
-"""Grey of what has not been imagined yet."""
+"""Grey level of pixels that have not been imagined yet."""
 
 
 def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | None = None) -> list[int]:
-    """A letter per action, each with an optional number of repetitions; initials, unless `keys` has others.
+    """Parse one letter per action, each with an optional number of repetitions; `keys` replaces initials as letters.
 
     >>> parse_actions("r3 u", ("up", "down", "left", "right", "stay"))
     [3, 3, 3, 0]
@@ -64,7 +64,7 @@ def parse_actions(text: str, names: tuple[str, ...], keys: Mapping[str, int] | N
 
 
 def _name(action: int, names: tuple[str, ...]) -> str:
-    """An action in words; not to act is one, too."""
+    """Name of an action, or of no action."""
     return "no key" if action == IDLE else names[action]
 
 
@@ -73,7 +73,7 @@ def film_imagination(
     run: Run, *, actions: str, picture: Path | None, images: str | None, places: Plan | None, steps: int,
     tau: int | None, seed: int, sample: bool, out: Path, device: torch.device,
 ) -> str:  # fmt: skip
-    """Write the video; returns a line about it."""
+    """Write the video; return lines about it."""
     tau = run.experiment.evaluation.tau if tau is None else tau
     _refuse(steps, tau, seed, run.experiment.model.recall.neighbours, out)
     model = run.load_model(device)
@@ -113,7 +113,7 @@ def film_imagination(
 
 
 def _write(out: Path, film: Film, fps: int) -> None:
-    """Write the video, or say why not."""
+    """Write the video; an error of one line says why that failed."""
     try:
         write_video(out, film, fps)
     except OSError as problem:
@@ -124,7 +124,7 @@ def _film_recording(
     examiner: RecordedExaminer, model: WorldModel, steps: int, generator: torch.Generator,
     chance: torch.Generator | None, out: Path,
 ) -> str:  # fmt: skip
-    """A held-out window: its beginning memorised, the rest imagined from the recorded actions."""
+    """Film a held-out window: its beginning is memorised, the rest imagined from the recorded actions."""
     tau, world = examiner.tau, examiner.world
     require(world.longest > tau, f"tau is {tau} and held-out episodes have up to {world.longest} steps; lower --tau")
     clip = examiner.prepared(world.replay(1, min(tau + steps, world.longest), generator))
@@ -140,7 +140,7 @@ def _film_recording(
 
 
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:
-    """Refuse what cannot be filmed, before any work is done for it."""
+    """Refuse settings that cannot be filmed, before any work is done."""
     require_video_name(out)
     require_writable(out)
     require(1 <= steps <= MOST_STEPS, f"steps is {steps}; give 1 to {MOST_STEPS}")
@@ -153,9 +153,9 @@ def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None
 def _on_image(
     examiner: ImageWalkExaminer, model: WorldModel, clip: Clip, dream: Dream, captions: list[str]
 ) -> tuple[Film, str]:
-    """The map with the agent's window, what is there, what is imagined, and all that was imagined so far.
+    """Film four columns: the map with the agent's window, the true view, the imagined one, and all imagined so far.
 
-    And the PSNR where memory can know the answer.
+    The second value is the PSNR at memorised places, in words.
     """
     world, imagined, truth = examiner.world, dream.frames[0], clip.x[:, examiner.tau :]
     size, crop = world.config.size, world.config.crop
@@ -173,9 +173,10 @@ def _on_image(
 def _in_rooms(
     examiner: RoomsExaminer, model: WorldModel, clip: Clip, dream: Dream, captions: list[str]
 ) -> tuple[Film, str]:
-    """The map with memorised places, the way since then and the agent, true and inferred; truth; imagined.
+    """Film three columns: the map (memorised places, path since then, true and inferred agent), truth, imagination.
 
-    And the PSNR over all steps, since a view can be put together from others, and how far off the last pose is.
+    The second value, in words, is the PSNR over all steps, since a view can be composed of others, and the error of
+    the last pose.
     """
     tau, truth = examiner.tau, clip.x[:, examiner.tau :]
     past = model.motion.unroll(model.motion.start(1), clip.a[:, :tau])
@@ -198,14 +199,14 @@ FILMS: dict[type[Examiner], tuple[Callable[..., tuple[Film, str]], int]] = {
     ImageWalkExaminer: (_on_image, 8),
     RoomsExaminer: (_in_rooms, 12),
 }
-"""How a walk is filmed, and what its imagined frames are worth in words; frames per second. A step in rooms is a small
-one: Labyrinth has 15 per second."""
+"""For each kind of world, the function that films a walk and scores it in words, and frames per second. Steps in rooms
+are small: Labyrinth has 15 per second."""
 
 
 def paint(
     crops: Float[Tensor, "time channel crop crop"], corner: Int64[Tensor, "time 2"], size: int
 ) -> Float[Tensor, "time channel size size"]:
-    """A canvas at every step with all crops up to it in their places, later ones on top."""
+    """A canvas for every step with all crops up to it at their positions, later ones on top."""
     time, channels, crop, _ = crops.shape
     pixel = torch.arange(size, device=crops.device)
     inside = (pixel >= corner[..., None]) & (pixel < corner[..., None] + crop)

@@ -1,4 +1,4 @@
-"""Words of a command line to dataclasses, by tyro; whatever is wrong with them is said in one line."""
+"""Command lines parsed into dataclasses by tyro, with errors of one line."""
 
 import contextlib
 import io
@@ -19,12 +19,12 @@ T = TypeVar("T")
 
 
 def plain_console(stderr: bool = False) -> Console:
-    """Prints words as they are: a path with brackets or colons is no markup and no emoji."""
+    """A console that prints text unchanged: a path with brackets or colons is no markup and no emoji."""
     return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
 
 
 def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) -> T:
-    """Words to flags; whatever is wrong with them becomes one line."""
+    """Parse words into flags; any mistake becomes an error of one line."""
     known = _known_flags(kind)
     for word in words:
         flag = word.split("=")[0].replace("_", "-")
@@ -40,9 +40,9 @@ def parse(kind: type[T], words: list[str], prog: str, default: T | None = None) 
 
 
 def parse_what(verb: str, path: str, words: list[str], known: Mapping[str, tuple[Any, ...]]) -> tuple[str, Any]:
-    """Which of the things that a verb can do, and its flags; nothing where it was asked for what there is.
+    """Parse the words of a verb that has sub-verbs; returns a sub-verb and its flags, or nothing after printing help.
 
-    `known` has the flags of each, and a line about it.
+    `known` has the class of each sub-verb's flags, and a line of help.
     """
     if not words or words[0] in ("-h", "--help"):
         listed = "\n".join(f"  {name:<10} {about}" for name, (_, about, *_) in known.items())
@@ -55,7 +55,7 @@ def parse_what(verb: str, path: str, words: list[str], known: Mapping[str, tuple
 
 
 def _closest_flags(flag: str, known: set[str]) -> str:
-    """The flags whose last word is closest to that of `flag`: all that share it, unless one is that word alone."""
+    """The flags whose last part is closest to that of `flag`: all that share it, unless one consists of it alone."""
     leaves: dict[str, list[str]] = {}
     for name in sorted(known, key=lambda name: (len(name), name)):
         leaves.setdefault(name.removeprefix("--").rsplit(".", 1)[-1], []).append(name)
@@ -68,7 +68,7 @@ def _closest_flags(flag: str, known: set[str]) -> str:
 
 
 def _known_flags(kind: Any, prefix: str = "--") -> set[str]:
-    """Every --flag of a dataclass: those of a nested one after its name and a dot, unless that name is dropped."""
+    """Every --flag of a dataclass; those of a nested one follow its name and a dot, unless that name is dropped."""
     known = {"--help"}
     for field, hint in ((field, get_type_hints(kind, include_extras=True)[field.name]) for field in fields(kind)):
         inner, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
@@ -82,7 +82,7 @@ def _known_flags(kind: Any, prefix: str = "--") -> set[str]:
 
 @contextlib.contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """tyro explains a mistake in a box of several lines; keep the words and drop the box."""
+    """Turn tyro's error messages, boxes of several lines, into errors of one line."""
     told = io.StringIO()
     try:
         with contextlib.redirect_stderr(told):
@@ -92,9 +92,9 @@ def _one_line_errors() -> Iterator[None]:
             raise
         lines = [line.strip(" │╭╮╰╯─") for line in told.getvalue().splitlines()[1:]]
         words = list(takewhile(lambda line: not line.startswith(("Argument helptext", "For full helptext")), lines))
-        said = (line for line in words if line.strip("-"))  # where a terminal knows no box, it is drawn with dashes
+        said = (line for line in words if line.strip("-"))  # some terminals draw the box with dashes
         what = " ".join(said).split(" Got errors:")[0].replace("{None}|", "")
-        what = re.sub(r"^Error parsing experiment\.[\w.]*: ", "", what)  # our own words need no preface
+        what = re.sub(r"^Error parsing experiment\.[\w.]*: ", "", what)  # errors of our own need no preface
         raise InputError(what or "these flags cannot be read") from None
 
 

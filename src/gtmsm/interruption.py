@@ -1,4 +1,4 @@
-"""Signals that ask for a stop, noted so that work ends where it can be continued; and which process speaks."""
+"""Signals that ask for a stop, handled so that work ends where it can be continued; and which process prints."""
 
 import os
 import signal
@@ -14,12 +14,12 @@ class Interruption:
     """Whether work was asked to stop."""
 
     signal: int = 0
-    """The first signal that came; 0: none."""
+    """Number of the first signal received; 0: none."""
 
 
 @contextmanager
 def interruptible() -> Iterator[Interruption]:
-    """Notes Ctrl-C, SIGTERM and SIGHUP, so that a piece of work is never cut in half; a second Ctrl-C is not caught.
+    """Record Ctrl-C, SIGTERM and SIGHUP, so that a piece of work is never cut in half; a second Ctrl-C is not caught.
 
     What the parent process ignores stays ignored: SIGHUP under nohup, Ctrl-C in a script's background job.
     """
@@ -45,5 +45,5 @@ def interruptible() -> Iterator[Interruption]:
 
 
 def is_first_process() -> bool:
-    """Whether this is the process that speaks and writes, where several train together; known before they launch."""
+    """Whether this is the process that prints and writes if several train together; known before they launch."""
     return os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0"

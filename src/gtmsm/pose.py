@@ -1,7 +1,8 @@
-"""The spaces that poses lie in: a plane of any number of dimensions, and a plane with a heading.
+"""Pose spaces: a Euclidean space of any dimension, and a plane with a heading.
 
-A space knows how two poses differ, what a step in the agent's own frame does to a pose, and in which coordinates poses
-are near or far. D is the size of a pose, P that of a place, and G the number of groups of coordinates.
+A space defines the difference of two poses, the effect of a displacement in the agent's own frame, and coordinates
+("places") whose Euclidean distance measures how near two poses are. D is the size of a pose, P the size of a place,
+and G the number of groups of coordinates.
 """
 
 from abc import ABC, abstractmethod
@@ -18,35 +19,35 @@ PosePath: TypeAlias = Float[Tensor, "*#batch time D"]
 
 
 def wrapped(angle: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
-    """The same angle between -pi and pi."""
+    """The angle, wrapped to [-pi, pi]."""
     return torch.atan2(angle.sin(), angle.cos())
 
 
 class Space(ABC):
-    """What every space of poses offers."""
+    """Interface of all pose spaces."""
 
     size: int
-    """D, the coordinates of a pose: those of the position first, then angles."""
+    """D, the number of coordinates of a pose: position first, then angles."""
     angles: int = 0
-    """How many of them are angles."""
+    """Number of coordinates that are angles."""
 
     @property
     def positions(self) -> int:
-        """How many coordinates the position has."""
+        """Number of coordinates of the position."""
         return self.size - self.angles
 
     @property
     def groups(self) -> tuple[slice, ...]:
-        """Coordinates of one unit, which share a variance: the position and, where there is one, the heading."""
+        """Coordinates that share a unit and a variance: the position and, if there is one, the heading."""
         return (slice(0, self.size),)
 
     @abstractmethod
     def difference(self, before: Pose, after: Pose) -> Pose:
-        """after - before in coordinates of the map; angles lie in [-pi, pi]."""
+        """after - before in map coordinates, with angles in [-pi, pi]."""
 
     @abstractmethod
     def displacement(self, before: Pose, after: Pose) -> Pose:
-        """The step from one pose to another in the frame of the first; angles are not wrapped."""
+        """The displacement from `before` to `after` in the frame of `before`; angles are not wrapped."""
 
     @abstractmethod
     def step(self, before: Pose, displacement: Pose) -> Pose:
@@ -54,11 +55,11 @@ class Space(ABC):
 
     @abstractmethod
     def path(self, start: Pose, displacement: PosePath, noise: PosePath | None = None) -> PosePath:
-        """Poses after each of many displacements; noise is added in coordinates of the map."""
+        """Poses after each of a sequence of displacements; noise is added in map coordinates."""
 
     @abstractmethod
     def place(self, pose: Pose) -> Place:
-        """Coordinates in which Euclidean distance tells how near two poses are."""
+        """Coordinates whose Euclidean distance measures how near two poses are."""
 
     @abstractmethod
     def pose_at(self, place: Place) -> Pose:
@@ -66,12 +67,12 @@ class Space(ABC):
 
     @abstractmethod
     def relative(self, place: Place, query: Place) -> Place:
-        """A place in the frame of another one."""
+        """`place` in the frame of `query`."""
 
     def start_of(self, path: Pose, end: Pose) -> Pose:
-        """The start from which a walk ends at `end`, if from the origin it ends at `path`.
+        """The start of a walk that ends at `end`, where `path` is the end of the same walk from the origin.
 
-        Seen from the end of a walk, its start lies where the origin lies from the end of `path`.
+        Relative to the end of a walk, its start lies where the origin lies relative to `path`.
         """
         return self.step(end, self.displacement(path, torch.zeros_like(path)))
 
@@ -82,7 +83,7 @@ class Space(ABC):
 
 @dataclass(frozen=True)
 class Plane(Space):
-    """Positions of `size` coordinates: poses are vectors, and places are poses."""
+    """Euclidean space of `size` dimensions: poses are vectors, and places are the poses themselves."""
 
     size: int
 
@@ -120,7 +121,7 @@ XYCosSin: TypeAlias = Float[Tensor, "*#batch 4"]
 
 
 class PlaneWithHeading(Space):
-    """Poses (x, y, heading in radians) and places (x, y, cos, sin), where headings of 30 and 390 degrees are equal."""
+    """Poses (x, y, heading in radians) and places (x, y, cos, sin), in which 30 and 390 degrees are equal."""
 
     size = 3
     angles = 1
@@ -131,26 +132,26 @@ class PlaneWithHeading(Space):
         return slice(0, 2), slice(2, 3)
 
     def difference(self, before: XYTurn, after: XYTurn) -> XYTurn:
-        """after - before, the heading by the shorter way round."""
+        """after - before, with the difference of headings wrapped to [-pi, pi]."""
         step = after - before
         turn = step[..., 2:]
         return torch.cat([step[..., :2], wrapped(turn)], dim=-1)
 
     def displacement(self, before: XYTurn, after: XYTurn) -> XYTurn:
-        """Ahead, to the left, and the turn."""
+        """Distance ahead, distance to the left, and turn."""
         x, y, turn = (after - before).unbind(-1)
         c, s = before[..., 2].cos(), before[..., 2].sin()
         return torch.stack([c * x + s * y, c * y - s * x, turn], dim=-1)
 
     def step(self, before: XYTurn, displacement: XYTurn) -> XYTurn:
-        """Along the heading that the agent has before the step."""
+        """Move along the heading before the step, and turn."""
         ahead, left, turn = displacement.unbind(-1)
         c, s = before[..., 2].cos(), before[..., 2].sin()
         moved = torch.broadcast_tensors(c * ahead - s * left, s * ahead + c * left, turn)
         return before + torch.stack(moved, dim=-1)
 
     def path(self, start: XYTurn, displacement: XYTurnPath, noise: XYTurnPath | None = None) -> XYTurnPath:
-        """Running sums: of turns, then of moves along the headings that they lead to."""
+        """Running sums of turns, then of moves along the heading before each step."""
         ahead, left, turn = displacement.unbind(-1)
         first = start[..., None, 2]
         heading = first + (turn if noise is None else turn + noise[..., 2]).cumsum(-1)
@@ -165,11 +166,11 @@ class PlaneWithHeading(Space):
         return torch.cat([pose[..., :2], pose[..., 2:].cos(), pose[..., 2:].sin()], dim=-1)
 
     def pose_at(self, place: XYCosSin) -> XYTurn:
-        """Its heading lies in [-pi, pi]."""
+        """The pose of a place, with its heading in [-pi, pi]."""
         return torch.cat([place[..., :2], torch.atan2(place[..., 3:], place[..., 2:3])], dim=-1)
 
     def relative(self, place: XYCosSin, query: XYCosSin) -> XYCosSin:
-        """How far ahead and to the left of `query`, and cos and sin of the turn: both pairs rotated at once."""
+        """Distances ahead and to the left of `query`, and cos and sin of the turn; both pairs are rotated at once."""
         away = place - torch.nn.functional.pad(query[..., :2], (0, 2))
         x, y = away.unflatten(-1, (2, 2)).unbind(-1)
         c, s = query[..., 2:3], query[..., 3:]
@@ -177,5 +178,5 @@ class PlaneWithHeading(Space):
 
 
 def space_of(size: int) -> Space:
-    """The space of recorded poses, of which only the size is known: 3 numbers are x, y and a heading."""
+    """The space of recorded poses with this number of coordinates: 3 are x, y and a heading."""
     return PlaneWithHeading() if size == PlaneWithHeading.size else Plane(size)

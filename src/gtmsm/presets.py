@@ -1,6 +1,6 @@
-"""The paper's experiments as presets whose every number a flag can override.
+"""The paper's experiments as presets; every setting can be overridden by a flag.
 
-Numbers are the paper's wherever docs/deviations.md does not say otherwise.
+Settings are the paper's unless docs/deviations.md says otherwise.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from gtmsm.config import changed
 from gtmsm.experiments import ImageWalkExperiment, OwnExperiment, RoomsExperiment
 
 HORIZON_IN = {"rooms": 300}
-"""Steps to predict in places of another kind, where the paper says how many (App. C)."""
+"""Steps to predict in places with another floor plan, as in the paper (App. C)."""
 
 PRESETS: dict[str, tuple[str, ImageWalkExperiment | RoomsExperiment | OwnExperiment]] = {}
-"""Name: what it is, and its numbers."""
+"""Presets by name: a description, and the experiment."""
 
 
 def _preset(name: str, base: type | str, about: str, numbers: Mapping[str, Any]) -> None:
-    """Add a preset: other numbers than the defaults of an experiment have, or than those of a preset before it."""
+    """Add a preset: changes to the defaults of an experiment, or to an earlier preset."""
     PRESETS[name] = about, changed(base if isinstance(base, type) else PRESETS[base][1], numbers)
 
 
@@ -48,13 +48,14 @@ _preset("obstacles", ImageWalkExperiment,
     "model.landmark": {"form": "bayes"},
     "evaluation": {"metric_poses": True},
 })  # fmt: skip
-# A step after which the view is the same was stopped; views that come back tell what actions do.
+# A step that does not change the view was blocked; views that come back determine what actions do.
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements: the motion from views that come back; for a GPU", {
     "slip": {"probability": 0.0},
     "training.objective": {"displacement": 0.0, "regret": 10.0},
     "training.curriculum": {"prospect": True, "motion_rate": 0.0},
-    # Four of five actions move by a unit: units are steps. Where loops tell nothing, few steps at a time are searched.
+    # Length 2, since four of five actions move by one unit: units are steps. The other settings are for the search by
+    # short walks, if loops find no motion.
     "training.prospect": {"loops": 96, "length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
     "evaluation": {"metric_poses": False},
 })  # fmt: skip
@@ -89,7 +90,7 @@ _preset("rotate-strong", "rotate",
     "model.vae": {"coder": "spatial", "code_size": 256},
     "model.recall": {"prior": "rays", "neighbours": 6, "width": 128, "layers": 4},
 })  # fmt: skip
-# Dense layers, which a CPU is good at, and fewer of everything.
+# Dense layers, which are fast on a CPU, and smaller sizes throughout.
 _preset("rotate-small", "rotate",
     "section 4.2.1, small enough for two CPU cores; what `gtmsm demo rotate` trains", {
     "world": {"train_places": 1_024, "test_places": 64, "antialias": 1},
@@ -122,7 +123,7 @@ AS_WRITTEN = {
     "model.motion": {"kind": "drifting", "literal": True, "noise": 1e-2},
     "model.recall.map_size": 5,
 }
-"""Numbers of `walk` as section 4.2.2 and App. A.2 have them: equation, noise, schedule, linear map."""
+"""Changes of `walk` to section 4.2.2 and App. A.2 as written: equation, noise, schedule, linear map."""
 _preset("walk-paper", "walk", "section 4.2.2 and App. A.2 to the letter; for a GPU", AS_WRITTEN)
 _preset("walk-strong", "walk",
     "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {
@@ -138,7 +139,7 @@ _preset("walk-strong", "walk",
     "model.vae": {"coder": "spatial", "code_size": 256},
     "model.recall": {"prior": "rays", "neighbours": 10, "choice": "visible", "width": 256, "layers": 6},
 })  # fmt: skip
-# Steps and pixels as in published scores of DMLab (TECO and others); patches of 8x8 pixels, so that there are as many.
+# Steps and pixels as in published scores on DMLab (TECO and others); patches of 8x8 pixels keep their number the same.
 _preset("walk-strong-64", "walk-strong",
     "walk-strong at 64x64 pixels; for a GPU", {
     "world.pixels": 64,
@@ -149,12 +150,12 @@ _preset("walk-strong-64", "walk-strong",
     "model.vae": {"patch": 8, "code_size": 1_024},
     "evaluation": {"tau": 144, "horizon": 156},
 })  # fmt: skip
-# What places look like, for a model that walks already.
+# Trains the recognition of places only, in a trained model.
 _preset("walk-landmarks", "walk-strong",
     "walk-strong, taught to recognise places, so that agents may bump (App. D); for a GPU", {
     "begin_with": "walk-strong",
     "walker.scavenger": {"may_bump": True},
-    "slip.probability": 0.1,  # or doubled turns are never compared
+    "slip.probability": 0.1,  # otherwise views before and after doubled turns would never be compared
     "world.train_places": 16_384,
     "pool": {"clips": 12_000},
     "training": {"updates": 12_000},
@@ -178,7 +179,7 @@ _preset("walk-landmarks", "walk-strong",
     "model.landmark.tolerance": 0.23,
     "evaluation.landmarks": {"walks": 16},
 })  # fmt: skip
-# No displacements: the motion is found by views that look alike, and held.
+# No displacements: the motion is estimated from views that look alike, then held.
 _FREE = {
     "training.objective": {"displacement": 0.0, "displacement_after": 0},
     "training.curriculum": {"prospect": True, "motion_rate": 0.0},

@@ -20,11 +20,11 @@ from gtmsm.run import Run
 from gtmsm.worlds.physics import IDLE
 
 AT_ONCE = 256
-"""Views of an explorer's memory that are decoded together."""
+"""Number of views of an explorer's memory that are decoded together."""
 
 
 class _File:
-    """Something to log to, step by step."""
+    """An rrd file, to which data are logged step by step."""
 
     def __init__(self, path: Path) -> None:
         try:
@@ -36,21 +36,21 @@ class _File:
         self._stream.save(path)
 
     def at(self, **step: int) -> None:
-        """What is logged from now on belongs to this step of this timeline."""
+        """Set the step of a timeline to which everything logged from now on belongs."""
         self._stream.reset_time()
         ((name, number),) = step.items()
         self._stream.set_time(name, sequence=number)
 
     def frame(self, name: str, frame: Float[Tensor, "channel height width"]) -> None:
-        """A picture, losslessly."""
+        """Log a picture, losslessly."""
         self._stream.log(name, self._rerun.Image(_pixels(frame)))
 
     def numbers(self, name: str, values: Tensor | list[float]) -> None:
-        """Curves over time: a pose is two or three of them."""
+        """Log values of curves over time: a pose is two or three curves."""
         self._stream.log(name, self._rerun.Scalars([float(value) for value in values]))
 
     def agent(self, name: str, pose: Float[Tensor, "D"]) -> None:
-        """Where an agent is and, where it has a heading, which way it looks."""
+        """Log the position of an agent and, if it has one, its heading."""
         position = pose[None, :2].cpu().numpy()
         self._stream.log(name, self._rerun.Points2D(position))
         if len(pose) == 3:
@@ -58,11 +58,11 @@ class _File:
             self._stream.log(name, self._rerun.Arrows2D(origins=position, vectors=0.5 * ahead))
 
     def line(self, name: str, poses: Float[Tensor, "time D"]) -> None:
-        """A path, all of it at any time."""
+        """Log a path, visible as a whole at any time."""
         self._stream.log(name, self._rerun.LineStrips2D([poses[:, :2].cpu().numpy()]), static=True)
 
     def dots(self, name: str, poses: Float[Tensor, "n P"]) -> None:
-        """Places, all of them at any time."""
+        """Log places, all visible at any time."""
         self._stream.log(name, self._rerun.Points2D(poses[:, :2].cpu().numpy()), static=True)
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class _File:
 
 
 def _pixels(frame: Float[Tensor, "channel height width"]) -> UInt8[np.ndarray, "height width channel"]:
-    """Three channels of bytes."""
+    """A frame as bytes with three channels."""
     pixels = (255 * frame.clamp(0, 1)).round().byte().cpu()
     return pixels.expand(max(3, len(pixels)), -1, -1).permute(1, 2, 0).contiguous().numpy()
 
@@ -82,7 +82,7 @@ def export_walk(
     run: Run, *, kind: Literal["rrd"], explorer: Path | None, steps: int, tau: int | None, images: str | None,
     seed: int, out: Path, device: torch.device,
 ) -> str:  # fmt: skip
-    """Write the file; returns a line about it."""
+    """Write the file; return lines about it."""
     tau = run.experiment.evaluation.tau if tau is None else tau
     require(out.suffix == f".{kind}", f"out is {out}; give a name that ends in .{kind}")
     require_writable(out)
@@ -112,7 +112,7 @@ def export_walk(
 
 
 def _walked(file: _File, explorer: Explorer, world: Any, actions: list[int], tau: int) -> str:
-    """What is seen and what was expected at each step: while tau of them are memorised, then in a dream."""
+    """Log the view and the prediction of each step: first while tau steps are memorised, then in a dream."""
     model, true = explorer.model, [world.pose[0].clone()]
     vectors = one_hot(torch.tensor([actions], device=world.device), model.action_size)
     dreamt = explorer.here.mean[:0]
@@ -148,7 +148,7 @@ def _walked(file: _File, explorer: Explorer, world: Any, actions: list[int], tau
 
 
 def _remembered(file: _File, explorer: Explorer) -> str:
-    """The path of an explorer, and its views as memory has them, each where it was seen."""
+    """Log the path of an explorer, and its memorised views, decoded, each at its place."""
     model, path, memory = explorer.model, explorer.path[0], explorer.memory.snapshot()
     size = model.motion.pose_size
     for t, state in enumerate(path):

@@ -1,4 +1,4 @@
-"""A run folder: config, weights, checkpoint, metrics, scores, report."""
+"""Run folders: config, weights, checkpoint, metrics, scores, report."""
 
 import os
 import re
@@ -55,17 +55,17 @@ REPORT = "report.html"
 
 @dataclass(frozen=True)
 class Run:
-    """One training, on disk."""
+    """A training on disk."""
 
     folder: Path
     preset: str
     experiment: AnyExperiment
     places: Places
-    """What it was trained on."""
+    """The places that it was trained on."""
 
     @classmethod
     def create(cls, folder: Path, preset: str, setting: Setting) -> "Run":
-        """A new folder that says what will be trained in it."""
+        """Create a run folder with its config."""
         make_folder(folder)
         run = cls(folder, preset, setting.experiment, setting.places)
         try:
@@ -77,7 +77,7 @@ class Run:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Run":
-        """A folder that `create` made, or shipped weights of that name."""
+        """Open a run folder, or shipped weights by name."""
         folder = find_run(folder)
         path = folder / CONFIG
         if not path.is_file():
@@ -91,13 +91,13 @@ class Run:
         if (preset := plain["preset"]) not in list(PRESETS):
             raise InputError(f"{path}: unknown preset {shown(preset)}; {did_you_mean(shown(preset), PRESETS)}")
         kind = type(PRESETS[preset][1])
-        with suppress(TypeError, KeyError):  # version 0.1 had it, and it never changed what was learned
+        with suppress(TypeError, KeyError):  # a setting of version 0.1, which never affected what was learned
             del plain["experiment"]["training"]["optimiser"]["compiled"]
         experiment = read_config(kind, plain["experiment"], str(path))
         return cls(folder, preset, experiment, read_config(Places, plain["places"], f"{path}: places"))
 
     def write_config(self) -> None:
-        """config.yaml: all that is needed to do the same again."""
+        """Write config.yaml: all that is needed to repeat the training."""
         plain = {"preset": self.preset, "places": vars(self.places), "experiment": as_plain(self.experiment)}
         write_atomically(self.folder / CONFIG, yaml.safe_dump(plain, sort_keys=False))
 
@@ -122,11 +122,11 @@ class Run:
         tell: Tell | None = None,
         data: str | None = None,
     ) -> dict[str, Any]:
-        """Score the weights on held-out places; writes scores.json and report.html, and returns the scores.
+        """Score the weights on held-out places, write scores.json and report.html, and return the scores.
 
-        `images`, `plan` and `data` are other places than it was trained on; `tell` is told how far it is.
+        `images`, `plan` or `data` give places of another origin than in training; `tell` is called with the progress.
         """
-        from gtmsm.evaluation.report import write_report  # plots and video: training need not wait for them
+        from gtmsm.evaluation.report import write_report  # slow to import (plots and video), not needed for training
 
         folder = out or self.scores_folder
         require_folder(folder)
@@ -134,7 +134,7 @@ class Run:
         setting = replace(self, experiment=asked).set_up(device, images, plan, data=data)
         model = self.load_model(device)
         _require_fit(model, setting, self.folder)
-        # Displacements were learned from or not: scores say so, and compare poses accordingly.
+        # Poses are compared, and scores labelled, by whether training used displacements.
         settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
         result = evaluate(model, setting.test_world, setting.walker, settings, device, tell, setting.fitted_in)
         scored, trained, noun = setting.places, self.places, setting.noun
@@ -157,15 +157,15 @@ class Run:
 
     @property
     def scores_folder(self) -> Path:
-        """Where scores and the report go unless told: the run itself; of shipped weights runs/NAME-evaluated."""
+        """Default folder of scores and report: the run folder, or for shipped weights runs/NAME-evaluated."""
         trained_here = (self.folder / METRICS).exists()
         return self.folder if trained_here else Path("runs") / f"{self.folder.resolve().name}-evaluated"
 
     def load_model(self, device: torch.device) -> WorldModel:
-        """The weights of this run, unless they are those of another model than its config describes."""
+        """Load the weights of this run; refuses those of another model than its config describes."""
         model = WorldModel.load(self.folder, device)
         frame = model.frame_shape
-        if not isinstance(self.experiment, OwnExperiment):  # recordings are compared when they are opened
+        if not isinstance(self.experiment, OwnExperiment):  # frames of recordings are checked when these are opened
             frame = (frame[0], self.experiment.world.pixels, self.experiment.world.pixels)
         theirs = {**flat(as_plain(model.settings)), "frame": model.frame_shape}
         mine = {**flat(as_plain(self.experiment.model)), "frame": frame}
@@ -182,7 +182,7 @@ class Run:
         picture: Path | None = None,
         data: str | None = None,
     ) -> Setting:
-        """The worlds of this run, by default of the kind it was trained on; see `experiments.set_up`."""
+        """Set up the worlds of this run, by default of the kind it was trained on; see `experiments.set_up`."""
         experiment = in_other_places(self.experiment, plan) if plan else self.experiment
         own = isinstance(experiment, OwnExperiment)
         source = vars(experiment).get("data" if own else "images", BUILTIN)
@@ -200,7 +200,7 @@ class Run:
 
 
 def _require_fit(model: WorldModel, setting: Setting, folder: Path) -> None:
-    """Refuse recordings of another kind than those that a model was trained on."""
+    """Refuse worlds whose frames or actions differ from those that a model was trained on."""
     world = setting.test_world
     for what, found, known in (
         ("frames of (channels, height, width)", world.frame_shape, model.frame_shape),
@@ -212,8 +212,8 @@ def _require_fit(model: WorldModel, setting: Setting, folder: Path) -> None:
 def begin(
     preset: str, experiment: AnyExperiment, folder: Path | None, fabric: "Fabric", console: Console
 ) -> tuple[Run, Outcome]:
-    """A new run, trained; in a fresh folder under runs/ where none is given."""
-    # Whatever may be refused comes first: before a folder is made, and before other processes start.
+    """Create a run and train it; by default in a new folder under runs/."""
+    # Everything that may be refused comes first, before a folder is made and other processes start.
     setting = set_up(experiment, fabric.device)
     model = setting.build_model()
     made = None
@@ -238,7 +238,7 @@ def begin(
 def train_own(
     data: str, run: Path | None, device: Device, evaluate: bool, quiet: bool, changes: Mapping[str, Any]
 ) -> Run:
-    """Train on recorded episodes as proposed, but for the changes; see `gtmsm.train`."""
+    """Train on recorded episodes with the proposed settings and the given changes; see `gtmsm.train`."""
     console, fabric = Console(quiet=quiet, markup=False, emoji=False, highlight=False), build_fabric(device, 1, 1)
     proposal, reasons = proposed(data, fabric.device.type == "cuda")
     experiment = changed_by_flags(proposal, changes)
@@ -250,7 +250,7 @@ def train_own(
 
 
 def changed_by_flags(experiment: OwnExperiment, changes: Mapping[str, Any]) -> OwnExperiment:
-    """An experiment with other settings, named as flags are, with _ for - and __ for a dot, or in full.
+    """An experiment with changed settings, named like flags (_ for -, __ for a dot), in short or in full.
 
     >>> changed_by_flags(OwnExperiment(), {"updates": 7}).training.updates
     7
@@ -263,14 +263,14 @@ def changed_by_flags(experiment: OwnExperiment, changes: Mapping[str, Any]) -> O
     named = {}
     for name, value in changes.items():
         path = name.replace("__", ".")
-        if path not in full:  # not `require`: to find what may be meant takes a while
+        if path not in full:  # not `require`, which would always compute the suggestion
             raise InputError(f'unknown setting "{name}"; {did_you_mean(path, full)}')
         named[full[path]] = value
     return changed(experiment, named)
 
 
 def _note_on_schedule(experiment: AnyExperiment) -> str:
-    """What a user should know of a training that ends before its curriculum does; empty where all is well."""
+    """A note for the user if training ends before its curriculum does; else empty."""
     settings = experiment.training
     last = plan_stages(settings.curriculum, experiment.model.recall, settings.updates)[-1]
     if last.tau == settings.curriculum.tau:
@@ -280,7 +280,7 @@ def _note_on_schedule(experiment: AnyExperiment) -> str:
 
 
 def resume(run: Run, experiment: AnyExperiment, fabric: "Fabric", console: Console) -> tuple[Run, Outcome]:
-    """A run, continued; only its number of updates may change, and where its images are."""
+    """Resume a run; only its number of updates and the location of its images or recordings may change."""
     training = experiment.training
     same = replace(run.experiment, training=replace(run.experiment.training, updates=training.updates))
     may_change = {"images": None, "data": None}
@@ -312,7 +312,7 @@ def resume(run: Run, experiment: AnyExperiment, fabric: "Fabric", console: Conso
 
 
 def make_folder(folder: Path) -> None:
-    """A folder to train in, empty but for what a process may have left that was killed."""
+    """Make a folder to train in; refuses one with other files than a killed process of ours may have left."""
     if (folder / CONFIG).exists():
         raise InputError(f"{folder} exists; choose another --run, or continue it with --resume")
     try:
@@ -324,13 +324,13 @@ def make_folder(folder: Path) -> None:
 
 
 def remove_empty(folder: Path) -> None:
-    """Remove a folder that nothing was put into."""
+    """Remove a folder if it is empty."""
     with suppress(OSError):
         folder.rmdir()
 
 
 def fresh_folder(preset: str) -> Path:
-    """Make runs/PRESET-1, or the first number that is free."""
+    """Make the folder runs/PRESET-N with the first free number N."""
     for n in count(1):
         with suppress(FileExistsError):
             (path := Path("runs") / f"{preset}-{n}").mkdir(parents=True)
@@ -339,7 +339,7 @@ def fresh_folder(preset: str) -> Path:
 
 
 def read_scores(folder: Path) -> dict[str, Any]:
-    """scores.json of a run folder."""
+    """Read scores.json of a run folder; refuses files with other contents."""
     path = folder / SCORES
     if not folder.is_dir():
         raise InputError(f"{folder} is no folder; give a run folder, or a folder that `gtmsm evaluate` wrote into")

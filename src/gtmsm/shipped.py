@@ -1,4 +1,4 @@
-"""Weights that come with gtmsm, by name: in the wheel beside this module, in a clone in the folder `weights`."""
+"""Weights shipped with gtmsm, by name: in a wheel beside this module, in a clone in the folder `weights`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,31 +11,31 @@ CARD = "CARD.md"
 
 @dataclass(frozen=True)
 class Card:
-    """What the card of shipped weights says at its top."""
+    """The head of the card of shipped weights."""
 
     name: str
-    """What `WorldModel.load` and the commands that take a RUN call them."""
+    """Name of the weights for `WorldModel.load` and for commands that take a RUN."""
     what: str
-    """What they imagine, and from what frames and actions."""
+    """What the weights imagine, and from which frames and actions."""
     licence: str
-    """Whether they may be used for everything."""
+    """Licence of the weights."""
     path: Path
-    """The card itself: data, scores and limits."""
+    """Path of the card, which describes data, scores and limits."""
 
 
 def cards() -> tuple[Card, ...]:
-    """The weights that are here, those that may be used for everything first."""
+    """Cards of all shipped weights, those under the MIT licence first."""
     found = [_read_card(path) for path in _folder().glob(f"*/{CARD}")]
     return tuple(sorted(found, key=lambda card: (card.licence != "MIT", card.name)))
 
 
 def is_shipped(name: str) -> bool:
-    """Whether weights of that name come with gtmsm."""
+    """Whether weights of that name are shipped with gtmsm."""
     return any(card.name == name for card in cards())
 
 
 def find_run(given: str | Path) -> Path:
-    """The folder or file that is meant: one that is there, or else shipped weights of that name."""
+    """The path of a run: `given` itself if it exists, or else the folder of shipped weights of that name."""
     path = as_path(given)
     if path.exists():
         return path
@@ -46,17 +46,17 @@ def find_run(given: str | Path) -> Path:
         raise InputError(f'there is no {path} here; the weights that come with gtmsm are called "{path.name}"')
     if len(path.parts) == 1 and not path.suffix:
         raise InputError(f'no folder and no shipped weights are called "{path}"; {did_you_mean(path.name, known)}')
-    return path  # whoever opens it says what is missing
+    return path  # opening it raises an error
 
 
 def _folder() -> Path:
-    """Of all shipped weights."""
+    """The folder of all shipped weights."""
     installed = Path(__file__).parent / "weights"
     return installed if installed.is_dir() else Path(__file__).resolve().parents[2] / "weights"
 
 
 def _read_card(path: Path) -> Card:
-    """The lines `key: value` between the two lines of dashes that a card begins with."""
+    """Parse a card's head: lines `key: value` between two lines of dashes."""
     head = path.read_text().split("---\n")[1]
     said = dict(line.split(": ", 1) for line in head.splitlines())
     return Card(path.parent.name, said["what"], said["licence"], path)

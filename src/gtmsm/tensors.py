@@ -1,4 +1,4 @@
-"""Gaussians, beliefs, scans over time, and the vocabulary of shapes.
+"""Gaussians, beliefs, scans over time, and type aliases for shapes.
 
 Axes are named `batch time ...` in this order. Frames are `channel height width` in [0, 1]; S is the size
 of a state, D of a pose, P of a place, Z of a code, A of an action, K the number of neighbours.
@@ -24,7 +24,7 @@ Poses: TypeAlias = Float[Tensor, "batch time D"]
 FutureActions: TypeAlias = Float[Tensor, "batch horizon A"]
 FutureFrames: TypeAlias = Float[Tensor, "batch horizon channel height width"]
 TruePoses: TypeAlias = tuple[Poses, Float[Tensor, "batch horizon D"]]
-"""Where the agent really was at the memorised steps, and will be at the planned ones."""
+"""True poses at the memorised steps and at the planned steps."""
 Codes: TypeAlias = Float[Tensor, "batch time Z"]
 PerStep: TypeAlias = Float[Tensor, "batch time"]
 PerEntry: TypeAlias = Float[Tensor, "batch time K"]
@@ -33,16 +33,16 @@ EntryPoses: TypeAlias = Float[Tensor, "batch n D"]
 Pose: TypeAlias = Float[Tensor, "*#batch D"]
 Place: TypeAlias = Float[Tensor, "*#batch P"]
 Variance: TypeAlias = Float[Tensor, "*batch G"]
-"""Of the position and, where there is one, of the heading."""
+"""Variance of the position and, if there is one, of the heading."""
 Combine: TypeAlias = Callable[[Sequence[Tensor], Sequence[Tensor]], Sequence[Tensor]]
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
-"""Numbers to compute with; those of eight bits can only be stored."""
+"""Floating-point types for computation; 8-bit types are for storage only."""
 LOG_TWO_PI = math.log(2 * math.pi)
 
 
 def require_generator(generator: object, device: torch.device | None = None) -> None:
-    """Refuse what is neither None nor a generator, and one that cannot draw on this device."""
+    """Refuse anything but None or a generator that can draw on this device."""
     if generator is not None and not isinstance(generator, torch.Generator):
         raise InputError(f"generator is a {type(generator).__name__}; give torch.Generator().manual_seed(0), or None")
     if generator is not None and device is not None and generator.device.type != device.type:
@@ -52,7 +52,7 @@ def require_generator(generator: object, device: torch.device | None = None) -> 
 
 
 def have_values(*tensors: Tensor) -> bool:
-    """Whether the numbers can be looked at: not while they are compiled, mapped over or captured, nor where fake."""
+    """Whether values can be read: not of meta or fake tensors, nor in compilation, `torch.func` or graph capture."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return False
     if any(x.is_meta or isinstance(x, FakeTensor) for x in tensors):
@@ -61,11 +61,11 @@ def have_values(*tensors: Tensor) -> bool:
 
 
 def are_finite(*tensors: Tensor | None) -> bool:
-    """Whether no number is NaN or infinite, or none can be looked at; on a GPU it waits once for all of them."""
+    """Whether all values are finite; True if they cannot be read. A GPU is synchronised once for all tensors."""
     there = [x.detach() for x in tensors if x is not None]
     if not have_values(*there):
         return True
-    # A sum is finite unless a number in it is not, or it overflows: 40 times as fast as `isfinite` on a CPU.
+    # A sum is finite unless a term is not, or it overflows. It is 40 times as fast as `isfinite` on a CPU.
     return math.isfinite(sum(x.sum() for x in there)) or all(bool(x.isfinite().all()) for x in there)
 
 
@@ -92,24 +92,24 @@ class Gaussian:
         return self.mean + noise * (0.5 * self.log_var).exp()
 
     def __getitem__(self, index: object) -> "Gaussian":
-        """The same index into mean and log-variance."""
+        """Index mean and log-variance alike."""
         return Gaussian(self.mean[index], self.log_var[index])  # type: ignore[index]
 
     def take(self, index: Int[Tensor, "*which"]) -> "Gaussian":
-        """The rows `index` of a flat batch of them."""
+        """The rows `index` of a flat batch of Gaussians."""
 
         def rows(x: Tensor) -> Tensor:
-            # The backward pass of this is a plain addition of rows, several times faster than advanced indexing's.
+            # Its backward pass adds rows, which is several times as fast as that of advanced indexing.
             return x.index_select(0, index.flatten()).view(*index.shape, x.shape[-1])
 
         return Gaussian(rows(self.mean), rows(self.log_var))
 
     def at(self, index: Int[Tensor, "batch *which"]) -> "Gaussian":
-        """The entries `index` of every member of a batch."""
+        """The entries `index` of each batch member."""
         return Gaussian(gather(self.mean, index), gather(self.log_var, index))
 
     def then(self, later: "Gaussian") -> "Gaussian":
-        """The entries of both, one after the other, for every member of a batch."""
+        """The entries of both, concatenated for each batch member."""
         return Gaussian(torch.cat([self.mean, later.mean], 1), torch.cat([self.log_var, later.log_var], 1))
 
     def flatten(self) -> "Gaussian":
@@ -117,7 +117,7 @@ class Gaussian:
         return Gaussian(self.mean.flatten(0, -2), self.log_var.flatten(0, -2))
 
     def unflatten(self, axis: int, sizes: tuple[int, ...]) -> "Gaussian":
-        """The same `Tensor.unflatten` of mean and log-variance."""
+        """`Tensor.unflatten` of mean and log-variance."""
         return Gaussian(self.mean.unflatten(axis, sizes), self.log_var.unflatten(axis, sizes))
 
 
@@ -127,19 +127,19 @@ class Belief:
 
     mean: Float[Tensor, "*batch S"]
     covariance: Float[Tensor, "*batch S S"] | None = None
-    """None where only the mean is needed: training reads memory by its means alone."""
+    """None if only the mean is needed: training reads memory by its means alone."""
 
     def __getitem__(self, index: object) -> "Belief":
-        """The same index into mean and covariance."""
+        """Index mean and covariance alike."""
         covariance = None if self.covariance is None else self.covariance[index]  # type: ignore[index]
         return Belief(self.mean[index], covariance)  # type: ignore[index]
 
     def sample(self, generator: torch.Generator) -> Float[Tensor, "*batch S"]:
-        """A sample; the mean itself where there is no covariance."""
+        """A sample; the mean itself if there is no covariance."""
         if self.covariance is None:
             return self.mean
         noise = torch.randn(self.mean.shape, dtype=self.mean.dtype, device=self.mean.device, generator=generator)
-        # A pose that is known exactly has a covariance of 0, which is no obstacle: it only lacks a Cholesky factor.
+        # The covariance of a pose that is known exactly is 0, which has no Cholesky factor: add a tiny diagonal.
         tiny = torch.finfo(noise.dtype).tiny * torch.eye(noise.shape[-1], dtype=noise.dtype, device=noise.device)
         try:
             factor = torch.linalg.cholesky(self.covariance + tiny)
@@ -151,7 +151,7 @@ class Belief:
 
 def gather(entries: Shaped[Tensor, "batch n *value"], index: Int[Tensor, "batch *which"]) -> Tensor:
     """entries[i, index[i]] for every i of the batch."""
-    # By rows of one flat table: the backward pass is a plain addition of rows, faster than that of advanced indexing.
+    # By rows of one flat table: the backward pass adds rows, which is faster than that of advanced indexing.
     batch, n = entries.shape[:2]
     first = n * torch.arange(batch, device=index.device).view(-1, *[1] * (index.dim() - 1))
     rows = entries.flatten(0, 1).index_select(0, (index + first).flatten())
@@ -159,7 +159,7 @@ def gather(entries: Shaped[Tensor, "batch n *value"], index: Int[Tensor, "batch 
 
 
 def applied(M: Float[Tensor, "D A"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch D"]:
-    """M a in full float32, where products may round to TF32 or bfloat16: turns add up over hundreds of steps."""
+    """M a, never rounded to TF32 or bfloat16: errors of turns add up over hundreds of steps."""
     may_round = a.is_cuda or torch.is_autocast_enabled(a.device.type)
     return (a[..., None, :] * M).sum(-1) if may_round else a @ M.mT
 

@@ -1,6 +1,6 @@
-"""The command `gtmsm`: from its first moment a signal ends it in one line, also while the library is being imported.
+"""The command `gtmsm`: a signal ends it with one line from the start, also while the library is being imported.
 
-Until then it imports nothing but a little of Python's own.
+So this module imports only a little of the standard library.
 """
 
 import codecs
@@ -27,9 +27,9 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> NoReturn:
-    """Remove what is half written, say one line, and end at once.
+    """Remove half-written files, print one line, and exit at once.
 
-    No exception: raised in the middle of an import, or of a destructor, it would become another one, or none.
+    No exception is raised: during an import or in a destructor it could be replaced by another one, or be lost.
     """
     for path in tuple(getattr(sys.modules.get("gtmsm.files"), "TEMPORARY", ())):
         with suppress(OSError):
@@ -37,14 +37,14 @@ def _leave(number: int, frame: FrameType | None) -> NoReturn:
     with suppress(Exception):
         sys.stdout.flush()
     with suppress(OSError, AttributeError):
-        if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":  # of several processes one speaks
+        if os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")) == "0":  # of several processes one prints
             # A progress bar has hidden the cursor.
             os.write(2, b"\x1b[?25h\ngtmsm: interrupted\n" if os.isatty(2) else b"gtmsm: interrupted\n")
     os._exit(128 + number)
 
 
 def _as_they_are(problem: UnicodeError) -> tuple[str | bytes, int]:
-    """Names of files may hold bytes that are no text: they are printed as those bytes."""
+    """Error handler for printing: bytes in file names that are no text are printed unchanged."""
     try:
         return codecs.lookup_error("surrogateescape")(problem)
     except UnicodeError:
@@ -52,19 +52,19 @@ def _as_they_are(problem: UnicodeError) -> tuple[str | bytes, int]:
 
 
 class _Steady:
-    """A stream to print to; if its terminal or its reader has gone, words go nowhere and work goes on."""
+    """An output stream; once its terminal or its reader is gone, it discards text instead of failing."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream or open(os.devnull, "w")  # noqa: SIM115 - None: closed from the beginning
         self._stream.reconfigure(errors="as they are")
 
     def write(self, text: str) -> int:
-        """As the stream does."""
+        """Write as the stream does."""
         self._try(self._stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        """As the stream does."""
+        """Flush as the stream does."""
         self._try(self._stream.flush)
 
     def _try(self, call: Any, *arguments: str) -> None:

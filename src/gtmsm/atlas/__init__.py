@@ -1,4 +1,4 @@
-"""Memory that outlives a process and is shared by many machines."""
+"""Persistent memories of many agents, shared between processes and machines."""
 
 from gtmsm.atlas.atlas import Atlas, Unfinished
 from gtmsm.atlas.meeting import Meeting

@@ -1,4 +1,4 @@
-"""An atlas: memories of many agents in many worlds, which outlive processes and are shared by machines."""
+"""An atlas: persistent memories of many agents in many worlds, shared between processes and machines."""
 
 import time as clock
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from gtmsm.model.memory import Memory
 from gtmsm.tensors import Actions, Belief, Frames
 
 AT_ONCE = 16
-"""Chunks that are committed together."""
+"""Number of chunks that are committed together."""
 
 
 class Unfinished(InputError):
@@ -34,23 +34,23 @@ class Unfinished(InputError):
     def __init__(self, reason: str, committed: int, asked: int) -> None:
         super().__init__(f"{reason}; {committed} of {asked} entries are committed, the others are not in the atlas")
         self.committed = committed
-        """How many of the given entries are in the atlas: the first ones."""
+        """Number of the given entries, counted from the first, that are in the atlas."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """A world in which something like a picture was seen."""
+    """An entry of some world whose view resembles a picture."""
 
     hit: Hit
     pose: Tensor
-    """In the frame of the agent that saw it."""
+    """Pose of the entry, in the frame of the agent that made it."""
 
 
 class Atlas:
-    """A log of what agents saw, by worlds; look-ups are answered by what this process has pulled of it.
+    """A log of the memories of agents for each world; look-ups in a world read what this process has pulled.
 
-    Agents of one world have frames of their own until `merge` finds where their maps meet. Entries are never changed:
-    a meeting is a line of the log, and `memory` applies it when it is asked for.
+    Each agent of a world has its own frame until `merge` finds where their maps meet. Entries are never changed: a
+    meeting is a line of the log, and `memory` applies it when it is called.
     """
 
     def __init__(self, store: Store, model: WorldModel | None = None) -> None:
@@ -60,9 +60,9 @@ class Atlas:
 
     @classmethod
     def open(cls, address: str | Path, model: WorldModel | None = None, create: bool = True) -> "Atlas":
-        """A file, or "postgresql://USER@HOST/DATABASE"; `model` is the one whose memories are kept.
+        """Open a file, or "postgresql://USER@HOST/DATABASE"; `model` is the model that made the memories.
 
-        Without a model memories can be added, copied and counted; to recognise and to imagine takes one.
+        Memories can be added, copied and counted without a model; recognising and imagining need one.
         """
         fits = isinstance(address, str | Path)
         require(fits, f"the address is {shown(address)}; give a file, or postgresql://HOST/DATABASE")
@@ -75,24 +75,24 @@ class Atlas:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file or of the server."""
+        """Close the file or the connection to the server."""
         self._store.close()
 
     @property
     def address(self) -> str:
-        """Of the store, without a password."""
+        """Address of the store, without a password."""
         return self._store.address
 
     def worlds(self) -> list[World]:
-        """The worlds that there are."""
+        """All worlds of the atlas."""
         return self._store.worlds()
 
     def written(self, world: str, agent: str) -> int:
-        """How many entries an agent has ever added to a world: where to go on, `add(..., memory.since(written))`."""
+        """Number of entries an agent has ever added to a world; continue with `add(..., memory.since(written))`."""
         return self._store.written(world, agent)
 
     def add(self, world: str, agent: str, memory: Memory, time: float | None = None) -> int:
-        """Append the entries of a memory, in the agent's own frame; returns how many it has written now.
+        """Append the entries of a memory, in the agent's own frame; return how many the agent has now written.
 
         They are committed a few chunks at a time. If that fails, `Unfinished` says how many entries are committed.
         """
@@ -113,20 +113,20 @@ class Atlas:
             except InputError as problem:
                 done = self._known_written(world, agent, first)
                 end = first + sum(draft.entries for draft in batch)
-                if done != end:  # else the answer was lost, not the chunks
+                if done != end:  # otherwise only the reply was lost, not the chunks
                     raise Unfinished(str(problem), done - start, len(memory)) from problem
             first += sum(draft.entries for draft in batch)
         return first
 
     def _known_written(self, world: str, agent: str, at_least: int) -> int:
-        """What the log holds after a failure, if it can be asked."""
+        """Number of entries in the log after a failure; `at_least` if the store does not answer."""
         try:
             return max(at_least, self._store.written(world, agent))
         except InputError:
             return at_least
 
     def pull(self, world: str) -> int:
-        """Take in what others have added to a world since; returns the number of new lines."""
+        """Read what others have added to a world since the last pull; return the number of new lines."""
         local = self._local.get(world)
         if local is None:
             known = {found.name: found for found in self.worlds()}
@@ -151,15 +151,15 @@ class Atlas:
         return taken
 
     def local(self, world: str) -> LocalWorld:
-        """A world, with all that others have added so far."""
+        """The local copy of a world, brought up to date."""
         self.pull(world)
         return self._local[world]
 
     def memory(self, world: str, agent: str | None = None, newer_wins: bool = False) -> LongMemory:
-        """What an agent and those whom it met remember, in its frame; its own entries come first.
+        """The entries of an agent and of all agents it has met, in its frame; its own entries come first.
 
-        Where a place has changed, both views are kept and the nearest one is read. `newer_wins` leaves out entries at
-        whose places something else was seen later.
+        Where a place has changed, both views are kept and the nearest one is read. `newer_wins` leaves out entries that
+        a later, different view of the same place contradicts.
         """
         local = self.local(world)
         space = None if self.model is None else self.model.motion.space
@@ -168,7 +168,7 @@ class Atlas:
         return memory if not newer_wins else self._newest(local, name, memory)
 
     def merge(self, world: str) -> list[Met]:
-        """Look for where maps meet, for every pair of agents that has something new; what is found goes to the log."""
+        """Find where maps meet, for every pair of agents with new entries; write the results to the log."""
         model, local, news = self._require_model("merge"), self.local(world), []
         names = sorted(local.agents)
         for one, other in ((a, b) for i, a in enumerate(names) for b in names[i + 1 :]):
@@ -187,17 +187,17 @@ class Atlas:
     def where(
         self, world: str, frames: Frames, actions: Actions | None = None, agent: str | None = None
     ) -> PoseMixture:
-        """Where in a world was this picture, or the last of this clip, seen? In the frame of an agent."""
+        """Where in a world a picture, or the last of a clip, was seen; poses are in the frame of an agent."""
         return self._require_model("say where").localise(self.memory(world, agent), frames, actions)
 
     @torch.no_grad()
     def imagine(self, world: str, here: Belief, plans: Actions, agent: str | None = None) -> Dream:
-        """What each of these plans would show, from a pose in the frame of an agent, by all that it can know."""
+        """Imagine what each plan would show, from a pose in the frame of an agent, with that agent's merged memory."""
         return self._require_model("imagine").imagine(self.memory(world, agent), here, plans)
 
     @torch.no_grad()
     def which(self, frame: Tensor, k: int = 5) -> list[Place]:
-        """In which worlds was something like this seen? The k likest entries of all of them, by their codes."""
+        """The k entries of all worlds whose codes are most similar to that of a frame."""
         model = self._require_model("say which world")
         require_whole("k", k, most=1_000)
         code = model.vae.encode(frame[None, None]).mean[0, 0].float().cpu().numpy()
@@ -209,7 +209,7 @@ class Atlas:
         return found
 
     def prune(self, world: str, keep: int) -> Pruned:
-        """Keep the `keep` entries of a world that imagination needs most; repeated views are dropped first."""
+        """Keep about `keep` entries of a world, those that imagination needs most; repeated views are dropped first."""
         model, local = self._require_model("prune"), self.local(world)
         require_whole("keep", keep)
         before, share = len(local), min(1.0, keep / max(1, len(local)))
@@ -229,7 +229,7 @@ class Atlas:
         return Pruned.of(before, len(self.local(world)), losses)
 
     def _with_times(self, local: LocalWorld, agent: str, left: Memory, number: Tensor) -> Iterator[Draft]:
-        """Chunks of what is left, with the times at which it was added."""
+        """Chunks of the retained entries, with the times at which they were added."""
         ends = torch.tensor([end for end, _ in local.times[agent]])
         chunk = torch.bucketize(number, ends, right=True)
         times = torch.tensor([time for _, time in local.times[agent]], dtype=torch.float64)[chunk]
@@ -240,7 +240,7 @@ class Atlas:
             start += size
 
     def export(self, path: str | Path, worlds: Sequence[str] = ()) -> int:
-        """Copy worlds, by default all, to another atlas: a file, or a server; returns the number of entries."""
+        """Copy worlds, by default all, to another atlas, a file or a server; return the number of entries."""
         entries = 0
         with Atlas.open(path) as other:
             there = {world.name for world in other.worlds()}
@@ -263,7 +263,7 @@ class Atlas:
         return entries
 
     def _newest(self, local: LocalWorld, agent: str, memory: LongMemory) -> LongMemory:
-        """Without entries at whose places something else was seen later."""
+        """Leave out entries that a later, different view of the same place contradicts."""
         model = self._require_model("let newer views win")
         times, order = [], [agent, *sorted(local.frames(agent, model.motion.space).keys() - {agent})]
         for name in order:

@@ -1,4 +1,4 @@
-"""Which entries of a memory are kept: those that imagination needs, and those that nothing newer contradicts."""
+"""Which entries of a memory are retained: those that imagination needs, and those that no newer one contradicts."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,36 +19,38 @@ ASKED = 512
 HALVINGS = 30
 """Number of bisections in the search for the side of a box."""
 AXES = 4
-"""Number of directions in which codes are compared for pruning ..."""
+"""Number of directions in which codes are compared for pruning."""
 CODES = 0.25
-"""... and the weight of a code relative to a place."""
+"""Weight of a code relative to a place in that comparison."""
 AT_ONCE = 4_096
-"""Entries that are compared with their neighbours at a time."""
+"""Number of entries that are compared with their neighbours at a time."""
 
 
 @dataclass(frozen=True)
 class Loss:
-    """What imagination shows at places whose entries were dropped: PSNR, pooled, against what was remembered there."""
+    """PSNR, pooled, of frames imagined at the places of dropped entries, against the decoded codes of these entries."""
 
     before: float
+    """With all entries."""
     after: float
-    """The same with the entries that are left."""
+    """With the entries that are left."""
     asked: int
+    """Number of places compared."""
 
 
 @dataclass(frozen=True)
 class Pruned:
-    """What pruning did."""
+    """The result of pruning."""
 
     before: int
-    """Entries."""
+    """Number of entries."""
     after: int
     loss: Loss | None
-    """None where nothing was dropped."""
+    """None if nothing was dropped."""
 
     @staticmethod
     def of(before: int, after: int, losses: Sequence[Loss]) -> "Pruned":
-        """The mean over all places that were asked for."""
+        """Average the losses over all places compared."""
         asked = sum(loss.asked for loss in losses)
         if not asked:
             return Pruned(before, after, None)
@@ -57,15 +59,15 @@ class Pruned:
 
 
 def chosen(memory: Memory, keep: int) -> Int[Tensor, "n"]:
-    """Numbers of at most `keep` entries that are spread over what was seen, in their order.
+    """Numbers of at most `keep` entries, spread over places and codes, in ascending order.
 
-    Places and codes are cut into boxes, as small as `keep` allows, and the newest entry of every box stays. So views
-    that others repeat go first, while a place that has changed keeps both of its views.
+    Places and codes are divided into boxes as small as `keep` allows, and the newest entry of every box is retained.
+    So repeated views are discarded first, while a place that has changed keeps both of its views.
     """
     if len(memory) <= keep:
         return torch.arange(len(memory))
     place, code = memory.place.mean[0].double(), memory.code.mean[0].double()
-    # Along the directions in which codes differ most: in all of them together every entry has a box of its own.
+    # Only the directions in which codes differ most: with all of them, every entry would have a box of its own.
     centred = code - code.mean(0)
     spread, axes = torch.linalg.eigh(centred.mT @ centred / len(code))
     main = centred @ axes[:, -AXES:] / spread[-AXES:].clamp_min(1e-12).sqrt()
@@ -83,7 +85,7 @@ def chosen(memory: Memory, keep: int) -> Int[Tensor, "n"]:
 
 
 def _newest_of_boxes(seen: Float[Tensor, "n d"], side: float) -> Int[Tensor, "m"]:
-    """The last entry of every box of this side."""
+    """Numbers of the last entry in every box of this side."""
     _, box = (seen / side).floor().long().unique(dim=0, return_inverse=True)
     last = torch.zeros(int(box.max()) + 1, dtype=torch.long)
     return last.scatter_reduce_(0, box, torch.arange(len(box)), "amax").sort().values
@@ -91,7 +93,7 @@ def _newest_of_boxes(seen: Float[Tensor, "n d"], side: float) -> Int[Tensor, "m"
 
 @torch.no_grad()
 def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor, "n"]) -> Loss:
-    """What pruning costs: frames imagined at places of dropped entries, against the decoded codes of these entries."""
+    """Measure the loss by pruning at up to `ASKED` dropped entries; `number` are the entries that are left."""
     gone = torch.ones(len(memory), dtype=torch.bool).index_fill_(0, number, False).nonzero()[:, 0]
     asked = gone[torch.linspace(0, len(gone) - 1, min(ASKED, len(gone))).round().long()]
     entries = memory.at(asked)
@@ -103,7 +105,7 @@ def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor
 
 @torch.no_grad()
 def newest(model: WorldModel, memory: Memory, times: Float[Tensor, "n"]) -> Int[Tensor, "m"]:
-    """Numbers of the entries at whose places nothing else was seen later."""
+    """Numbers of the entries that no later, different view of the same place contradicts."""
     known, space = recogniser(model, memory), model.motion.space
     kept = []
     for part in torch.arange(len(memory)).split(AT_ONCE):

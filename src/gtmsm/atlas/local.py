@@ -1,4 +1,4 @@
-"""A world of an atlas as this process knows it: what was pulled, as memories that are searched here."""
+"""This process's copy of a world of an atlas: the lines it has pulled, as memories that it can search."""
 
 import heapq
 from collections.abc import Iterable
@@ -19,22 +19,22 @@ DAMAGED = "restore the atlas from a copy"
 
 @dataclass(frozen=True)
 class Met:
-    """What is known of where two agents' maps meet: motions from the frame of `other` to that of `one`."""
+    """How the maps of two agents fit together: motions from the frame of `other` to the frame of `one`."""
 
     one: str
     other: str
     found: list[Meeting]
-    """Best first: alternatives, where places look alike."""
+    """Best first; several where different places look alike."""
     known: tuple[int, int]
     """Number of entries of each agent when the motions were found."""
 
     @property
     def clear(self) -> bool:
-        """Whether the first motion is used; where it is not clear, none is."""
+        """Whether the first motion is clearly the best; if not, none is used."""
         return is_clear(self.found)
 
     def said(self) -> dict[str, object]:
-        """For the log."""
+        """The content of a line of the log."""
         found = [
             {"origin": m.origin.tolist(), "covariance": m.covariance.tolist(), "sights": m.sights, "share": m.share}
             for m in self.found
@@ -43,7 +43,7 @@ class Met:
 
     @staticmethod
     def read(record: Record, source: str) -> "Met":
-        """Of a line of the log."""
+        """Read a line of the log."""
         said = record.said(source)
         try:
             found = [
@@ -57,29 +57,29 @@ class Met:
 
 @dataclass
 class LocalWorld:
-    """What was pulled of a world."""
+    """The part of a world that was pulled."""
 
     name: str
     weights: str | None
     source: str
     seq: int = 0
     agents: dict[str, LongMemory] = field(default_factory=dict)
-    """Each in its own frame."""
+    """The memory of each agent, in its own frame."""
     times: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
-    """How many entries each agent had after each chunk, and when that was added."""
+    """For each chunk of an agent: its number of entries after it, and the time at which it was added."""
     chunks: dict[str, list[int]] = field(default_factory=dict)
-    """Lines of the log that hold them."""
+    """Numbers of the lines that hold each agent's chunks."""
     met: dict[tuple[str, str], Met] = field(default_factory=dict)
-    """The newest of each pair."""
+    """The newest meeting of each pair of agents."""
     pruned: set[int] = field(default_factory=set)
     _merged: dict[str, tuple[object, dict[str, int], LongMemory]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Entries of all agents."""
+        """Number of entries of all agents."""
         return sum(map(len, self.agents.values()))
 
     def take(self, lines: Iterable[Record]) -> int:
-        """Take in these lines, which follow those it has; returns their number."""
+        """Add lines that follow the ones already taken; return their number."""
         fresh: dict[str, list[Memory]] = {}
         taken, missing = 0, set[int]()
         for line in lines:
@@ -104,11 +104,11 @@ class LocalWorld:
 
     @property
     def is_stale(self) -> bool:
-        """Whether something that it holds was pruned meanwhile."""
+        """Whether a chunk held here was pruned meanwhile."""
         return any(seq in self.pruned for seqs in self.chunks.values() for seq in seqs)
 
     def agent(self, name: str | None) -> str:
-        """An agent of this world; the only one, where none is named."""
+        """The checked name of an agent of this world; None stands for its only agent."""
         require(bool(self.agents), f"world {self.name} of {self.source} is empty; add a memory to it first")
         if name is None:
             require(len(self.agents) == 1, f"world {self.name} has {len(self.agents)} agents; say in whose frame")
@@ -118,7 +118,7 @@ class LocalWorld:
         return name
 
     def frames(self, agent: str, space: Space) -> dict[str, Meeting]:
-        """Motions into the frame of this agent from those of all it has met, directly or through others: the surest."""
+        """The most certain motion into this agent's frame from each agent it has met, directly or through others."""
         links: dict[str, list[tuple[str, Meeting]]] = {}
         for (one, other), met in self.met.items():
             if met.clear and {one, other} <= self.agents.keys():
@@ -136,7 +136,7 @@ class LocalWorld:
         return found
 
     def merged(self, agent: str, space: Space | None) -> LongMemory:
-        """What this agent and those whom it met remember, in its own frame; its own entries come first."""
+        """The entries of this agent and of all agents it has met, in its frame; its own entries come first."""
         own = self.agents[agent]
         if space is None or len(self.agents) == 1:
             return own.snapshot()
@@ -154,7 +154,7 @@ class LocalWorld:
 
 
 def _joined(parts: list[Memory]) -> Memory:
-    """One memory of several, one after the other."""
+    """Concatenate memories."""
     names = set.intersection(*(set(part.columns) for part in parts))
     return Memory.of_columns(
         {name: torch.cat([part.columns[name] for part in parts], 1) for name in names}, parts[0].weights

@@ -1,9 +1,10 @@
 """Where two agents' maps meet: the rigid motion between their frames, from places that both have seen.
 
-Every agent counts poses from its own origin. A view of one that the other recognises is a *sight*: it says where the
-origin of one lies on the map of the other. Many sights are wrong, since places look alike. So each votes, the votes
-that agree are refined together, and the map that follows is tested: where both were, do they remember the same views?
-Landmarks recognise views; in a model without landmarks, similar codes do (`recognisers.py`).
+Every agent measures poses from its own origin. A view of one agent that the other recognises is a *sight*: it implies
+where the origin of one lies on the map of the other. Many sights are wrong, since different places look alike. So each
+sight votes, the votes that agree are refined together, and the resulting motion is tested: at places where both have
+been, both must remember the same views. Views are recognised by landmarks or, in a model without landmarks, by similar
+codes (`recognisers.py`).
 """
 
 from collections.abc import Callable
@@ -20,47 +21,47 @@ from gtmsm.pose import Space
 from gtmsm.tensors import Belief
 
 LOOKS = 256
-"""Places of one map that are looked up in the other."""
+"""Number of places of one map that are looked up in the other."""
 SCANNED = 2**16
-"""Entries among which they are chosen."""
+"""Number of entries from which these places are chosen."""
 VOTES = 512
 """Number of sights whose votes are counted: the likeliest ones."""
 SHARE = 0.6
 """The fraction of places known to both that must look alike."""
 CLEARLY = 1.5
-"""The best motion is used if it explains at least this many times as many places as the next."""
+"""The best motion is used if its support is at least this many times that of the next."""
 ALTERNATIVES = 3
-"""Motions that are kept, at most."""
+"""Maximum number of motions that are kept."""
 ROUNDS = 5
 """Number of times that a motion is refined by all sights that agree with it."""
 NEAR = 5
-"""Entries beside a place that are compared with what the other saw there."""
+"""Number of entries near a place that are compared with the other agent's view there."""
 
 
 @dataclass(frozen=True)
 class Meeting:
-    """A rigid motion from one agent's frame to another's: `space.step(origin, pose)` is a pose in the other's."""
+    """A rigid motion from one agent's frame to another's: `space.step(origin, pose)` is the pose in the other frame."""
 
     origin: Float[Tensor, "D"]
-    """Where the origin of one lies on the map of the other."""
+    """Pose of the origin of the one frame in the other."""
     covariance: Float[Tensor, "D D"]
     sights: float
-    """Places recognised, as a sum of probabilities."""
+    """Number of places recognised, as a sum of probabilities."""
     share: float
     """Fraction of places that look alike, among those that both have been to if this motion is right."""
 
     @property
     def support(self) -> float:
-        """Places recognised, weighted by the fraction of common places that look alike."""
+        """Number of places recognised, times the fraction of common places that look alike."""
         return self.sights * self.share
 
     @staticmethod
     def none(space: Space) -> "Meeting":
-        """Of an agent with itself."""
+        """The identity: the meeting of an agent with itself."""
         return Meeting(torch.zeros(space.size), torch.zeros(space.size, space.size), 0.0, 1.0)
 
     def then(self, outer: "Meeting", space: Space) -> "Meeting":
-        """This motion, and then another one: from C's frame to B's, to A's."""
+        """This motion followed by `outer`: from C's frame to B's, then to A's."""
         return Meeting(
             space.step(outer.origin, self.origin),
             _carried(space.step, outer.origin, outer.covariance, self.origin, self.covariance),
@@ -69,13 +70,13 @@ class Meeting:
         )
 
     def inverse(self, space: Space) -> "Meeting":
-        """From the other's frame to that of the one."""
+        """The inverse motion."""
         zero = torch.zeros_like(self.origin)
         back = _carried(space.displacement, self.origin, self.covariance, zero, torch.zeros_like(self.covariance))
         return Meeting(space.displacement(self.origin, zero), back, self.sights, self.share)
 
     def moved(self, memory: Memory, space: Space) -> Memory:
-        """The same entries in the other's frame; the variance of this motion is added to that of their poses."""
+        """The same entries in the other frame; the variance of this motion is added to that of their poses."""
         pose = space.pose_at(memory.place.mean)
         origin, spread = self.origin.to(pose), self.covariance.to(pose)
         mean, covariance, variance = space.place(space.step(origin, pose)), memory.place.covariance, memory.variance
@@ -86,7 +87,7 @@ class Meeting:
                 parts[0] = parts[0] + 0.5 * spread[-1, -1] * pose[..., : space.positions].square().sum(-1)
             variance = variance + torch.stack(parts[: variance.shape[-1]], -1)
         if covariance is not None:
-            covariance = covariance + spread  # only where a pose is its own place, which no motion turns
+            covariance = covariance + spread  # only without headings: the motion is a translation
         return Memory(Belief(mean, covariance), memory.code, memory.digest, variance, memory.weights, memory.slips)
 
 
@@ -99,14 +100,14 @@ def _carried(
 
 
 def _slope(function: Callable[[Tensor], Tensor], at: Float[Tensor, "D"]) -> Float[Tensor, "*n D D"]:
-    """How a pose changes with another one: by differences in float64, since torch.func takes seconds to be imported."""
+    """Jacobian of a function of poses, by differences in float64, since torch.func takes seconds to import."""
     small = 1e-4 * torch.eye(len(at), dtype=torch.float64)
     return ((function(at + small) - function(at - small)) / 2e-4).mT.to(at)
 
 
 @torch.no_grad()
 def meet(model: WorldModel, mine: Memory, theirs: Memory) -> list[Meeting]:
-    """Motions from the other's frame to mine that explain what both saw, best first; none where they never met."""
+    """Motions from the other agent's frame to mine that explain what both saw, best first; none if they never met."""
     known = recogniser(model, mine, theirs)
     if min(len(mine), len(theirs)) < known.matches:
         return []
@@ -120,7 +121,7 @@ def meet(model: WorldModel, mine: Memory, theirs: Memory) -> list[Meeting]:
         meeting = Meeting(meeting.origin, meeting.covariance, meeting.sights, share)
         if share >= SHARE:
             found.append(meeting)
-        # What it explains does not vote again.
+        # Sights that it explains do not vote again.
         off = known.space.difference(known.space.step(meeting.origin, sights.pose)[:, None], sights.sighted)
         explained = (off.abs() <= 2 * known.tolerance).all(-1)
         sights = Sights(sights.pose, sights.sighted, sights.weight.masked_fill(explained, 0), sights.variance)
@@ -128,12 +129,12 @@ def meet(model: WorldModel, mine: Memory, theirs: Memory) -> list[Meeting]:
 
 
 def is_clear(found: list[Meeting]) -> bool:
-    """Whether the first of these motions explains clearly more than the next."""
+    """Whether the first of these motions has clearly more support than the next."""
     return len(found) == 1 or (len(found) > 1 and found[0].support >= CLEARLY * found[1].support)
 
 
 def _spread_out(known: Recogniser, memory: Memory) -> Memory:
-    """Some entries, each from a place of its own: an agent that stands still sees one place, not a hundred."""
+    """At most `LOOKS` entries from different places: an agent that stands still sees one place, not a hundred."""
     number = torch.linspace(0, len(memory) - 1, min(len(memory), SCANNED)).round().long()
     pose = known.space.pose_at(memory.place_at(number[None]))[0]
     square = (pose / (2 * known.tolerance)).floor().long()
@@ -146,7 +147,7 @@ def _spread_out(known: Recogniser, memory: Memory) -> Memory:
 
 
 def _agreed(known: Recogniser, sights: Sights) -> Meeting | None:
-    """The motion that most sights agree on, if they are enough."""
+    """The motion that most sights agree on; None if too few do."""
     space, tolerance = known.space, known.tolerance
     likely = sights.weight.flatten().argsort(descending=True, stable=True)[:VOTES]
     view = likely // sights.weight.shape[1]
@@ -164,7 +165,7 @@ def _agreed(known: Recogniser, sights: Sights) -> Meeting | None:
         weight, which = counted.max(-1)
         off = off.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
         variance = sights.variance.gather(1, which[:, None, None].expand(-1, 1, space.size))[:, 0]
-        # Gauss-Newton: how each sighted pose moves with the origin.
+        # Gauss-Newton; the slope is the Jacobian of each sighted pose by the origin.
         slope = _slope(lambda x: space.step(x, sights.pose[:, None].double()), origin)
         pull = slope.mT * (weight[:, None, None] / variance[:, None, :])
         covariance = torch.linalg.inv((pull @ slope).sum(0))
@@ -173,7 +174,7 @@ def _agreed(known: Recogniser, sights: Sights) -> Meeting | None:
 
 
 def _share(known: Recogniser, mine: Memory, looked: Memory, meeting: Meeting) -> float:
-    """Of the other's places that lie on mine by this motion, the fraction where both remember the same view."""
+    """Among the other's places that this motion maps onto mine, the fraction where both remember the same view."""
     space = known.space
     pose = space.step(meeting.origin, space.pose_at(looked.place.mean))
     near = mine.nearest(Belief(space.place(pose)), min(NEAR, len(mine))).index

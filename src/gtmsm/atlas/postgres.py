@@ -1,4 +1,4 @@
-"""The log on a PostgreSQL server, for many machines; pgvector looks entries of all worlds up by their codes."""
+"""The log on a PostgreSQL server, for many machines; pgvector finds entries of all worlds by their codes."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +17,9 @@ from gtmsm.errors import InputError, shortened
 
 SCHEMA = "gtmsm_atlas"
 PARTS = 8
-"""Partitions, by world: a look-up in one world reads one of them."""
+"""Number of partitions, by world: a look-up in one world reads one of them."""
 LOCK = 0x67746D73
-"""Advisory lock of the process that makes the tables."""
+"""Key of the advisory lock that is held while the tables are made."""
 TABLES = f"""
 CREATE SCHEMA {SCHEMA};
 CREATE EXTENSION IF NOT EXISTS vector;
@@ -49,7 +49,7 @@ CREATE INDEX ON {SCHEMA}.codes (world, seq);
 
 
 class PostgresStore(Store):
-    """A server, which any number of machines may read and write; broken connections are made again when needed."""
+    """A server that any number of machines may read and write; broken connections are opened again when needed."""
 
     def __init__(self, address: str, create: bool) -> None:
         self._conninfo, self._lock = address, RLock()
@@ -66,7 +66,7 @@ class PostgresStore(Store):
             raise
 
     def _prepare(self, create: bool) -> None:
-        """Make the tables where there are none; refuse those of others."""
+        """Make the tables if there are none; refuse tables of another program."""
         connection = self._connected()
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", [LOCK])
@@ -85,7 +85,7 @@ class PostgresStore(Store):
         register_vector(connection)
 
     def _connected(self) -> "psycopg.Connection[tuple[Any, ...]]":
-        """The connection, made again where it is broken."""
+        """The connection, opened again if it is broken."""
         if self._connection is None or self._connection.closed:
             self._connection = psycopg.connect(self._conninfo, autocommit=True, connect_timeout=10)
             self._connection.execute(f"SET search_path = {SCHEMA}, public")
@@ -95,7 +95,7 @@ class PostgresStore(Store):
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """psycopg's complaints in one line."""
+        """Turn errors of psycopg into errors of one line."""
         try:
             yield
         except psycopg.Error as problem:
@@ -105,25 +105,25 @@ class PostgresStore(Store):
             ) from problem
 
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a statement."""
+        """Run a statement and return its rows."""
         with self._lock, self._refusing():
             cursor = self._connected().execute(sql.replace("?", "%s"), values, binary=True)
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Writers of one world wait for each other, those of different worlds do not."""
+        """Begin a transaction: writers of one world wait for each other, writers of different worlds do not."""
         with self._lock, self._refusing(), self._connected().transaction():
             yield
 
     def close(self) -> None:
-        """Leave the server."""
+        """Close the connection."""
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
 
     def index_codes(self, world: int, seq: int, draft: Draft) -> None:
-        """A row for each entry, as one block of PostgreSQL's binary COPY."""
+        """Write one row per entry, as one block of PostgreSQL's binary COPY."""
         assert draft.codes is not None
         rows, size = draft.codes.shape
         fields = [
@@ -140,12 +140,12 @@ class PostgresStore(Store):
             copy.write(b"PGCOPY\n\xff\r\n\0" + bytes(8) + table.tobytes() + b"\xff\xff")
 
     def forget_codes(self, world: int, seqs: Sequence[int]) -> None:
-        """Of lines that were dropped."""
+        """Delete the codes of dropped lines."""
         if seqs:
             self.run("DELETE FROM codes WHERE world = ? AND seq = ANY(?)", world, list(seqs))
 
     def alike(self, weights: str | None, code: np.ndarray, k: int) -> list[Hit]:
-        """By the server."""
+        """Let the server search the codes."""
         sql = """SELECT w.name, l.agent, c.seq, c.row, c.far FROM (
                      SELECT world, seq, row, code <-> ? AS far FROM codes
                      WHERE world = ANY(ARRAY(SELECT id FROM worlds WHERE weights IS NOT DISTINCT FROM ?))

@@ -1,4 +1,4 @@
-"""What tells that two agents saw one place: landmarks, or for models without them how alike codes are."""
+"""Recognising that two agents saw the same place: by landmarks or, in models without them, by similar codes."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -19,45 +19,45 @@ from gtmsm.pose import Space
 from gtmsm.tensors import Gaussian, gather
 
 ALIKE = 1.5
-"""How much views of one place may differ, where successive views of a walk differ by 1."""
+"""Largest difference between views of one place; the unit is the usual difference of successive views of a walk."""
 SHARPEST = 0.05
-"""Smaller differences between views say nothing about the distance between their poses."""
+"""Lower bound of differences between views: smaller ones say nothing about the distance between their poses."""
 
 
 @dataclass(frozen=True)
 class Sights:
-    """What each view of the other agent matches in this one's memory."""
+    """Matches of the other agent's views in this agent's memory."""
 
     pose: Float[Tensor, "time D"]
-    """Of the views, on the other's map."""
+    """Pose of each view on the other's map."""
     sighted: Float[Tensor, "time K D"]
-    """Where this map says that they were seen."""
+    """Poses on this map from which the view was seen according to each match."""
     weight: Float[Tensor, "time K"]
-    """Probability that it is right."""
+    """Probability that each match is right."""
     variance: Float[Tensor, "time K D"]
 
 
 class Recogniser(ABC):
-    """Finds out which views of two agents show one place."""
+    """Decides which views of two agents show the same place."""
 
     space: Space
     tolerance: Float[Tensor, "D"]
     """The largest error of a pose that counts as recognised."""
     matches: int
-    """Entries that are looked up for each view."""
+    """Number of entries that are looked up for each view."""
     fewest: float
-    """Places that must be recognised, as a sum of probabilities."""
+    """Minimum number of places that must be recognised, as a sum of probabilities."""
 
     @abstractmethod
     def sights(self, mine: Memory, looked: Memory) -> Sights:
-        """Look the other's views up in my memory."""
+        """Look up the other agent's views in my memory."""
 
     @abstractmethod
     def alike(self, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]) -> Bool[Tensor, "1 n K"]:
         """Whether each of K entries (`1 n K Z`) shows the place of a view (`1 n Z`) at this relative pose."""
 
     def near(self, relative: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
-        """Whether a relative pose is so small that both have been at one place."""
+        """Whether a relative pose is small enough to count as the same place."""
         wrapped = self.space.difference(torch.zeros_like(relative), relative)
         position, turn = wrapped[..., : self.space.positions], wrapped[..., self.space.positions :]
         return (position.norm(dim=-1) <= self.tolerance[0]) & (
@@ -67,12 +67,12 @@ class Recogniser(ABC):
 
 @torch.no_grad()
 def recogniser(model: WorldModel, *memories: Memory) -> Recogniser:
-    """By the landmarks of a model or, where it has none, by how views of these memories differ."""
+    """Recognise by the landmarks of a model or, if it has none, by the codes of these memories."""
     return ByLikeness(model, memories) if model.landmarks is None else ByLandmarks(model.landmarks)
 
 
 class ByLandmarks(Recogniser):
-    """A network compares codes: it says how likely it is that they show one place, and from which relative pose."""
+    """Compares codes by a network, which predicts the probability of one place and the relative pose."""
 
     fewest = 6.0
 
@@ -81,7 +81,7 @@ class ByLandmarks(Recogniser):
         self.tolerance, self.matches = landmarks.compare.tolerances(torch.zeros(1)), landmarks.settings.matches
 
     def sights(self, mine: Memory, looked: Memory) -> Sights:
-        """Look the other's views up in my memory."""
+        """Look up the other agent's views in my memory."""
         landmarks, compare = self.landmarks, self.landmarks.compare
         found = mine.alike(looked.code.mean, landmarks.asked)
         if found.variance is None or looked.variance is None:
@@ -95,7 +95,7 @@ class ByLandmarks(Recogniser):
         return Sights(self.space.pose_at(looked.place.mean)[0], sighted[0], weight[0], spread[0])
 
     def alike(self, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]) -> Bool[Tensor, "1 n K"]:
-        """By the network."""
+        """Compare codes by the network."""
         compare = self.landmarks.compare
         distance = _differences(entries, code)
         bank = Gaussian(entries.mean.flatten(1, 2), entries.log_var.flatten(1, 2))
@@ -106,9 +106,9 @@ class ByLandmarks(Recogniser):
 
 
 class ByLikeness(Recogniser):
-    """Views that differ little were seen from nearly one pose; the unit is what successive views of a walk differ by.
+    """Compares codes by their difference, in units of the usual difference between successive views of a walk.
 
-    Two views that differ by one unit show the same place with a probability of one half, about a step away.
+    Two views that differ by one unit are taken to show the same place with probability one half, about a step apart.
     """
 
     matches = 12
@@ -119,13 +119,13 @@ class ByLikeness(Recogniser):
         pace = gait(model.motion, torch.eye(model.action_size))
         step = [pace.stride if pace.turn else pace.shortest] * self.space.positions + [pace.turn] * self.space.angles
         self.step = torch.tensor(step)
-        # What counts as there when a plan is made.
+        # The distance at which a plan counts as arrived.
         wide = [3.0 if pace.turn else 1.0] * self.space.positions + [2.0] * self.space.angles
         self.tolerance = settings.near * torch.tensor(wide) * self.step
         self.usual = torch.stack([usual_difference(memory.code) for memory in memories]).mean()
 
     def sights(self, mine: Memory, looked: Memory) -> Sights:
-        """Look the other's views up in my memory."""
+        """Look up the other agent's views in my memory."""
         found = mine.alike(looked.code.mean, self.matches)
         lookup = look_up(found.code, looked.code, self.matches)
         unlike = lookup.distance / self.usual
@@ -135,7 +135,7 @@ class ByLikeness(Recogniser):
         return Sights(self.space.pose_at(looked.place.mean)[0], sighted[0], weight[0], variance[0])
 
     def alike(self, entries: Gaussian, code: Gaussian, relative: Float[Tensor, "1 n K D"]) -> Bool[Tensor, "1 n K"]:
-        """Wherever they were seen from."""
+        """Compare codes; the relative pose does not matter."""
         return _differences(entries, code) <= ALIKE * self.usual
 
 

@@ -1,4 +1,4 @@
-"""A line of the log: what was written once and is never changed, with its hash."""
+"""A line of the log: written once, never changed, checked by a hash."""
 
 import hashlib
 import json
@@ -21,14 +21,14 @@ from gtmsm.tensors import FLOATS
 Kind: TypeAlias = Literal["chunk", "meeting", "prune"]
 
 CHUNK, LARGEST = 1_000, 2**22
-"""Entries of a chunk, and bytes that they should not exceed: those with digests are large."""
+"""Maximum number of entries of a chunk, and of their bytes: entries with digests are large."""
 NAME = re.compile(r"\w[\w .:/@+-]{0,99}")
 COLUMNS = {"place": 2, "mean": 2, "log_var": 2, "covariance": 3, "digest": 3, "variance": 2, "slips": 2}
-"""What is kept of entries, and how many axes it has."""
+"""Columns of entries, and the number of axes of each."""
 
 
 def require_name(what: str, name: object) -> None:
-    """Refuse names that are none: they are shown to people, and typed by them."""
+    """Refuse invalid names: people read and type them."""
     fits = isinstance(name, str) and NAME.fullmatch(name) is not None
     require(fits, f"the {what} is {shown(name)}; give a name of up to 100 letters, digits, spaces or .:/@+-_")
 
@@ -42,15 +42,15 @@ class Record:
     kind: Kind
     agent: str
     first: int | None
-    """Of a chunk: how many entries the agent had written before; None of what pruning has left."""
+    """Of a chunk: number of entries that the agent had written before. None for a chunk that pruning wrote."""
     entries: int
     time: float
-    """Seconds since 1970 at which it was added."""
+    """When it was added, in seconds since 1970."""
     hash: bytes
     body: bytes
 
     def require_whole(self, world: str, weights: str | None, source: str) -> None:
-        """Refuse a line that is not what was written."""
+        """Refuse a line whose hash does not fit."""
         if self.hash != digest_of(
             world, weights, self.kind, self.agent, self.first, self.entries, self.time, self.body
         ):
@@ -74,14 +74,14 @@ class Record:
         return Memory.of_columns({name: column[None] for name, column in columns.items()}, weights)
 
     def said(self, source: str) -> dict[str, Any]:
-        """What a meeting or a pruning says by name."""
+        """The content of a meeting or a pruning."""
         return parse_json(self.body, f"{source}: line {self.seq}", "restore the atlas from a copy")
 
 
 def digest_of(
     world: str, weights: str | None, kind: Kind, agent: str, first: int | None, entries: int, time: float, body: bytes
 ) -> bytes:
-    """SHA-256 of all that a line says, but for its number."""
+    """SHA-256 of the whole line except its number."""
     digest = hashlib.sha256(json.dumps([world, weights, kind, agent, first, entries, time.hex()]).encode())
     digest.update(body)
     return digest.digest()
@@ -89,7 +89,7 @@ def digest_of(
 
 @dataclass(frozen=True)
 class Draft:
-    """A line that is to be written."""
+    """A line to be written."""
 
     kind: Kind
     agent: str
@@ -98,7 +98,7 @@ class Draft:
     time: float
     body: bytes
     codes: np.ndarray | None = None
-    """Of a chunk: what a server can look entries up by."""
+    """Of a chunk: the codes by which a server finds entries."""
 
     def hash(self, world: str, weights: str | None) -> bytes:
         """As `Record.hash`."""
@@ -106,12 +106,12 @@ class Draft:
 
     @staticmethod
     def saying(kind: Kind, agent: str, said: dict[str, Any], time: float) -> "Draft":
-        """A line that says something by name."""
+        """A line whose content is a dictionary."""
         return Draft(kind, agent, None, 0, time, json.dumps(said).encode())
 
 
 def chunks_of(memory: Memory, agent: str, first: int | None, time: float) -> Iterator[Draft]:
-    """The entries of a memory of one agent, chunk by chunk; of what pruning has left `first` is None."""
+    """Split the memory of one agent into chunks; `first` is None for entries that pruning has left."""
     columns = {name: column[0].detach().cpu() for name, column in memory.columns.items()}
     each = sum(column.element_size() * column[0].numel() for column in columns.values() if len(column))
     most = max(1, min(CHUNK, LARGEST // max(1, each)))
@@ -124,24 +124,24 @@ def chunks_of(memory: Memory, agent: str, first: int | None, time: float) -> Ite
 
 @dataclass(frozen=True)
 class World:
-    """A place with a log of its own."""
+    """A world, which has a log of its own."""
 
     name: str
     weights: str | None
-    """Of the model that made its entries."""
+    """Fingerprint of the model that made its entries."""
     seq: int
     """The number of its last line."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """An entry that was found by its code."""
+    """An entry found by its code."""
 
     world: str
     agent: str
     seq: int
     row: int
-    """Which entry of the chunk."""
+    """Index of the entry in its chunk."""
     distance: float
 
     def __post_init__(self) -> None:

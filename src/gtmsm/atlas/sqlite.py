@@ -16,7 +16,7 @@ from gtmsm.errors import InputError
 from gtmsm.files import as_path, require_writable
 
 OURS = 0x67746D73
-"""The application_id of our files."""
+"""The application_id of atlas files."""
 PATIENCE = 60.0
 """Seconds to wait for another process that writes."""
 SCHEMA = f"""
@@ -35,7 +35,7 @@ PRAGMA user_version = {VERSION};
 
 
 class SqliteStore(Store):
-    """A file, which any number of processes may read and write."""
+    """A file that any number of processes may read and write."""
 
     def __init__(self, address: str, create: bool) -> None:
         self.address, path = address, as_path(address)
@@ -54,17 +54,17 @@ class SqliteStore(Store):
             raise
 
     def _prepare(self) -> None:
-        """Make the tables where there are none."""
+        """Make the tables if there are none."""
         self.run("PRAGMA page_size = 16384")
         self.run("PRAGMA journal_mode = WAL")
-        self.run("PRAGMA synchronous = FULL")  # what was committed survives a loss of power, too
+        self.run("PRAGMA synchronous = FULL")  # committed lines survive a loss of power, too
         with self.transaction():
             if not self.run("SELECT 1 FROM sqlite_master LIMIT 1"):
                 for statement in SCHEMA.strip().split(";")[:-1]:
                     self.run(statement)
 
     def _require_ours(self, path: Path) -> None:
-        """Refuse files of others without touching them."""
+        """Refuse files of other programs without changing them."""
         reader = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", PATIENCE, uri=True)
         try:
             empty = not reader.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
@@ -81,7 +81,7 @@ class SqliteStore(Store):
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
-        """SQLite's complaints in one line."""
+        """Turn errors of SQLite into errors of one line."""
         try:
             yield
         except sqlite3.Error as problem:
@@ -91,13 +91,13 @@ class SqliteStore(Store):
             raise InputError(f"{self.address}: {problem}; {fix}") from problem
 
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a statement."""
+        """Run a statement and return its rows."""
         with self._lock, self._refusing():
             return self._connection.execute(sql, values).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Other writers wait for its end."""
+        """Begin a transaction; other writers wait for its end."""
         with self._lock:
             self.run("BEGIN IMMEDIATE")
             try:
@@ -109,18 +109,18 @@ class SqliteStore(Store):
                 raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._connection.close()
 
     def index_codes(self, world: int, seq: int, draft: Draft) -> None:
-        """Nothing: all of them are looked at."""
+        """Do nothing: `alike` compares all codes."""
 
     def forget_codes(self, world: int, seqs: Sequence[int]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def alike(self, weights: str | None, code: np.ndarray, k: int) -> list[Hit]:
-        """Look at all of them."""
+        """Compare all codes."""
         found: list[Hit] = []
         for world in self.worlds():
             if world.weights != weights:

@@ -1,7 +1,7 @@
-"""Where the log of an atlas is kept: all that SQLite and PostgreSQL have in common.
+"""The store of an atlas's log: the part that SQLite and PostgreSQL share.
 
-A world has a counter. A writer raises it, which locks it until the transaction ends. So numbers have no gaps and become
-visible in their order: a reader that has pulled up to number n misses nothing when it asks for what comes after n.
+A world has a counter. A writer increments it, which locks it until the transaction ends. So numbers have no gaps and
+become visible in order: a reader that has pulled up to number n misses nothing when it asks for the lines after n.
 """
 
 from abc import ABC, abstractmethod
@@ -16,28 +16,28 @@ from gtmsm.config import require
 from gtmsm.errors import InputError
 
 VERSION = 1
-"""Of the tables."""
+"""Version of the tables."""
 PAGE = 64
-"""Lines that are pulled at once."""
+"""Number of lines pulled at once."""
 
 
 class Store(ABC):
     """A log for each world, in tables."""
 
     address: str
-    """As it is shown to people, without a password."""
+    """The address as shown to people, without a password."""
 
     @abstractmethod
     def run(self, sql: str, *values: Any) -> list[tuple[Any, ...]]:
-        """Rows of a statement; values stand at its question marks."""
+        """Run a statement and return its rows; values replace its question marks."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """All statements of the block, or none of them; one writer at a time."""
+        """Commit all statements of the block or none of them; one writer of a world at a time."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the file or the connection."""
+        """Close the file or the connection."""
 
     @abstractmethod
     def alike(self, weights: str | None, code: np.ndarray, k: int) -> list[Hit]:
@@ -45,18 +45,18 @@ class Store(ABC):
 
     @abstractmethod
     def index_codes(self, world: int, seq: int, draft: Draft) -> None:
-        """Prepare `alike`, where that is worth it."""
+        """Index the codes of a line for `alike`, if the store has an index."""
 
     @abstractmethod
     def forget_codes(self, world: int, seqs: Sequence[int]) -> None:
-        """Undo `index_codes` for lines that were dropped."""
+        """Undo `index_codes` for dropped lines."""
 
     def worlds(self) -> list[World]:
-        """All of them, by name."""
+        """All worlds, sorted by name."""
         return [World(*row) for row in self.run("SELECT name, weights, seq FROM worlds ORDER BY name")]
 
     def written(self, world: str, agent: str) -> int:
-        """How many entries an agent has ever written into a world."""
+        """Number of entries an agent has ever written into a world."""
         found = self.run(
             "SELECT a.written FROM agents a JOIN worlds w ON a.world = w.id WHERE w.name = ? AND a.name = ?",
             world,
@@ -65,7 +65,7 @@ class Store(ABC):
         return int(found[0][0]) if found else 0
 
     def pull(self, world: str, after: int) -> Iterator[Record]:
-        """The lines of a world after a number, in their order."""
+        """The lines of a world after number `after`, in order."""
         sql = """SELECT l.seq, l.kind, l.agent, l.first, l.entries, l.time, l.hash, l.body FROM log l
                  WHERE l.world = ? AND l.seq > ? ORDER BY l.seq LIMIT ?"""
         number = self.run("SELECT id FROM worlds WHERE name = ?", world)
@@ -78,7 +78,7 @@ class Store(ABC):
             after = rows[-1][0]
 
     def append(self, world: str, weights: str | None, drafts: Sequence[Draft], dropped: Sequence[int] = ()) -> range:
-        """Write lines, in one step, and drop the lines that they replace; returns their numbers."""
+        """Write lines and drop the lines that they replace, in one transaction; return the new lines' numbers."""
         with self.transaction():
             number, last = self._raised(world, weights, len(drafts))
             seqs = range(last - len(drafts) + 1, last + 1)
@@ -100,7 +100,7 @@ class Store(ABC):
         return seqs
 
     def _raised(self, world: str, weights: str | None, by: int) -> tuple[int, int]:
-        """The number of a world and of its last line, once its counter is raised."""
+        """Increment the counter of a world; return the id of the world and the number of its last line."""
         raised = "UPDATE worlds SET seq = seq + ? WHERE name = ? RETURNING id, seq, weights"
         if not (found := self.run(raised, by, world)):
             self.run("INSERT INTO worlds (name, weights, seq) VALUES (?, ?, 0) ON CONFLICT DO NOTHING", world, weights)
@@ -114,7 +114,7 @@ class Store(ABC):
         return number, last
 
     def _count(self, number: int, world: str, draft: Draft) -> None:
-        """Refuse a chunk that does not follow what its agent has written."""
+        """Count the entries of a chunk; refuse one that does not follow what its agent has written."""
         counted = "UPDATE agents SET written = written + ? WHERE world = ? AND name = ? RETURNING written"
         values = draft.entries, number, draft.agent
         if not (found := self.run(counted, *values)):
@@ -129,7 +129,7 @@ class Store(ABC):
 
 
 def open_store(address: str, create: bool) -> Store:
-    """SQLite for a path, PostgreSQL for an address of one."""
+    """Open SQLite for a path, PostgreSQL for the address of a server."""
     if address.startswith(("postgresql://", "postgres://")):
         try:
             from gtmsm.atlas.postgres import PostgresStore

@@ -1,4 +1,4 @@
-"""How fast it is on this device, beside what the device's memory and arithmetic would allow (`gtmsm bench`)."""
+"""`gtmsm bench`: speed on this device, beside the limits that its memory and arithmetic set."""
 
 from gtmsm.bench.measure import Report, bench
 from gtmsm.bench.sizes import sizes_for

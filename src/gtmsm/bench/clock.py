@@ -1,4 +1,4 @@
-"""How long a call takes on the clock of its device, and by which kernels; the best rates of the device."""
+"""The time of a call by the clock of its device, the kernels that take it, and the best rates of the device."""
 
 import os
 import re
@@ -15,10 +15,10 @@ from gtmsm.kernels.precision import float32_products
 
 Call = Callable[[], object]
 Precision: TypeAlias = Literal["float32", "tf32", "bfloat16"]
-"""Of products; tf32 has float32's range and rounds to 10 bits, on GPUs only."""
+"""Precision of products; tf32 has float32's range and rounds to 10 bits, on GPUs only."""
 
 FEWEST, MOST = 3, 200
-"""Number of timed calls; one fewer where a single call exceeds the budget."""
+"""Limits of the number of timed calls; one fewer if a single call exceeds the budget."""
 
 
 def time_calls(call: Call, device: torch.device, budget: float) -> list[float]:
@@ -33,7 +33,7 @@ def time_calls(call: Call, device: torch.device, budget: float) -> list[float]:
 
 
 def _on_cpu(call: Call, repeats: int) -> list[float]:
-    """By the clock of the host."""
+    """Seconds by the clock of the host."""
     seconds = []
     for _ in range(repeats):
         since = time.perf_counter()
@@ -43,7 +43,7 @@ def _on_cpu(call: Call, repeats: int) -> list[float]:
 
 
 def _on_gpu(call: Call, repeats: int) -> list[float]:
-    """Between events in the device's queue, which the host only has to keep filled."""
+    """Seconds between events in the device's queue, which the host only has to keep filled."""
     torch.cuda.synchronize()
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
     marks[0].record()
@@ -65,7 +65,7 @@ class Ceilings:
 
 
 def measure_ceilings(device: torch.device, count: int, side: int, budget: float) -> Ceilings:
-    """From copying `count` numbers, and from products of matrices of this side."""
+    """Measure the best rates: copy `count` numbers, and multiply matrices of side `side`."""
     a, b = (torch.ones(count, device=device) for _ in range(2))
     bandwidth = 2 * 4 * count / min(time_calls(lambda: b.copy_(a), device, budget))
     precisions: tuple[Precision, ...] = ("float32", "tf32", "bfloat16") if device.type == "cuda" else ("float32",)
@@ -85,19 +85,19 @@ class Share:
 
     kernel: str
     calls: float
-    """In one call of the whole."""
+    """Number of its calls in one timed call."""
     seconds: float
     share: float
 
 
 def where_time_goes(call: Call, device: torch.device, top: int = 12) -> list[Share]:
-    """The slowest kernels, slowest first, and the others in one line; gaps between kernels are not counted."""
+    """The `top` slowest kernels, slowest first, then all others as one; gaps between kernels are not counted."""
     on_gpu = device.type == "cuda"
     repeats = 20 if on_gpu else 2
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silence some builds of PyTorch
     call()
     activity = ProfilerActivity.CUDA if on_gpu else ProfilerActivity.CPU
-    with profile(activities=[activity], acc_events=True) as watched:  # else it warns that events are cleared
+    with profile(activities=[activity], acc_events=True) as watched:  # otherwise it warns that events are cleared
         for _ in range(repeats):
             call()
         if on_gpu:

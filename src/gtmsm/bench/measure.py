@@ -1,4 +1,4 @@
-"""Measures the ceilings of the device first, then one task after the other."""
+"""Measure the ceilings of the device first, then one task after the other."""
 
 import gc
 import platform
@@ -35,9 +35,9 @@ class Row:
     flops: int = 0
     precision: str = "float32"
     floor: float | None = None
-    """Seconds of its FLOPs at the best rate of the device; None where they do not bound it."""
+    """Seconds of its FLOPs at the best rate of the device; None if they do not bound it."""
     reference: str = ""
-    """The name of another way to the same result."""
+    """Name of another way to compute the same result."""
     reference_seconds: float | None = None
     goal: Goal | None = None
 
@@ -64,7 +64,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Report:
-    """What was measured, and on which device."""
+    """All measurements, and the device on which they were made."""
 
     device: str
     torch: str
@@ -82,7 +82,7 @@ class Report:
         return plain
 
     def write(self, path: Path) -> None:
-        """As JSON, whole or not at all."""
+        """Write as JSON, whole or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         write_json(path, self.as_plain())
 
@@ -97,7 +97,7 @@ def bench(
 ) -> Report:
     """Time the entries of these names, or the default ones.
 
-    `tell` is called with the name of what is measured next, `keep` with the report so far after every row.
+    `tell` is called with the name of each measurement before it, `keep` with the report so far after every row.
     """
     for name in names:
         if name not in ENTRIES:
@@ -127,7 +127,7 @@ def bench(
 
 
 def _time(name: str, task: Task, device: torch.device, budget: float, ceilings: Ceilings) -> Row:
-    """The median of a task, and of its reference where it has one."""
+    """The median of a task, and of its reference if it has one."""
     seconds = time_calls(task.call, device, budget)
     name_of_reference, other = task.reference or ("", None)
     return Row(

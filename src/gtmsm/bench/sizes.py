@@ -1,4 +1,4 @@
-"""How much of everything `gtmsm bench` times: the paper's sizes on a GPU, a little of each on a CPU."""
+"""Sizes of what `gtmsm bench` times: the paper's sizes on a GPU, smaller ones on a CPU."""
 
 from dataclasses import replace
 
@@ -9,16 +9,16 @@ from gtmsm.config import config
 
 @config
 class Sizes:
-    """How much of everything is timed; no flags, so that two tables of one kind of device can be compared."""
+    """Sizes of all tasks; they are no flags, so that two tables of one kind of device can be compared."""
 
     seconds: float = 1.0
-    """To spend on repeating one call; there are at least two repetitions."""
+    """Seconds to spend on repeating one call; there are at least two repetitions."""
     copied: int = 1 << 28
     """Numbers to copy for the memory's bandwidth: far more than any cache holds."""
     matmul: int = 8_192
     """Side of the matrices for the peak of arithmetic."""
     most_clips: tuple[int, int] = (64, 64)
-    """Limit of clips per update in image walks and in rooms; presets that have fewer keep theirs."""
+    """Maximum number of clips per update in image walks and in rooms; presets with fewer keep theirs."""
     learned: int = 3
     """Hundreds of updates before an update is timed: learned poses retrieve other frames, and more of them."""
     pool: int = 256
@@ -28,7 +28,7 @@ class Sizes:
     rollouts: tuple[int, int] = (4_096, 256)
     """Sequences of actions, and steps of each."""
     imagined: tuple[int, int] = (512, 128)
-    """The same, where all frames are decoded."""
+    """The same for imagination, where all frames are decoded."""
     nearest: tuple[int, int, int] = (32, 150, 100_000)
     """Memories, queries in each, entries of each."""
     remembered: tuple[int, ...] = (10_000, 100_000, 1_000_000)
@@ -45,10 +45,10 @@ ON_CPU = Sizes(
     imagined=(4, 64), nearest=(8, 150, 10_000), drawn=1_024, rays=1, learned=0,
 )  # fmt: skip
 LARGEST = 10_000_000
-"""Entries of the longest memory, which takes a while to fill: --large."""
+"""Entries of the longest memory, timed with --large, since it takes a while to fill."""
 
 
 def sizes_for(device: torch.device, large: bool = False) -> Sizes:
-    """What fits the device; `large` adds the longest memory."""
+    """Sizes that fit the device; `large` adds the longest memory."""
     sizes = ON_GPU if device.type == "cuda" else ON_CPU
     return replace(sizes, remembered=(*sizes.remembered, LARGEST)) if large else sizes

@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
 
 def speeds_table(report: Report, goals: bool = False) -> Group:
-    """A row for each task, with its goal on one H200 where asked for; below them comparisons and the device."""
+    """A row for each task, with its goal on one H200 if asked for; below them comparisons and the device."""
     table = narrow_table(("work", "size"), ("time", "rate", "× floor", *(("goal", "") if goals else ())))
     notes = []
     for row in report.rows:
@@ -72,14 +72,14 @@ def speeds_table(report: Report, goals: bool = False) -> Group:
 
 
 def _goal_in_words(goal: Goal, unit: str) -> str:
-    """What is to be reached on one H200."""
+    """The goal for one H200, in words."""
     if goal.kind == "milliseconds":
         return f"≤ {digits(goal.bound)} ms"
     return f"≥ {scaled(goal.bound, f'{unit}/s') if goal.kind == 'rate' else f'{digits(goal.bound)} × reference'}"
 
 
 def profile_table(name: str, shares: Sequence[Share]) -> Table:
-    """Which kernels take the time of an update."""
+    """The time of an update by kernels, as a table."""
     table = narrow_table([f"an update of {name}, by kernel"], ("calls", "time", "share"))
     for share in shares:
         kernel = Text(share.kernel, overflow="ellipsis", no_wrap=True)

@@ -43,19 +43,19 @@ class Task:
     """A call to time, after its set-up."""
 
     work: str
-    """What it does, in a few words."""
+    """What the call does, in a few words."""
     size: str
     call: Call
     units: int
-    """What one call makes: so many frames, steps, ..."""
+    """Number of units (frames, steps, ...) that one call makes."""
     unit: str
-    """Their name, in the plural."""
+    """Name of the units, in the plural."""
     flops: int = 0
-    """Of its matrix products and convolutions; 0 where they do not bound it."""
+    """FLOPs of its matrix products and convolutions; 0 if they do not bound it."""
     precision: Precision = "float32"
     goal: Goal | None = None
     reference: tuple[str, Call] | None = None
-    """Another way to the same result, timed in the same run."""
+    """Name and call of another way to compute the same result, timed in the same run."""
 
 
 def count_flops(call: Call) -> int:
@@ -69,11 +69,11 @@ def count_flops(call: Call) -> int:
 
 
 UPDATE_GOALS = {"image-walk": 0.45, "walk": 3.0, "walk-strong": 14.0}
-"""Milliseconds of an update. Other presets are timed where they are named."""
+"""Milliseconds of an update. Other presets are timed only if they are named."""
 
 
 def build_updater(preset: str, sizes: Sizes, device: torch.device) -> Updater:
-    """For the last stage of a preset's training, which has the most steps; in fewer places, with limited batches."""
+    """An updater for the last stage of a preset's training, which has the most steps; with fewer places and clips."""
     experiment = PRESETS[preset][1]
     in_rooms = isinstance(experiment, RoomsExperiment)
     batch = min(experiment.training.optimiser.batch, sizes.most_clips[in_rooms])
@@ -175,7 +175,7 @@ def nearest_of_many(sizes: Sizes, device: torch.device) -> Iterator[Task]:
 
 
 def long_memories(sizes: Sizes, device: torch.device) -> Iterator[Task]:
-    """The same in the memory of one agent's long life, by an index, against a search through all entries."""
+    """The same search in a long memory, by an index, against a search through all entries."""
     from gtmsm.model.long_memory import LongMemory  # imports SciPy
 
     queries = sizes.nearest[1]
@@ -207,7 +207,7 @@ def raycasting(sizes: Sizes, device: torch.device) -> Iterator[Task]:
 
 
 def _random_actions(batch: int, steps: int, kinds: int, device: torch.device) -> Tensor:
-    """One-hot, all equally likely."""
+    """One-hot actions, all equally likely."""
     generator = torch.Generator(device).manual_seed(0)
     drawn = torch.randint(kinds, (batch, steps), device=device, generator=generator)
     return torch.nn.functional.one_hot(drawn, kinds).float()
@@ -221,7 +221,7 @@ def _places(count: int, side: float, device: torch.device, generator: torch.Gene
 
 
 Entry: TypeAlias = Callable[[Sizes, torch.device], Iterator[Task]]
-"""Sets up and yields tasks one after the other, so that each has the memory to itself."""
+"""Sets up and yields tasks one after the other, so that each has all of the device's memory."""
 
 OTHERS: dict[str, Entry] = {
     "rollouts": rollouts,
@@ -231,6 +231,6 @@ OTHERS: dict[str, Entry] = {
     "raycast": raycasting,
 }
 ENTRIES: dict[str, Entry] = {preset: partial(update, preset) for preset in PRESETS if preset != "own"} | OTHERS
-"""By the names that `gtmsm bench` takes: presets, whose updates are timed, and others."""
+"""All entries by the names that `gtmsm bench` takes: presets, whose updates are timed, and others."""
 BY_DEFAULT = (*UPDATE_GOALS, *OTHERS)
-"""What is timed where nothing is named."""
+"""Names of what is timed by default."""

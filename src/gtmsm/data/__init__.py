@@ -1,1 +1,1 @@
-"""Worlds become clips."""
+"""Clips: recorded from worlds, cut into windows, and stored as files."""

@@ -1,4 +1,4 @@
-"""A clip: what an agent did and saw, and where it really was."""
+"""A clip: actions and frames of agents, with their true poses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -22,37 +22,37 @@ class Clip:
     a: Actions
     """Actions; one-hot where the world's actions are discrete."""
     true_pose: Poses
-    """Where the agent really was. Scores read it; the model does not."""
+    """True pose of the agent. Scores use it; the model does not."""
     true_step: Poses
-    """How it really moved at each step, in its own frame where it has a heading. Training reads it where the objective
-    asks for displacements (section 4.2.2), recognition or regret (App. D); it also tells where the walk began."""
+    """True displacement of each step, in the agent's own frame if it has a heading. Training uses it if the objective
+    asks for displacements (section 4.2.2), recognition or regret (App. D); it also determines where the walk began."""
     tried: Actions | None = None
-    """What was tried, where steps that failed are known: they count as steps without an action in `a`."""
+    """Actions that were tried, if failed steps are known: in `a` these are steps without an action."""
     code: Gaussian | None = None
-    """q(z|x) of the frames, where it was computed once for all updates."""
+    """q(z|x) of the frames, if it was computed once for all updates."""
 
     @property
     def steps(self) -> int:
-        """How many steps long."""
+        """Number of steps."""
         return self.x.shape[1]
 
     @property
     def true_start(self) -> Float[Tensor, "batch D"]:
-        """Where the agent really was before its first action."""
+        """True pose of the agent before its first action."""
         first, step = self.true_pose[:, 0], self.true_step[:, 0]
         turned_back = torch.cat([first[:, :2], (first - step)[:, 2:]], dim=-1)
         return torch.cat([space_of(first.shape[-1]).step(turned_back, -step)[:, :2], turned_back[:, 2:]], dim=-1)
 
     def split(self, tau: int) -> "tuple[Clip, Clip]":
-        """The tau steps to memorise, and the rest, to predict."""
+        """Split into the tau steps to memorise and the rest, to predict."""
         require_whole("tau", tau, most=self.steps - 1)
         return self[:, :tau], self[:, tau:]
 
     def __getitem__(self, index: object) -> "Clip":
-        """The same index into every field."""
+        """Apply the same index to every field."""
         parts = {field.name: getattr(self, field.name) for field in fields(self)}
         return Clip(**{name: part[index] for name, part in parts.items() if part is not None})
 
 
 Source: TypeAlias = Callable[[int, int, torch.Generator], Clip]
-"""Fresh clips: (how many, how many steps each, randomness)."""
+"""Draws clips, given (number of clips, steps of each, generator)."""

@@ -1,4 +1,4 @@
-"""A world and a walker become a clip."""
+"""Record clips of a walker in a world."""
 
 from collections.abc import Iterator
 from functools import cache
@@ -16,22 +16,22 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 AT_ONCE = 50
-"""Clips of a batch to score on: where a generator stands after it is part of what a fixed set is."""
+"""Clips per batch when scoring. Fixed sets depend on it: it determines the generator's state after each batch."""
 
 
 @runtime_checkable
 class Replayed(Protocol):
-    """A world that was recorded: nobody walks in it, its clips are played again."""
+    """A recorded world: no agent walks in it, its clips are replayed."""
 
     def replay(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Clips of what was recorded."""
+        """Draw clips of the recording."""
 
 
 def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator, truth: bool = True) -> Clip:
-    """`n` agents dropped into the world walk for `steps`; the same generator state gives the same clip.
+    """Record `n` agents that are put into the world and walk for `steps`; equal generator states give equal clips.
 
-    Of a world that was recorded, clips are drawn instead. Without `truth`, true poses and steps have zero dimensions,
-    which saves their computation.
+    Of a recorded world, clips are drawn instead. Without `truth`, true poses and steps have size zero, which saves
+    their computation.
     """
     require(hasattr(world, "walk"), f"world is {shown(world)}; give one that can be walked, such as ImageWalk")
     require(callable(walker), f"walker is {shown(walker)}; give one that chooses actions, such as PoissonWalker()")
@@ -45,13 +45,13 @@ def record(world: World, walker: Walker, n: int, steps: int, generator: torch.Ge
 
 
 def record_in_batches(world: World, walker: Walker, n: int, steps: int, generator: torch.Generator) -> Iterator[Clip]:
-    """As `record`, in portions that fit into memory; agents of `world` are those of a portion until the next."""
+    """As `record`, in batches that fit into memory; `world` holds the agents of a batch until the next one."""
     for begin in range(0, n, AT_ONCE):
         yield record(world, walker, min(AT_ONCE, n - begin), steps, generator)
 
 
 def as_clip(world: World, actions: Int64[Tensor, "n steps"], truth: bool = True) -> Clip:
-    """The clip of these actions, from where the agents of `world` are."""
+    """Walk these actions from where the agents of `world` are, and return the clip."""
     a = one_hot(actions, len(world.action_names))
     if not truth:
         nothing = a[..., :0]
@@ -75,6 +75,6 @@ def one_hot(actions: Int64[Tensor, "*n"], count: int) -> Float[Tensor, "*n count
 
 @cache  # a captured graph reads them, and does not keep them alive
 def _numbers(count: int, device: torch.device) -> Int64[Tensor, "count"]:
-    """0, 1, 2, ...; kept, since a GPU would make them anew for every update."""
+    """0, 1, 2, ...; cached, since a GPU would compute them again for every update."""
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

@@ -1,10 +1,10 @@
-"""A clip as a file: one .npz of plain arrays, that numpy.savez can write too.
+"""A clip as a file: one .npz of plain arrays, which numpy.savez can write too.
 
 | array | what it is |
 |---|---|
 | `frames` | uint8 (time, height, width, 3): what was seen after each action |
 | `actions` | integers (time): the number of each action, -1 for none; or floats (time, A), a vector each |
-| `poses` | optional, floats (time, D): where the agent really was; row, column on images, x, y, heading in rooms |
+| `poses` | optional, floats (time, D): true poses of the agent; row, column on images, x, y, heading in rooms |
 | `map` | optional, uint8 (tall, wide, 3): the place from above; needs `poses` and the next two |
 | `map_origin` | floats (2): the pixel (to the right, down) of the pose 0, 0 on the map |
 | `map_scale` | floats (2, 2): how far that pixel moves (rows: right, down) per unit of a pose's first two numbers |
@@ -30,22 +30,22 @@ from gtmsm.tensors import are_finite
 
 SUFFIX = ".npz"
 KINDS = {2: "image-walk", 3: "rooms"}
-"""What is walked in, by how many numbers a pose has."""
+"""Kind of world, by the size of a pose."""
 LONGEST = 10_000
-"""Steps of a clip: more than any memory of ours was ever asked to hold."""
+"""Maximum steps of a clip."""
 EXAMPLE = "numpy.savez(path, frames=..., actions=...)"
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A place from above, for people, and where poses are on it."""
+    """A place from above, for display, and where poses are on it."""
 
     picture: UInt8[np.ndarray, "tall wide 3"]
     origin: Float[np.ndarray, "2"]
     scale: Float[np.ndarray, "2 2"]
 
     def pixel(self, poses: Float[np.ndarray, "*n D"]) -> Float[np.ndarray, "*n 2"]:
-        """Where poses are, in pixels to the right and down from the top left corner."""
+        """Pixels of poses, to the right and down from the top left corner."""
         return self.origin + poses[..., :2] @ self.scale.T
 
 
@@ -56,14 +56,14 @@ class Recording:
     frames: UInt8[np.ndarray, "time height width 3"]
     actions: Int64[np.ndarray, "time"] | Float[np.ndarray, "time A"]
     poses: Float[np.ndarray, "time D"] | None = None
-    """Where the agent really was, where that is known."""
+    """True poses of the agent, if known."""
     chart: Chart | None = None
     kind: str = ""
-    """What was walked in, where that is known."""
+    """Kind of world, if known."""
 
     @classmethod
     def of(cls, clip: Clip, chart: Chart | None = None) -> "Recording":
-        """A single walk, to be stored."""
+        """Convert a clip of a single walk, to be stored."""
         fits = isinstance(clip, Clip) and all(
             isinstance(part, Tensor) and part.is_floating_point() and part.dim() == n and not part.is_meta
             for part, n in ((clip.x, 5), (clip.a, 3), (clip.true_pose, 3))
@@ -79,21 +79,21 @@ class Recording:
 
     @property
     def steps(self) -> int:
-        """How many steps long."""
+        """Number of steps."""
         return len(self.frames)
 
     def x(self, device: torch.device | str = "cpu") -> Float[Tensor, "1 time 3 height width"]:
-        """Frames as a model wants them."""
+        """Frames as a model expects them, with a batch of 1."""
         return torch.from_numpy(self.frames).to(device).permute(0, 3, 1, 2)[None].float() / 255
 
     def a(self, count: int, device: torch.device | str = "cpu") -> Float[Tensor, "1 time count"]:
-        """Actions as a model wants them, which has `count` of them."""
+        """Actions as a model with `count` actions expects them."""
         actions = torch.from_numpy(self.actions).to(device)[None]
         return actions.float() if actions.dim() == 3 else one_hot(actions, count)
 
 
 def _numbers(vectors: Float[np.ndarray, "time A"]) -> Int64[np.ndarray, "time"] | Float[np.ndarray, "time A"]:
-    """The numbers of one-hot actions; vectors of another kind as they are."""
+    """The numbers of one-hot actions; other vectors are unchanged."""
     pressed = vectors.sum(1)
     if not (np.isin(vectors, (0, 1)).all() and (pressed <= 1).all()):
         return vectors
@@ -101,12 +101,12 @@ def _numbers(vectors: Float[np.ndarray, "time A"]) -> Int64[np.ndarray, "time"] 
 
 
 def require_clip_name(path: Path) -> None:
-    """Refuse a name that no clip can be written as, before any work is done for it."""
+    """Refuse a file name that does not have a clip's suffix, before any work is done."""
     require(path.suffix.lower() == SUFFIX, f'cannot write a clip as "{path.name}"; end its name with {SUFFIX}')
 
 
 def write_clip(path: Path, recording: Recording) -> None:
-    """The file described above, whole or not at all."""
+    """Write the file described above, complete or not at all."""
     require_clip_name(path)
     arrays = {"frames": recording.frames, "actions": recording.actions, "kind": np.array(recording.kind)}
     if recording.poses is not None:
@@ -120,7 +120,7 @@ def write_clip(path: Path, recording: Recording) -> None:
 
 
 def read_clip(path: Path, frame_shape: tuple[int, int, int], actions: int) -> Recording:
-    """A clip for a model with frames of `frame_shape` and so many `actions`; nothing is unpickled."""
+    """Read a clip for a model with frames of `frame_shape` and `actions` actions; nothing is unpickled."""
     arrays = _read_arrays(path)
     frames, done = arrays["frames"], arrays["actions"]
     require(
@@ -144,7 +144,7 @@ def read_clip(path: Path, frame_shape: tuple[int, int, int], actions: int) -> Re
 
 
 def require_size(what: str, height: int, width: int, frame_shape: tuple[int, int, int]) -> None:
-    """Refuse pictures of another size than a model sees."""
+    """Refuse pictures of another size than the model's frames."""
     tall, wide = frame_shape[1:]
     require(
         (height, width) == (tall, wide),
@@ -153,7 +153,7 @@ def require_size(what: str, height: int, width: int, frame_shape: tuple[int, int
 
 
 def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None:
-    """Refuse actions that are none of the model's, or not one for each frame."""
+    """Refuse actions that the model does not have, or that are not one for each frame."""
     is_number, is_vector = done.dtype.kind in "iu", done.dtype.kind == "f"
     require(
         (is_number and done.ndim == 1) or (is_vector and done.ndim == 2),
@@ -173,7 +173,7 @@ def _check_actions(path: Path, done: np.ndarray, steps: int, known: int) -> None
 
 
 def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
-    """The map, where there is one, with what is needed to draw on it."""
+    """The map and its coordinates; None if there is no map."""
     if "map" not in arrays:
         return None
     for name in ("map_origin", "map_scale", "poses"):
@@ -192,7 +192,7 @@ def _chart(path: Path, arrays: Mapping[str, np.ndarray]) -> Chart | None:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """The arrays by name; unknown ones are not read."""
+    """Read the arrays by name; unknown ones are not read."""
     names = ("frames", "actions", "poses", "map", "map_origin", "map_scale", "kind")
     require(path.exists(), f"{path}: no such clip; make one with `gtmsm record`, or with {EXAMPLE}")
     arrays, holds = read_arrays(path, names, f"write it with {EXAMPLE}")
@@ -202,10 +202,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
 
 
 def _finite(array: np.ndarray) -> bool:
-    """Whether these are numbers, real and finite, also in the precision that a model has."""
+    """Whether an array holds real numbers that are finite in float32, the precision of a model."""
     return array.dtype.kind in "iuf" and bool((np.abs(array) <= np.finfo(np.float32).max).all())
 
 
 def _said(array: np.ndarray) -> str:
-    """What an array is, in an error."""
+    """Type and shape of an array, for an error message."""
     return f"{shortened(str(array.dtype))} of shape {shortened(str(array.shape))}"

@@ -25,10 +25,10 @@ class Windows:
     true_pose: Float[Tensor, "clips time D"]
     true_step: Float[Tensor, "clips time D"]
     code: Gaussian | None = None
-    """Of the frames, where the coder does not learn any more."""
+    """Codes of the frames, if the coder no longer learns."""
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """`n` windows of `steps` consecutive steps, each of a clip and from a step drawn at random."""
+        """Draw `n` windows of `steps` consecutive steps, each from a random step of a random clip."""
         clips, length = self.frames.shape[:2]
         if steps > length:
             raise InputError(
@@ -47,10 +47,10 @@ class Windows:
 
     @torch.no_grad()
     def encoded(self, encode: Callable[[Frames], Gaussian], at_once: int = 64) -> "Windows":
-        """The same with the codes of all frames, of so many clips at a time."""
+        """The same with the codes of all frames, computed for `at_once` clips at a time."""
         first = encode(self.frames[:1] / 255)
         whole = Gaussian(*(part.new_empty(len(self.frames), *part.shape[1:]) for part in (first.mean, first.log_var)))
-        for begin in range(0, len(self.frames), at_once):  # into place: they are as large as the frames
+        for begin in range(0, len(self.frames), at_once):  # in place: codes are as large as the frames
             some = slice(begin, begin + at_once)
             code = encode(self.frames[some] / 255)
             whole.mean[some], whole.log_var[some] = code.mean, code.log_var
@@ -60,7 +60,7 @@ class Windows:
 def record_windows(
     world: Rooms | Slipping, walker: Walker, clips: int, steps: int, generator: torch.Generator
 ) -> Windows:
-    """`clips` agents dropped into the world walk for `steps`, all on the world's device."""
+    """Record `clips` agents that are put into the world and walk for `steps`, all on the world's device."""
     world.reset(clips, generator)
     actions = walker(world, steps, generator)
     start = world.pose

@@ -1,1 +1,1 @@
-"""Recordings of anything: stored, read from other formats, made from any Gymnasium environment."""
+"""Recordings: a store of episodes, readers of other formats, and recording of any Gymnasium environment."""

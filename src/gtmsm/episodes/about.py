@@ -1,4 +1,4 @@
-"""What is in a store, in words and pictures, for people."""
+"""Describe the content of a store: a summary as text, and a contact sheet of its episodes."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,15 +18,15 @@ from gtmsm.files import replacing, require_writable
 AXES = ("x", "y", "heading")
 INK, DIM, PALE = (40, 44, 52), (110, 116, 126), (205, 209, 216)
 WAY = np.array([(47, 134, 209), (150, 80, 180), (217, 138, 0)])
-"""Colours of the first steps of a way, of those in the middle, and of the last."""
+"""Colours of a path: its first steps, the middle, its last steps."""
 GAP, LABEL, SIDE = 8, 14, 72
-"""Pixels between frames, of a line of text, and of a small frame on a sheet."""
+"""In pixels: gap between frames, height of a line of text, side to which small frames are enlarged."""
 OTHERS = 16
-"""Walks of the same place that a map shows in the background."""
+"""Maximum number of other episodes of the same place that a map shows in the background."""
 
 
 def describe(store: Store) -> str:
-    """Counts, actions, places and sizes, a line each; reads all actions and poses."""
+    """Summarise counts, actions, places and sizes of a store, a line each; all actions and poses are read."""
     lengths, kind = store.lengths, store.kind
     lines = {"store": f"{store.path}, version {VERSION}", "environment": kind.environment or "not said"}
     each = Counter(Path(folder).name for folder, part in store.parts for _ in part.steps)
@@ -53,7 +53,7 @@ def describe(store: Store) -> str:
 
 
 def _actions(store: Store) -> str:
-    """How often each was used; or the range of each number."""
+    """How often each discrete action was used, or the range of each component of continuous ones."""
     kind = store.kind
     if not kind.discrete:
         return f"vectors of {kind.action_size}: " + _some(_ranges("actions", store, ()))
@@ -67,7 +67,7 @@ def _actions(store: Store) -> str:
 
 
 def _ranges(name: str, store: Store, names: tuple[str, ...]) -> list[str]:
-    """From where to where each number of an array goes."""
+    """Minimum and maximum of each component of an array."""
     size = store.arrays[name].row[0]
     low, high = np.full(size, np.inf), np.full(size, -np.inf)
     for folder, part in store.parts:
@@ -82,7 +82,7 @@ def _some(names: list[str], most: int = 12) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """1 step, 2,000 steps."""
+    """A count with its noun: 1 step, 2,000 steps."""
     return f"{count:,} {noun}{'s' * (count != 1)}"
 
 
@@ -95,7 +95,7 @@ def _bytes(count: int) -> str:
 
 
 def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, seed: int = 0) -> str:
-    """A contact sheet: some episodes, some steps of each, and where they went; says what it shows."""
+    """Write a contact sheet: frames of randomly chosen episodes, and maps of their paths. Return what it shows."""
     require_whole("episodes", episodes, 1, 100)
     require_whole("steps", steps, 1, 100)
     require_writable(out)
@@ -121,7 +121,7 @@ def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, see
 
 
 def _row(store: Store, i: int, steps: int) -> Image.Image:
-    """An episode: its name, frames with step and action, and a map."""
+    """An episode as a row of the sheet: its name, frames with step and action, and a map."""
     kind, episode = store.kind, store.episode(i)
     shown = np.unique(np.linspace(0, episode.steps - 1, min(steps, episode.steps)).round().astype(int))
     scale = max(1, round(SIDE / max(kind.frame_shape[:2])))
@@ -146,7 +146,7 @@ def _row(store: Store, i: int, steps: int) -> Image.Image:
 
 
 def _wrapped(text: str, wide: int) -> list[str]:
-    """At most two lines of so many pixels."""
+    """The text in at most two lines of at most `wide` pixels."""
     font, lines = ImageFont.load_default(11), [""]
     for word in text.split():
         longer = f"{lines[-1]} {word}".strip()
@@ -162,7 +162,7 @@ def _rgb(frame: UInt8[np.ndarray, "height width channel"]) -> UInt8[np.ndarray, 
 
 
 def _action(store: Store, episode: Episode, step: int) -> str:
-    """What was done, in a few letters."""
+    """The action of a step as a short label."""
     done, names = episode.actions[step], store.kind.action_names
     if names is None:
         return ", ".join(f"{number:.2g}" for number in done[:6])
@@ -170,7 +170,7 @@ def _action(store: Store, episode: Episode, step: int) -> str:
 
 
 def _map(store: Store, i: int, episode: Episode, side: int) -> Image.Image:
-    """The way of an episode from above, y upwards, before some others through the same place."""
+    """The path of an episode from above, y upwards, drawn over those of other episodes in the same place."""
     fine = 4  # drawn large and made smaller, for smooth lines
     picture = Image.new("RGB", (fine * side, fine * side), (247, 248, 250))
     pen = ImageDraw.Draw(picture)
@@ -199,7 +199,7 @@ def _map(store: Store, i: int, episode: Episode, side: int) -> Image.Image:
 
 
 def _way(episode: Episode) -> Float32[np.ndarray, "n 2"]:
-    """Where it began and where each step led."""
+    """Positions at the start of an episode and after each of its steps."""
     assert episode.start is not None and episode.poses is not None
     return np.concatenate([episode.start[None], episode.poses])[:, :2]
 

@@ -1,4 +1,4 @@
-"""Actions of any environment, as they are stored."""
+"""Convert actions of any environment to the form in which they are stored."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -14,20 +14,20 @@ from gtmsm.errors import InputError, did_you_mean, shortened, shown
 
 WAYS = ("right", "left")
 UNBOUNDED = 1e6
-"""A bound of a continuous action beyond this is none."""
+"""A continuous action counts as unbounded where the magnitude of its bound exceeds this."""
 
 
 class Actions:
-    """Actions as walkers choose them and as they are stored: a number each where discrete, otherwise a vector.
+    """Converts between actions as walkers choose them and as they are stored: numbers if discrete, otherwise vectors.
 
-    A vector is what Gymnasium's `flatten` makes: one-hot blocks of several discrete choices, numbers as they are.
+    A vector is what Gymnasium's `flatten` makes: several discrete choices become one-hot blocks, numbers are unchanged.
     """
 
     def __init__(self, env: AnyEnv, chosen: tuple[str, ...] = ()) -> None:
         space = env.action_space
         self.space: spaces.Space[Any] = space
         self.names: tuple[str, ...] | None = None
-        """Of discrete actions."""
+        """Names of discrete actions; None if actions are continuous."""
         self._env = env
         if isinstance(space, spaces.Discrete):
             names, known = action_names(env, int(space.n)), family(env)
@@ -45,12 +45,12 @@ class Actions:
         self._numbers = action_names(env, self.size)
 
     def explorer(self) -> Callable[[np.random.Generator], Any] | None:
-        """Who explores an episode, where the environment is known well enough."""
+        """A policy that explores one episode; None if the environment is not known well enough."""
         return explorer(self._env, self.names or ())
 
     @property
     def turns(self) -> list[int]:
-        """Which actions turn on the spot: right and left; of a vector the number that does."""
+        """Numbers of the actions that turn right and left on the spot; of vectors, the component that turns."""
         if self.names is None:
             return [i for i, name in enumerate(self._numbers) if name == "turn"]
         ways = [[i for i, name in enumerate(self.names) if name in (way, f"turn {way}", f"turn_{way}")] for way in WAYS]
@@ -58,18 +58,18 @@ class Actions:
 
     @property
     def told(self) -> str:
-        """The names of all."""
+        """Names of all actions, for messages."""
         return shortened(", ".join(self.names or self._numbers), 80)
 
     def draw(self, rng: np.random.Generator) -> Any:
-        """An action, uniformly."""
+        """Draw an action uniformly."""
         if self.names is not None:
             return self.kept[int(rng.integers(self.size))]
         self.space.seed(int(rng.integers(2**31)))
         return self.space.sample()
 
     def taken(self, action: Any) -> Any:
-        """A walker's action as the environment takes it; a continuous one is clipped to its bounds."""
+        """Convert a walker's action to the environment's type; a continuous one is clipped to its bounds."""
         space = self.space
         if isinstance(space, spaces.Box | spaces.MultiDiscrete | spaces.MultiBinary):
             with suppress(TypeError, ValueError, OverflowError):
@@ -81,14 +81,14 @@ class Actions:
         return action
 
     def stored(self, action: Any) -> int | Float32[np.ndarray, "A"]:
-        """An action of the environment as it is stored."""
+        """Convert an action of the environment to its stored form."""
         if self.names is not None:
             return self.kept.index(int(action))
         return np.asarray(spaces.flatten(self.space, action), np.float32)
 
 
 def _bounded(space: spaces.Space[Any]) -> spaces.Space[Any]:
-    """The same space with bounds to draw from: -1 and 1 where there are none."""
+    """The same space with finite bounds to draw from: -1 and 1 where it has none."""
     if isinstance(space, spaces.Dict):
         return spaces.Dict({key: _bounded(part) for key, part in space.spaces.items()})
     if isinstance(space, spaces.Tuple):

@@ -1,10 +1,10 @@
-"""Does action t belong to the change into frame t, or to the one before or after it?
+"""Check whether actions are aligned with frames: does action t belong to the change into frame t, or to a neighbour?
 
-Frame t ought to be what action t led to. Others pair frames and actions otherwise, and a model that is trained one step
-off learns little and warns of nothing. Here the change from each frame to the next is described by a few numbers: how
-large it is, whether parts of the picture moved left or right, up or down, and where it grew brighter. For each shift s
-they are predicted from action t + s and from the change before, which tells what momentum does anyhow. The shift whose
-actions predict best, on episodes that were left out of the fit, is the right one.
+Frame t should be what action t led to. Other recordings pair frames and actions differently, and a model that is
+trained one step off learns little, without any warning. The check describes the change from each frame to the next by a
+few features: its size, whether parts of the picture moved left or right, up or down, and where it became brighter. For
+each shift s it predicts these from action t + s and from the previous change, which accounts for momentum. The shift
+whose actions predict best, on episodes that were left out of the fit, is the right one.
 """
 
 from collections.abc import Iterable
@@ -20,34 +20,34 @@ from gtmsm.errors import shown
 
 SHIFTS = (-1, 0, 1)
 SIDE = 32
-"""Pixels of a side of the grey pictures that are compared."""
+"""Maximum side, in pixels, of the grey pictures that are compared."""
 REACHES = (1, 2, 3, 5)
-"""Pixels by which parts of a picture are moved to see whether the next one is explained by it."""
+"""Displacements, in pixels, at which parts of a picture are compared with the next one."""
 MOST_STEPS = 20_000
-"""Maximum number of steps of a recording that are looked at: the first ones."""
+"""Maximum number of steps that are used: the first ones of a recording."""
 PIECE, FOLDS, RESAMPLED = 20, 5, 1_000
-"""Steps of a piece of an episode, where there are few of them; parts, of which each is predicted from the others."""
+"""Steps of a piece, where there are few episodes; folds of the cross-validation; bootstrap resamples of the pieces."""
 SURE = 0.95
-"""Share of the resampled recordings that must agree."""
+"""Share of the bootstrap resamples that must agree."""
 LEAST = 0.003
-"""Share of the variance that the best actions must explain."""
+"""Share of the variance that the actions must explain at the best shift."""
 
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which shift of the actions explains the frames."""
+    """Result of the check: which shift of the actions explains the frames."""
 
     best: int | None
-    """Action t + best led to frame t: 0 is right. None: cannot tell."""
+    """Action t + best led to frame t: 0 is right. None: undecided."""
     margins: dict[int, float]
-    """By shift, the share of the changes' variance that its actions explain beyond what the change before does."""
+    """By shift, the share of the variance of the changes that actions explain beyond the previous change."""
     sure: float
-    """Share of resampled recordings in which that shift is best and explains anything."""
+    """Share of bootstrap resamples in which that shift exceeds zero and every other shift by `LEAST`."""
     stated: int = 0
 
     @property
     def line(self) -> str:
-        """For people, in one line."""
+        """The result as one line of text."""
         shares = ", ".join(f"shift {s:+d} {100 * np.clip(share, 0, 1):.1f}%" for s, share in self.margins.items())
         told = f"of the changes between frames actions explain: {shares}" if self.margins else "too few steps"
         if self.best is None:
@@ -59,7 +59,7 @@ class Alignment:
 
 
 class AlignmentCheck:
-    """Looks at episodes as they pass by, and keeps some numbers of each."""
+    """Collects what the check needs from episodes, one at a time."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind, self.steps = kind, 0
@@ -67,7 +67,7 @@ class AlignmentCheck:
         self._actions: list[Float32[np.ndarray, "time A"]] = []
 
     def add(self, episode: Episode) -> None:
-        """One more, as long as more are needed."""
+        """Add an episode; it is ignored if it has fewer than 4 steps, or once `MOST_STEPS` are collected."""
         steps = min(episode.steps, MOST_STEPS - self.steps)
         if steps < 4:
             return
@@ -76,7 +76,7 @@ class AlignmentCheck:
         self._actions.append(_vectors(episode.actions[:steps], self.kind))
 
     def result(self) -> Alignment:
-        """Which shift is best for what was seen so far."""
+        """Return the best shift for the episodes added so far."""
         if self.steps < PIECE:
             return Alignment(None, {}, 0.0)
         # Row t has what all shifts need: the change into frame t, the one before, actions t - 1, t and t + 1.
@@ -100,7 +100,7 @@ class AlignmentCheck:
 
 
 def check_alignment(episodes: Iterable[Episode], kind: Kind) -> Alignment:
-    """Which shift of the actions against the frames explains the changes between frames best."""
+    """Return which shift of the actions relative to the frames explains the changes between frames best."""
     check = AlignmentCheck(kind)
     for episode in episodes:
         check.add(episode)
@@ -110,7 +110,7 @@ def check_alignment(episodes: Iterable[Episode], kind: Kind) -> Alignment:
 
 
 def shifted(episode: Episode, shift: int) -> Episode | None:
-    """The episode in which frame t is paired with what was action t + shift; None if it is too short."""
+    """Pair frame t of an episode with its action t + shift; None if the episode is too short."""
     require(abs(shift) <= 10, f"shift is {shown(shift)}; expected -10 to 10")
     steps, ahead, behind = episode.steps - abs(shift), max(shift, 0), max(-shift, 0)
     if steps < 1 or shift == 0:
@@ -124,7 +124,7 @@ def shifted(episode: Episode, shift: int) -> Episode | None:
 
 
 def changes(frames: np.ndarray) -> Float64[np.ndarray, "changes F"]:
-    """Numbers that describe how each frame but the first differs from the one before."""
+    """Features of how each frame but the first differs from the one before."""
     grey = _small(frames)
     old, new = grey[:-1], grey[1:]
     height, width = grey.shape[1:]
@@ -150,7 +150,7 @@ def _halves(pictures: Float[np.ndarray, "time height width"]) -> list[np.ndarray
 
 
 def _small(frames: np.ndarray) -> Float32[np.ndarray, "time height width"]:
-    """Grey and at most `SIDE` pixels wide and high, by area."""
+    """Grey frames, averaged by area to at most `SIDE` pixels wide and high."""
     grey = frames.astype(np.float32).mean(-1)
     height, width = grey.shape[1:]
     size = (min(SIDE, width), min(SIDE, height))
@@ -160,14 +160,14 @@ def _small(frames: np.ndarray) -> Float32[np.ndarray, "time height width"]:
 
 
 def _vectors(actions: np.ndarray, kind: Kind) -> Float32[np.ndarray, "time A"]:
-    """Actions as numbers to predict from: one-hot, or vectors and how large each of their numbers is."""
+    """Actions as regressors: one-hot, or vectors with the absolute values of their components."""
     if kind.discrete:
         return (actions[:, None] == np.arange(kind.action_size)).astype(np.float32)
     return np.concatenate([actions, np.abs(actions)], 1)
 
 
 def _pieces(lengths: list[int]) -> np.ndarray:
-    """Which piece of the recording each row belongs to: an episode, or where they are few, a part of one."""
+    """The piece that each row belongs to: an episode or, where there are few episodes, a part of one."""
     each = PIECE if len(lengths) < 4 * FOLDS else max(lengths)
     numbers, first = [], 0
     for length in lengths:
@@ -184,7 +184,7 @@ def _gains(
 ) -> Float64[np.ndarray, "shifts rows"]:
     """By shift, how much the action reduces the error of predicting each change, as a fraction of the variance.
 
-    Numbers of which actions explain hardly anything, whatever the shift, count little: the fitted rows decide that.
+    Features are weighted by how much of them the actions explain in the fitted rows, at the best shift.
     """
     gains = np.zeros((len(done), len(after)))
     folds = min(FOLDS, int(pieces.max()) + 1)
@@ -198,7 +198,7 @@ def _gains(
             known = np.concatenate([past, a - a[~out].mean(0)], 1)
             informed.append((target - _predicted(known, target, out)) ** 2)
         rows, numbers = int((~out).sum()), np.linalg.matrix_rank(done[0])
-        fair = (rows - past.shape[1]) / max(1, rows - past.shape[1] - numbers)  # more numbers fit better anyhow
+        fair = (rows - past.shape[1]) / max(1, rows - past.shape[1] - numbers)  # for the fit of more regressors
         fitted = [1 - fair * i[~out].sum(0) / (without[~out].sum(0) + 1e-9) for i in informed]
         weight = np.maximum(0, np.max(fitted, 0)) + 1e-9
         for shift, i in enumerate(informed):
@@ -207,7 +207,7 @@ def _gains(
 
 
 def _predicted(known: np.ndarray, target: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """Ridge regression on the rows that are not left out, for all of them."""
+    """Predictions of all rows by ridge regression, fitted to the rows that are not left out."""
     x, y = known[~out], target[~out]
     weights = np.linalg.solve(x.T @ x + np.eye(x.shape[1]), x.T @ y)
     return known @ weights

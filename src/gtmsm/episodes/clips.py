@@ -1,4 +1,4 @@
-"""Clips of one environment, a seed each: walked, checked and stored, or dropped with a reason."""
+"""Record clips of one environment, one for each seed: each is checked and stored, or dropped with a reason."""
 
 import time
 import warnings
@@ -19,14 +19,14 @@ from gtmsm.episodes.walkers import make_walker
 from gtmsm.errors import InputError
 
 MOST_BYTES = 2**25
-"""Of frames that wait to be stored."""
+"""Maximum bytes of frames that wait to be stored."""
 SOONEST, LATEST = 0.5, 10.0
-"""Seconds that clips wait to be stored: a twentieth of the time so far, within these bounds."""
+"""Bounds, in seconds, of the time that clips wait to be stored: a twentieth of the time so far."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """What a process that records has to know."""
+    """Settings of a process that records."""
 
     source: Source
     walker: str
@@ -37,19 +37,19 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a clip."""
+    """Result of recording a clip."""
 
     seed: int
     steps: int = 0
     reason: str = ""
-    """Why it was dropped; empty where it was stored."""
+    """Why it was dropped; empty if it was stored."""
 
 
 class Clips:
-    """Walks in an environment of its own and writes as one writer of the store.
+    """Records clips in an environment of its own, as one writer of the store.
 
-    Clips are stored several at a time, so that a store of many has few files: at first twice a second, later when there
-    are `MOST_BYTES` or every few seconds. Those in between are lost if the process is killed, and recorded again.
+    Clips are stored several at a time, so that a store of many has few files: at first twice a second, later every few
+    seconds or when there are `MOST_BYTES`. If the process is killed, those that wait are lost, and recorded again.
     """
 
     def __init__(self, job: Job, writer: str, beat: Callable[[], None] = lambda: None) -> None:
@@ -63,13 +63,13 @@ class Clips:
         make_walker(job.walker, self._environment.actions)  # refuse one that cannot be loaded before any clip
 
     def record(self, seed: int) -> list[Outcome]:
-        """Walk the clip of a seed; returns what is settled by now.
+        """Record the clip of a seed; return the outcomes that are final by now.
 
-        Whatever an environment or a walker does wrong costs this clip only.
+        An error in the environment or the walker costs this clip only.
         """
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # other people's
+                warnings.simplefilter("ignore")  # of the environment or the walker
                 steps = self._walk(seed)
         except _StoreError as problem:
             raise InputError(str(problem)) from None
@@ -83,7 +83,7 @@ class Clips:
         return self.store() if waiting > MOST_BYTES or now - self._stored > patience else []
 
     def store(self) -> list[Outcome]:
-        """Store what was walked; returns which clips these are."""
+        """Store the clips that wait; return their outcomes."""
         walked, self._walked, self._stored = self._walked, [], time.monotonic()
         if walked and self._recorder is not None:
             self.beat()
@@ -91,7 +91,7 @@ class Clips:
         return [Outcome(episode.seed, episode.steps) for episode in walked]
 
     def _walk(self, seed: int) -> int:
-        """Walk until the episode ends or is long enough; returns its steps."""
+        """Walk until the episode ends or is long enough; return its number of steps."""
         self.beat()
         environment = self._environment = self._environment or Environment(self.job.source)
         walker, rng = make_walker(self.job.walker, environment.actions), np.random.default_rng([seed, 1])
@@ -112,34 +112,34 @@ class Clips:
         return steps
 
     def _ready(self, environment: Environment, frame: np.ndarray) -> Recorder:
-        """The recorder, made with the first frame: only now it is known what all clips share."""
+        """Return the recorder. It is made with the first frame, which determines what all clips share."""
         if self._recorder is None:
             try:
                 kind = environment.kind(frame)
                 self._recorder = Recorder(Store.create(self.job.out, kind, self.writer), kind)
             except Exception as problem:
                 raise _StoreError(said(problem)) from problem
-        self._recorder.finished()  # what a clip that failed has left
+        self._recorder.finished()  # discard what a failed clip has left
         return self._recorder
 
     def close(self) -> None:
-        """Let the environment go."""
+        """Close the environment."""
         if self._environment is not None:
             self.beat()
             self._environment.close()
         self._environment = None
 
     def end(self) -> None:
-        """Let everything go."""
+        """Close the environment and the store."""
         self.close()
         if self._recorder is not None:
             self._recorder.store.close()
 
 
 def stored_clips(job: Job, writers: str) -> dict[int, int]:
-    """Steps of each clip of a store by its seed; what `writers`, as "0-*", could not list any more is listed first.
+    """Steps of each clip of a store by its seed, after listing what `writers`, such as "0-*", left unlisted.
 
-    A process that is killed between its last two writes leaves a clip that is whole and that no manifest lists yet.
+    A process that is killed between its last two writes leaves a complete clip that no manifest lists yet.
     """
     path = job.out
     if not (path / ROOT).exists():
@@ -155,4 +155,4 @@ def stored_clips(job: Job, writers: str) -> dict[int, int]:
 
 
 class _StoreError(Exception):
-    """The store cannot be written: no clip's fault, and recording cannot go on."""
+    """The store cannot be written: this concerns all clips, so recording cannot continue."""

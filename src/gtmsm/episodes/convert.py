@@ -1,4 +1,4 @@
-"""From one format to another, with a look at whether actions and frames belong together."""
+"""Convert recordings from one format to another, and check that actions and frames are aligned."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MOST_SHIFT = 10
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written."""
+    """What a conversion has written."""
 
     kind: Kind
     format: str
@@ -26,11 +26,11 @@ class Converted:
     steps: int
     alignment: Alignment
     shift: int
-    """By how much the actions were moved, as asked for."""
+    """By how many steps the actions were shifted, as requested."""
 
     @property
     def lines(self) -> list[str]:
-        """For people: what was written, how it is aligned, and a warning if that is wrong."""
+        """Report as text: what was written, how it is aligned, and a warning if that is wrong."""
         height, width, colours = self.kind.frame_shape
         actions = "actions" if self.kind.discrete else "numbers an action"
         told = f"{self.episodes:,} episodes, {self.steps:,} steps, frames {width}x{height}x{colours}"
@@ -51,9 +51,9 @@ def convert(
     camera: str | None = None,
     progress: Callable[[int], None] = lambda episodes: None,
 ) -> Converted:
-    """Write `source`, whatever it is, as `out`: a store, unless its ending or `format` says otherwise.
+    """Convert `source`, in any known format, to `out`: a store, unless its suffix or `format` says otherwise.
 
-    With a `shift`, frame t is paired with what was action t + shift. What is written appears whole or not at all.
+    With a `shift`, frame t is paired with action t + shift of the source. `out` appears complete or not at all.
     """
     out = as_path(out)
     require_whole("shift", shift, -MOST_SHIFT, MOST_SHIFT)

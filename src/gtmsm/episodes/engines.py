@@ -1,4 +1,4 @@
-"""What is known of other people's environments: how they are made, what actions are called, where their agent is."""
+"""Third-party environments: how to make them, what their actions are called, where their agent is."""
 
 import importlib
 import math
@@ -28,15 +28,15 @@ PACKAGES = {
     "Vizdoom": ("vizdoom.gymnasium_wrapper", "vizdoom"),
     "ALE/": ("ale_py", "ale-py"),
 }
-"""How ids begin; the module that registers them, since Gymnasium loads no plugins; what to install."""
+"""Prefix of the ids; the module that registers them, since Gymnasium loads no plugins; the package to install."""
 
 
 HEADLESS = {"PYGLET_HEADLESS": "true", "SDL_VIDEODRIVER": "dummy", "PYGAME_HIDE_SUPPORT_PROMPT": "1"}
-"""What makes pictures need no screen."""
+"""Environment variables for rendering without a screen."""
 
 
 def make(name: str, steps: int, arguments: Mapping[str, Any]) -> AnyEnv:
-    """An environment whose episodes last as long as is asked for; our own checks replace Gymnasium's."""
+    """Make an environment whose episodes may last `steps` steps; our own checks replace Gymnasium's."""
     if ":" in name and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     for variable, value in HEADLESS.items():
@@ -65,7 +65,7 @@ def make(name: str, steps: int, arguments: Mapping[str, Any]) -> AnyEnv:
 
 
 def loaded(name: str, flag: str) -> Any:
-    """What `module:function` names; modules of the working folder are found, too."""
+    """Import the function that `module:function` names; modules in the working folder are found, too."""
     module, colon, function = name.partition(":")
     require(bool(module and colon and function), f'{flag} is "{name}"; give module:function')
     if os.getcwd() not in sys.path:
@@ -85,7 +85,7 @@ def said(problem: BaseException) -> str:
 
 
 def action_names(env: AnyEnv, count: int) -> list[str]:
-    """What an environment calls its actions, or else their numbers."""
+    """Names of the actions of an environment, or else their numbers."""
     plain: Any = env.unwrapped
     names: list[str] = []
     with suppress(Exception):
@@ -133,17 +133,17 @@ class Family:
     """What is known of the environments of a package."""
 
     pose: Callable[[Any], Any]
-    """Where the agent is, where `info` does not say so: x, y, heading."""
+    """Function for the pose of the agent (x, y, heading), used where `info` does not have it."""
     limit: str = ""
-    """Attribute with a limit of steps of its own."""
+    """Attribute that holds the environment's own limit of steps."""
     walks_on: bool = False
-    """Whether an agent may walk on when an episode has ended: reaching the goal changes nothing."""
+    """Whether the agent can continue after an episode has terminated: reaching the goal changes nothing."""
     actions: tuple[str, ...] = ()
-    """To the left, to the right, ahead, and others that move the agent; empty: all do."""
+    """Actions that turn left, turn right and go ahead, then others that move the agent; empty: all do."""
     clear: Callable[[Any], int] | None = None
-    """Steps ahead of the agent, up to `far` of them, in which nothing is in its way."""
+    """Function for the number of clear steps ahead of the agent, up to `far`."""
     turn_steps: int = 1
-    """Of a quarter turn."""
+    """Steps of a quarter turn."""
     near: int = 1
     """Distance in steps at which an agent turns aside from an obstacle: nearer, it would see nothing but a wall."""
     far: int = 1
@@ -162,13 +162,13 @@ FAMILIES = {
 
 
 def family(env: AnyEnv) -> Family | None:
-    """What is known of an environment, by its class or one that it extends."""
+    """Look up the family of an environment by the package of its class or of a base class."""
     roots = (base.__module__.split(".")[0] for base in type(env.unwrapped).__mro__)
     return next((FAMILIES[root] for root in roots if root in FAMILIES), None)
 
 
 def explorer(env: AnyEnv, names: Sequence[str]) -> Callable[[np.random.Generator], Any] | None:
-    """Chooses actions as the environment itself explores, or as a `Wanderer`; None where neither is possible."""
+    """The environment's own exploring policy, or a `Wanderer`; None if neither is possible."""
     own, known = getattr(env.unwrapped, "explore", None), family(env)
     if callable(own):
         return own  # type: ignore[no-any-return]
@@ -178,7 +178,7 @@ def explorer(env: AnyEnv, names: Sequence[str]) -> Callable[[np.random.Generator
 
 
 class Wanderer:
-    """Walks ahead, turns aside now and then, and mostly before it bumps into something; for one episode."""
+    """Policy for one episode: walks ahead, turns aside at random, and mostly turns before it bumps into something."""
 
     def __init__(self, env: AnyEnv, known: Family) -> None:
         assert known.clear is not None
@@ -195,7 +195,7 @@ class Wanderer:
             clear = self._clear(self._env)
             stops, looks_on = clear < known.near and not dares, 0 < self._turned < 4 * known.turn_steps
             if wants or stops:
-                if not (self._turned and clear < known.near):  # otherwise on in the same direction
+                if not (self._turned and clear < known.near):  # otherwise keep the direction of the turn
                     self._turn = self._turns[int(goes_left)]
                 self._steps = int(rng.integers(1, 2 * known.turn_steps + 1))
             elif looks_on and known.near <= clear < known.far:

@@ -1,4 +1,4 @@
-"""Any Gymnasium environment, opened for recording: its pixels, its actions as they are stored, where its agent is."""
+"""Open any Gymnasium environment for recording: its pixels, its actions as they are stored, the pose of its agent."""
 
 import json
 import math
@@ -19,29 +19,29 @@ from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
 
 SIZED = ("gtmsm/Rooms-v0", "gtmsm/Maze-v0", "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0")
-"""Environments that draw frames of any size themselves."""
+"""Environments that can render frames of any size themselves."""
 RENDER = "render"
-"""Instead of a key: pixels are what `render()` returns."""
+"""Given instead of a key: pixels are what `render()` returns."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Which environment, and what of it is recorded."""
+    """Which environment is recorded, and how."""
 
     environment: str
     """Gymnasium id; `module:id` imports a module that registers it."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Of `gymnasium.make`."""
+    """Keyword arguments of `gymnasium.make`."""
     size: int = 32
-    """Side of a frame; 0: as the environment gives it."""
+    """Side of a frame in pixels; 0: as the environment gives it."""
     pixels: str = ""
-    """Key of the observation, or "render"; empty: found."""
+    """Key of the observation that holds pixels, or "render"; empty: detected."""
     pose: str = ""
-    """module:function that is given the unwrapped environment; empty: where it is known."""
+    """module:function that maps the unwrapped environment to the pose; empty: from `info` or a known environment."""
     actions: tuple[str, ...] = ()
     """Names or numbers of the actions that walkers choose from; empty: all."""
     steps: int = 300
-    """After which an episode ends in any case."""
+    """Maximum number of steps of an episode."""
 
     @property
     def name(self) -> str:
@@ -51,7 +51,7 @@ class Source:
 
 
 class Seen(NamedTuple):
-    """What came of a step."""
+    """Result of a reset or a step."""
 
     observation: Any
     frame: Frame
@@ -63,7 +63,7 @@ class Seen(NamedTuple):
 
 
 class Environment:
-    """An environment from which frames of one size, stored actions and poses come."""
+    """Wraps an environment: frames of one size, actions as they are stored, and poses."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -83,7 +83,7 @@ class Environment:
         return make(self.source.environment, self.source.steps, {**drawn, **self.source.arguments, **more})
 
     def _find_pixels(self) -> None:
-        """Where pictures come from: the agent's view of MiniGrid, the observation or a part of it, or `render`."""
+        """Find the source of pictures: the agent's view in MiniGrid, the observation or a part of it, or `render`."""
         wanted, space = self.source.pixels, self.env.observation_space
         plain: Any = self.env.unwrapped
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
@@ -115,11 +115,11 @@ class Environment:
         self._look = lambda _: self.env.render()
 
     def reset(self, seed: int) -> Seen:
-        """A new episode."""
+        """Begin a new episode."""
         return self._seen(*self.env.reset(seed=seed), seed=seed)
 
     def step(self, action: Any) -> Seen:
-        """What an action of the environment led to."""
+        """Take an action of the environment; return what it led to."""
         observation, _, terminated, truncated, info = self.env.step(action)
         walks_on = self._known is not None and self._known.walks_on
         return self._seen(observation, info, ended=bool(truncated or (terminated and not walks_on)))
@@ -134,12 +134,12 @@ class Environment:
         return Seen(observation, self._frame(observation), self._where(info), place, ended, blank)
 
     def _frame(self, observation: Any) -> Frame:
-        """The picture of this moment, at the size to be stored."""
+        """The current picture, at the size to be stored."""
         found = self._look(observation)
         require(found is not None, "render() gave None")
         picture, in_bytes = np.asarray(found), self._scale == 1
         if self._shape is None and channels_of(picture.shape) == self.channels:
-            self._shape = picture.shape  # of what is rendered: the first one settles it
+            self._shape = picture.shape  # the first rendered picture determines it
         fits = picture.shape == self._shape and (picture.dtype == np.uint8 if in_bytes else picture.dtype.kind == "f")
         if not fits:
             expected = f"{'uint8' if in_bytes else 'float'} of shape {self._shape or '(height, width, 3)'}"
@@ -154,7 +154,7 @@ class Environment:
         return resized(picture, self.source.size)
 
     def _where(self, info: dict[str, Any]) -> Float32[np.ndarray, "D"] | None:
-        """Where the agent is; whether that is known is settled by the first episode."""
+        """Pose of the agent; the first call determines whether poses are known."""
         if self.pose_size == 0:
             return None
         env, look_up = self.env.unwrapped, self._known and self._known.pose
@@ -172,7 +172,7 @@ class Environment:
         return pose if size else None
 
     def kind(self, frame: Frame) -> Kind:
-        """What all episodes share, once one has begun."""
+        """What all episodes share; known once one has begun."""
         return Kind(tuple(frame.shape), self.actions.names, self.actions.size, self.pose_size or 0, self.source.name)
 
     def close(self) -> None:

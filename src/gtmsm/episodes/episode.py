@@ -1,4 +1,4 @@
-"""A recorded walk, and what all walks of a store have in common."""
+"""A recorded episode, and what all episodes of a store have in common."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from gtmsm.config import is_whole, require, require_whole
 from gtmsm.errors import InputError, shortened, shown
 
 LONGEST_SIDE = 4096
-"""Pixels of a side of a frame."""
+"""Maximum side of a frame in pixels."""
 MOST_NUMBERS = 4096
-"""Actions, or numbers of an action vector."""
+"""Maximum number of actions, or of components of an action vector."""
 MOST_STEPS, MOST_BYTES = 2**20, 2**32
-"""Steps of an episode, and bytes of its frames."""
+"""Maximum steps of an episode, and maximum bytes of its frames."""
 LONGEST_NAME = 200
-"""Letters of the name of a place."""
+"""Maximum number of characters in the name of a place."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +26,13 @@ class Kind:
     frame_shape: tuple[int, int, int]
     """Height, width, channels (1 or 3), as in files."""
     action_names: tuple[str, ...] | None
-    """A name for each action where actions are discrete; None where they are continuous."""
+    """A name for each action if actions are discrete; None if they are continuous."""
     action_size: int
-    """Number of actions, or numbers in an action vector."""
+    """Number of actions, or of components of an action vector."""
     pose_size: int = 0
     """0: poses are unknown; 2: x, y; 3: x, y, heading in radians."""
     environment: str = ""
-    """Gymnasium id, or where it came from."""
+    """Gymnasium id, or the origin of the recording."""
 
     def __post_init__(self) -> None:
         shape, names = tuple(self.frame_shape), self.action_names
@@ -59,7 +59,7 @@ class Kind:
 
     @property
     def discrete(self) -> bool:
-        """Whether an action is one of several, and not a vector of numbers."""
+        """Whether actions are discrete, not vectors."""
         return self.action_names is not None
 
 
@@ -69,19 +69,19 @@ class Episode:
 
     frames: UInt8[np.ndarray, "time height width channel"]
     actions: Int64[np.ndarray, "time"] | Float32[np.ndarray, "time A"]
-    """The number of each action, -1 for none; or a vector each."""
+    """The number of each action, -1 for none; or a vector for each."""
     poses: Float32[np.ndarray, "time D"] | None = None
-    """Where the agent was after each action, where that is known."""
+    """Pose of the agent after each action, if known."""
     start: Float32[np.ndarray, "D"] | None = None
-    """Where it was before the first action, where poses are known."""
+    """Pose before the first action, if poses are known."""
     place: str = ""
-    """Which place it was in (a map, a seed): whole places are held out."""
+    """Name of the place (a map, a seed): whole places are held out."""
     seed: int = 0
-    """What it was made from."""
+    """Seed that the episode was made from."""
 
     @property
     def steps(self) -> int:
-        """How many steps long."""
+        """Number of steps."""
         return len(self.frames)
 
     def require(self, kind: Kind) -> None:
@@ -110,7 +110,7 @@ class Episode:
 
 
 def _require_array(name: str, found: object, dtype: type, shape: tuple[int, ...]) -> None:
-    """Refuse what is not an array of this type and shape, or holds numbers that are not finite."""
+    """Refuse anything but an array of this type and shape whose numbers are finite."""
     if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape != shape:
         array = isinstance(found, np.ndarray)
         said = f"{shortened(str(found.dtype))} of shape {found.shape}" if array else shown(found)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Episodes from a loop of one's own: a few lines around any environment, or around none.
+"""Record episodes from your own loop: a few lines around any environment, or around none.
 
 >>> import gtmsm, numpy as np
 >>> with gtmsm.Recorder("clips", ("left", "right", "forward")) as recorder:
@@ -25,20 +25,20 @@ from gtmsm.errors import InputError, shown
 from gtmsm.files import as_path
 
 FEWEST = 2
-"""Steps of an episode that is worth storing."""
+"""Minimum number of steps of an episode that is stored."""
 
 
 class Recorder:
-    """Collects an episode step by step, refuses what does not fit at once, and stores it when it ends."""
+    """Collects an episode step by step and stores it when it ends; steps that do not fit are refused at once."""
 
     def __init__(
         self, store: Store | Path | str, actions: Sequence[str] | int | gymnasium.Env[Any, Any] | Kind
     ) -> None:
-        """Into a store, or the one at a path, which is made with the first episode.
+        """Record into a store, or into the one at a path, which is created with the first episode.
 
-        `actions` are the names of discrete actions, which are given as numbers from 0; or how many numbers a continuous
-        one has; or an environment that has them. What frames are like and whether there are poses is settled by the
-        first `reset`, unless a `Kind` says all of it.
+        `actions` are the names of discrete actions, which are then given as numbers from 0; or the number of components
+        of a continuous action; or an environment that has the actions. The shape of frames and whether there are poses
+        is determined by the first `reset`, unless a `Kind` is given.
         """
         self._actions = actions if isinstance(actions, Kind) else _actions_of(actions)
         self._kind = actions if isinstance(actions, Kind) else None
@@ -53,7 +53,7 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Store the last episode, and let others write."""
+        """Store the last episode, and release the store for other writers."""
         self.end()
         if self._store is not None:
             self._store.close()
@@ -66,7 +66,7 @@ class Recorder:
         return self._kind
 
     def reset(self, frame: Any, pose: Any = None, *, place: object = "", seed: int = 0) -> None:
-        """An episode begins, and the one before it ends; the frame before the first action is looked at, not stored."""
+        """Begin an episode, and end the one before. The frame before the first action is checked but not stored."""
         self.end()
         if self._kind is None:
             shape = (*np.shape(frame), 1)[:3]
@@ -75,7 +75,7 @@ class Recorder:
         self._episode = _Growing(self._pose(pose), str(place), seed)
 
     def step(self, action: Any, frame: Any, pose: Any = None) -> None:
-        """An action, the frame and the pose that it led to."""
+        """Add an action, and the frame and the pose that it led to."""
         if self._episode is None:
             raise InputError("there is no episode; call reset first")
         # All are checked before any is kept.
@@ -83,14 +83,14 @@ class Recorder:
         self._episode.rows.append(row)
 
     def end(self) -> bool:
-        """Store the episode; False where it has fewer than two steps, and is dropped."""
+        """Store the episode; return False if it has fewer than two steps and is dropped."""
         episode = self.finished()
         if episode is not None:
             self.store.append(episode)
         return episode is not None
 
     def finished(self) -> Episode | None:
-        """The episode, which ends here and is not stored; None where it has fewer than two steps."""
+        """End the episode and return it without storing it; None if it has fewer than two steps."""
         growing, self._episode = self._episode, None
         if growing is None or len(growing.rows) < FEWEST:
             return None
@@ -106,7 +106,7 @@ class Recorder:
 
     @property
     def store(self) -> Store:
-        """Where episodes go."""
+        """The store that episodes are written to."""
         if self._store is None:
             assert self._path is not None
             self._store = Store.create(self._path, self.kind)
@@ -141,7 +141,7 @@ class Recorder:
 
 
 class _Growing:
-    """An episode so far."""
+    """The steps of an episode so far."""
 
     def __init__(self, start: np.ndarray | None, place: str, seed: int) -> None:
         self.start, self.place, self.seed = start, place, seed
@@ -149,7 +149,7 @@ class _Growing:
 
 
 def _actions_of(given: Sequence[str] | int | gymnasium.Env[Any, Any]) -> Kind:
-    """A kind of which only the actions are known yet."""
+    """A `Kind` in which only the actions are known yet."""
     if isinstance(given, gymnasium.Env):
         actions = Actions(given)
         name = given.spec.id if given.spec else type(given.unwrapped).__name__

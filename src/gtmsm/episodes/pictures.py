@@ -1,4 +1,4 @@
-"""Pictures that environments and files give: which observations are pictures, and how they become frames."""
+"""Pictures from environments and files: which observations are pictures, and how they become frames."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -14,11 +14,11 @@ from gtmsm.files import open_picture
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]
 
 SMALLEST = 8
-"""Pixels of a side: MiniGrid's 7x7 array of codes is no picture."""
+"""Minimum side of a picture in pixels: MiniGrid's 7x7 array of codes is not a picture."""
 
 
 def is_picture(space: spaces.Space[Any]) -> bool:
-    """Whether observations are uint8 pictures, or floats from 0 to 1."""
+    """Whether observations are pictures, of uint8 or of floats from 0 to 1."""
     if not isinstance(space, spaces.Box) or channels_of(space.shape) is None:
         return False
     as_float = space.dtype.kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
@@ -26,7 +26,7 @@ def is_picture(space: spaces.Space[Any]) -> bool:
 
 
 def channels_of(shape: tuple[int, ...]) -> int | None:
-    """Of a picture of this shape: channels last, first or none; None where it is no picture."""
+    """Number of channels of a picture of this shape (channels last, first or absent); None if it is not a picture."""
     if len(shape) == 2:
         shape = (*shape, 1)
     sides, channels = (shape[:2], shape[2]) if len(shape) == 3 and shape[2] in (1, 3) else (shape[1:], shape[0])
@@ -36,7 +36,7 @@ def channels_of(shape: tuple[int, ...]) -> int | None:
 def resized(
     pictures: UInt8[np.ndarray, "*n height width channel"], height: int, width: int | None = None
 ) -> UInt8[np.ndarray, "*n new_height new_width channel"]:
-    """Pictures of this size (a square without `width`; as they are where it is 0), each pixel the mean of its area."""
+    """Resize pictures, each pixel the mean of its area; to a square without `width`, not at all if `height` is 0."""
     *n, old_height, old_width, channels = pictures.shape
     width = height if width is None else width
     if not height or (old_height, old_width) == (height, width):
@@ -49,26 +49,26 @@ def resized(
 
 @lru_cache(16)
 def _shares(old: int, new: int) -> Float32[np.ndarray, "new old"]:
-    """How much of each new pixel's mean comes from each old one."""
+    """Weight of each old pixel in the mean of each new one."""
     ends, first = np.arange(new + 1) * old / new, np.arange(old)
     covered = np.minimum(ends[1:, None], first + 1) - np.maximum(ends[:-1, None], first)
     return (np.clip(covered, 0, None) * new / old).astype(np.float32)
 
 
 def of_file(path: Path) -> Frame:
-    """A PNG or JPEG."""
+    """Read a PNG or JPEG file."""
     with open_picture(path) as image:
         return _pixels(image)
 
 
 def of_bytes(content: bytes) -> Frame:
-    """A PNG or JPEG that lies inside another file."""
+    """Decode a PNG or JPEG that was stored inside another file."""
     with open_picture(content) as image:
         return _pixels(image)
 
 
 def _pixels(image: Image.Image) -> Frame:
-    """Grey where the picture is, else colours."""
+    """One channel if the picture is grey, else RGB."""
     if image.mode in ("1", "L", "LA"):
         return np.asarray(image.convert("L"))[..., None]
     return np.asarray(image.convert("RGB"))

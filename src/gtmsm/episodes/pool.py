@@ -17,32 +17,32 @@ from gtmsm.errors import InputError
 
 
 class Episodes(Protocol):
-    """What training needs of a `Store`."""
+    """The part of a `Store` that training needs."""
 
     @property
     def kind(self) -> Kind:
-        """What they share."""
+        """What all episodes share."""
 
     @property
     def lengths(self) -> Int64[np.ndarray, "_"]:
-        """Steps of each."""
+        """Steps of each episode."""
 
     @property
     def places(self) -> Sequence[str]:
-        """Where each was."""
+        """Place of each episode."""
 
     @property
     def seeds(self) -> Iterable[int]:
-        """What each was made from."""
+        """Seed of each episode."""
 
     def __len__(self) -> int:
-        """How many there are."""
+        """Number of episodes."""
 
     def episode(self, i: int) -> Episode:
-        """One of them."""
+        """Read a whole episode."""
 
     def window(self, i: int, first: int, steps: int, frames: np.ndarray | None = None) -> Episode:
-        """A part of one, its start the pose before it; `frames` is memory for its frames."""
+        """Read part of an episode, which starts at the pose before it; `frames` is memory for its frames."""
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ class Pool:
     """The row of each episode's first step; the longest episode comes first."""
     length: Int64[Tensor, "episodes"]
     lengths: tuple[int, ...]
-    """The same, known to the host."""
+    """The same, on the host."""
     from_start: bool
-    """Whether windows begin where episodes do, or anywhere in them."""
+    """Whether windows begin at the start of episodes, or anywhere in them."""
 
     @classmethod
     def of(
@@ -88,7 +88,7 @@ class Pool:
         return cls(frames, a, pose, step, *rows, lengths=tuple(length.tolist()), from_start=from_start)
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
+        """Draw `n` windows of `steps` consecutive steps, from different episodes if there are enough of them."""
         which, begin = drawn(self.length, self.lengths, n, steps, self.from_start, generator)
         row = ((self.first[which] + begin)[:, None] + torch.arange(steps, device=which.device)).flatten()
 
@@ -102,7 +102,7 @@ def drawn(
     length: Int64[Tensor, "episodes"], lengths: tuple[int, ...], n: int, steps: int, from_start: bool,
     generator: torch.Generator,
 ) -> tuple[Int64[Tensor, "n"], Int64[Tensor, "n"]]:  # fmt: skip
-    """Numbers of episodes, the longest of which come first, and where windows of theirs begin."""
+    """Draw numbers of episodes, which are sorted with the longest first, and the first step of a window in each."""
     fitting = bisect_right(lengths, -steps, key=lambda length: -length)
     if not fitting:
         raise InputError(
@@ -118,7 +118,7 @@ def drawn(
 def moves_of(episode: Episode, kind: Kind, unit: float = 1.0) -> tuple[Tensor, Tensor, Tensor]:
     """Actions as vectors; poses and displacements, of zero size where they are unknown.
 
-    `episode` may be a batch of windows: its arrays then have one more dimension, the first.
+    `episode` may be a batch of windows: its arrays then have an additional first dimension.
     """
     actions = torch.from_numpy(episode.actions)
     a = one_hot(actions, kind.action_size) if kind.discrete else actions.float()
@@ -127,7 +127,7 @@ def moves_of(episode: Episode, kind: Kind, unit: float = 1.0) -> tuple[Tensor, T
     poses = np.concatenate([episode.start[..., None, :], episode.poses], -2).astype(np.float64)
     poses[..., :2] /= unit
     if kind.pose_size == 3:
-        poses[..., 2] = np.unwrap(poses[..., 2])  # else a turn across the seam would be one of nearly a full circle
+        poses[..., 2] = np.unwrap(poses[..., 2])  # else a turn across ±pi would count as nearly a full circle
     path = torch.from_numpy(poses)
     ways = path.view(-1, *path.shape[-2:])
     step = steps_of(ways[:, 0], ways[:, 1:]).view(*path.shape[:-2], -1, kind.pose_size)

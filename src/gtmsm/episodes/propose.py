@@ -1,6 +1,6 @@
-"""How to learn from recorded episodes: proposed from what they are like, with the reasons in words.
+"""Propose training settings for recorded episodes from a survey of them, with the reasons in words.
 
-A proposal is settings by name, as of presets; each of them is a flag that can say otherwise.
+A proposal is settings by name, as in presets; each of them can be overridden by its flag.
 """
 
 import math
@@ -19,30 +19,30 @@ AHEAD = re.compile(r"forward|ahead|straight", re.I)
 SIDES = re.compile(r"\b(left|right)\b", re.I)
 
 REPEATING = 0.2
-"""Fraction of repeated frames from which on memory is read as exact views, not blended, unless agents turn."""
+"""Minimum fraction of repeated frames for which memory is read as exact views, not blended, unless agents turn."""
 FAILING = 0.005
-"""Fraction of failed steps from which on these matter."""
+"""Minimum fraction of failed steps for which they are taken into account."""
 CARRIED = 0.3
-"""`Survey.momentum` from which on speed counts as carried over, and `Survey.spin` from which on turns do."""
+"""Minimum `Survey.momentum` for which speed counts as carried over, and minimum `Survey.spin` for turns."""
 ROOMY = 1.0
 """Largest distance between starts, in steps, at which episodes count as beginning at one spot."""
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
-"""Steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
+"""Maximum steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
 HORIZON = 32
 BUMPS = 64
-"""Units of the network that tells which steps fail."""
+"""Units of the network that predicts which steps fail."""
 MOST_PATCHES = 128
-"""Of a view whose rays attend to those of others: more take too long, and no kernel is made for them."""
+"""Maximum patches of a view for attention between rays: more take too long, and no kernel is made for them."""
 FIELDS_OF_VIEW = {"gtmsm/Doom": 90.0, "MiniWorld-": 60.0}
-"""Degrees that a frame covers from left to right, by how ids of environments begin."""
+"""Horizontal field of view in degrees, by prefix of the environment's id."""
 USUAL_FIELD_OF_VIEW = 80.0
 STEP_WITH_HEADING = 0.2
-"""What the median step is scaled to where poses are learned from: the length of a step in the rooms of the presets."""
+"""Length to which the median step is scaled if poses are learned from: that of a step in the rooms of the presets."""
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """Settings by dotted name, and why, in three lines."""
+    """Settings by dotted name, and the reasons in three lines."""
 
     changes: Mapping[str, Any]
     reasons: tuple[str, str, str]
@@ -50,14 +50,14 @@ class Proposal:
 
 @dataclass(frozen=True)
 class _Motion:
-    """What moves, and what it is learned from."""
+    """The proposed motion, and what it is learned from."""
 
     kind: Literal["free", "walled", "turning", "gliding", "rolling"]
     metric: bool
-    """Whether displacements are learned from."""
+    """Whether displacements are targets while training."""
     why: str
     cost: str
-    """What the model can promise, and what it cannot."""
+    """What the motion is learned from, and what can be scored."""
     from_start: bool = False
     bumps: bool = False
 
@@ -72,11 +72,11 @@ class _Motion:
 
 
 def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
-    """What to train on clips of at most so many steps, and why."""
+    """Propose settings for clips of at most `most` steps, with the reasons."""
     motion = _motion(facts)
     tau, horizon = _lengths(facts, most, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
     repeating = facts.repeats >= REPEATING
-    # Views of an agent with a heading overlap: what was never seen can be put together.
+    # Views of an agent with a heading overlap, so new ones can be composed of several.
     size, blended = _Size.of(facts, gpu), motion.heading or not repeating
     neighbours = min((8 if repeating else 4) if blended else 5, tau)
     unit = 1.0
@@ -128,7 +128,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
 
 
 def _motion(facts: Survey) -> _Motion:
-    """From poses where they are known, else from the names of actions and from what changes frames."""
+    """Choose the motion from poses if they are known, else from the names of actions and from what changes frames."""
     names, size = facts.names, facts.kind.pose_size
     failing = facts.failing >= FAILING
     bumps = f"{100 * facts.failing:.0f}% of steps fail (bumps)"
@@ -170,7 +170,7 @@ def _motion(facts: Survey) -> _Motion:
 
 
 def _flat(kind: Literal["free"], facts: Survey, why: str, found: str, unknown: str, noticed: bool = False) -> _Motion:
-    """Positions without a heading, by displacements where they are known."""
+    """Motion without a heading, learned from displacements if they are known."""
     if not facts.kind.pose_size:
         return _Motion(kind, False, why, unknown, bumps=noticed)
     cost = "true displacements are targets while training, so positions are in your units and are scored as they are"
@@ -178,19 +178,19 @@ def _flat(kind: Literal["free"], facts: Survey, why: str, found: str, unknown: s
 
 
 def _has_turns(names: tuple[str, ...]) -> bool:
-    """Whether actions turn an agent: they say so, or go ahead and to the left."""
+    """Whether actions turn an agent, by their names: some say so, or some go ahead and others left or right."""
     ahead, sides = (any(pattern.search(name) for name in names) for pattern in (AHEAD, SIDES))
     return any(TURNS.search(name) for name in names) or (ahead and sides)
 
 
 def _example(names: tuple[str, ...]) -> str:
-    """Names that tell of turns."""
+    """Two names of actions that suggest turns."""
     telling = [name for name in names if TURNS.search(name)] or [name for name in names if SIDES.search(name)]
     return " and ".join(f'"{name}"' for name in telling[:2])
 
 
 def _one_start(facts: Survey) -> bool:
-    """Whether episodes begin at one spot: by poses, or because nobody reaches a wall in the first steps."""
+    """Whether episodes begin at one spot: by poses, or because few of the first steps fail."""
     if not math.isnan(facts.starts):
         return facts.starts <= ROOMY
     return facts.failing_early < 0.3 * facts.failing
@@ -205,7 +205,7 @@ def _lengths(facts: Survey, most: int, longest: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class _Size:
-    """How frames are coded."""
+    """The frame coder and its size."""
 
     coder: Literal["dense", "conv"]
     width: int
@@ -213,7 +213,7 @@ class _Size:
 
     @classmethod
     def of(cls, facts: Survey, gpu: bool) -> "_Size":
-        """Dense layers for small frames (a CPU is good at them), convolutions for others that can be halved twice."""
+        """Dense layers for small frames (fast on a CPU), convolutions for others whose sides can be halved twice."""
         height, width, _ = facts.kind.frame_shape
         small = max(height, width) <= (16 if gpu else 32)
         coder: Literal["dense", "conv"] = "dense" if small or height % 4 or width % 4 else "conv"
@@ -221,9 +221,9 @@ class _Size:
 
 
 def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu: bool) -> dict[str, Any]:
-    """As preset `walk`: displacements teach the motion from the first update on."""
+    """As in preset `walk`: the motion learns from displacements from the first update on."""
     updates = 5_000 if gpu else 1_500
-    # A window's first step is left out: what was seen before it is not known, nor whether it failed, nor the velocity.
+    # The first steps of a window are left out: the frame and velocity before it are unknown, and whether it failed.
     after = min(16, (tau + min(HORIZON, horizon)) // 3) if motion.carries else int(motion.bumps)
     return {
         "training.updates": updates,
@@ -239,14 +239,16 @@ def _metric_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, g
 
 
 def _patch(height: int, width: int) -> int:
-    """The side of the smallest patches of which a view has few enough for rays; 0 where there are none."""
+    """Side of the smallest patches of which a view has at most `MOST_PATCHES`; 0 if there are none."""
     fits = (side for side in (4, 8) if height % 8 == width % 8 == 0 and height * width <= MOST_PATCHES * side**2)
     return next(fits, 0)
 
 
 def _rays(field_of_view: float, neighbours: int, horizon: int, patch: int, patches: int) -> dict[str, Any]:
-    """As presets `walk-strong` and `walk-strong-64`, 2.4 dB better in ViZDoom (docs/older-measurements.md): minutes on
-    a GPU."""
+    """Settings of the presets `walk-strong` and `walk-strong-64`, which take minutes on a GPU.
+
+    In ViZDoom they gain 2.4 dB (docs/older-measurements.md).
+    """
     updates = 9_000
     return {
         "training.updates": updates,
@@ -267,7 +269,7 @@ def _rays(field_of_view: float, neighbours: int, horizon: int, patch: int, patch
 
 
 def _free_schedule(motion: _Motion, tau: int, horizon: int, neighbours: int, gpu: bool) -> dict[str, Any]:
-    """As presets `image-walk`, `rotate` and `walk-free`: codes first, then the search, then growing clips."""
+    """As in presets `image-walk`, `rotate` and `walk-free`: first codes, then the search, then clips that grow."""
     stages = 0 if motion.heading else max(0, min(3, int(math.log2(tau / 32)))) if tau >= 32 else 0
     updates = 10_000 if gpu else 1_500
     searched = min(64 if motion.kind == "gliding" else 32, tau)

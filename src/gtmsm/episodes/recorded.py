@@ -1,4 +1,4 @@
-"""Recorded episodes in the place of a world: they are replayed, nobody can walk in them."""
+"""Recorded episodes in place of a world: they can be replayed, but no agent can walk in them."""
 
 from dataclasses import dataclass
 
@@ -20,18 +20,18 @@ CANNOT = "this run is about recorded episodes, and nobody can walk in a recordin
 
 @dataclass(frozen=True)
 class Failing:
-    """Which steps fail: those that go much less far than usual or, where poses are unknown, that change nothing."""
+    """Which steps fail: those that are much shorter than usual or, if poses are unknown, leave the frame unchanged."""
 
     usual: Float[Tensor, "A 2"]
-    """How far a step of each action goes that does not fail, and how far it turns; 0 where it never does or poses are
+    """Length and turn of a step of each action that does not fail; 0 if the action never moves or turns, or poses are
     unknown."""
     shows: Bool[Tensor, "A"]
-    """Actions that usually change what is seen."""
+    """Actions that usually change the frame."""
 
     def __call__(
         self, x: Shaped[Tensor, "batch time *picture"], a: Actions, step: Poses, unit: float = 1.0
     ) -> Bool[Tensor, "batch time"]:
-        """`unit` is the length that counts as 1 in `step`."""
+        """Return which steps failed; `unit` is the length that counts as 1 in `step`."""
         if step.shape[-1]:
             usual = a.abs() @ self.usual
             went = torch.stack([unit * step[..., :2].norm(dim=-1), step[..., 2:].sum(-1).abs()], dim=-1)
@@ -42,7 +42,7 @@ class Failing:
 
 
 class RecordedWorld:
-    """Held-out episodes, with as much of a world as scoring asks for."""
+    """Held-out episodes, with the part of a world's interface that scoring needs."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class RecordedWorld:
         self.pose: Float[Tensor, "n D"] = torch.zeros(0, kind.pose_size, device=device)
 
     def replay(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """Windows of held-out episodes."""
+        """Draw windows of held-out episodes."""
         return self.source(n, steps, generator)
 
     def noticed(self, clip: Clip) -> Clip:
-        """The clip with steps that failed as steps without an action, and what was tried."""
+        """Turn the failed steps of a clip into steps without an action, and keep the actions that were tried."""
         if self.failing is None:
             return clip
         made = clip.a.masked_fill(self.failed(clip)[..., None], 0.0)
@@ -99,5 +99,5 @@ class RecordedWorld:
 
 
 def nobody(world: object, steps: int, generator: torch.Generator) -> Tensor:
-    """Who walks in recordings."""
+    """Stand-in for a walker of a recording: refuses to walk."""
     raise InputError(CANNOT)

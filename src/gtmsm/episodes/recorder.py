@@ -1,4 +1,4 @@
-"""Records any Gymnasium environment: clips that depend on their seeds only, by several processes, resumable."""
+"""Record any Gymnasium environment in several processes. Clips depend on their seeds only; recording is resumable."""
 
 import time
 from collections import Counter
@@ -21,17 +21,17 @@ from gtmsm.interruption import interruptible
 __all__ = ["Recorded", "Recorder", "record_environment"]
 
 MOST_CLIPS = 10**6
-"""Of one seed: clip n of seed s is that of the environment's seed s * MOST_CLIPS + n."""
+"""Maximum clips of one seed: clip n of seed s has the environment's seed s * MOST_CLIPS + n."""
 LAST_SEED = 2**31 // MOST_CLIPS - 1
-"""Environments take seeds of 31 bits."""
+"""Largest seed: environments take seeds of 31 bits."""
 BUSY = "{folder} is being recorded by process {by}; wait until it has ended, or choose another --out"
 ORPHANS = 3.0
-"""Seconds in which workers end whose parent was killed."""
+"""Seconds within which workers end after their parent was killed."""
 
 
 @dataclass
 class Recorded:
-    """What a recording came to."""
+    """Result of a recording."""
 
     asked: int
     """Clips of this shard."""
@@ -42,10 +42,10 @@ class Recorded:
     dropped: list[Outcome] = field(default_factory=list)
     seconds: float = 0.0
     signal: int = 0
-    """What interrupted it; 0: nothing."""
+    """The signal that interrupted it; 0: none."""
 
     def add(self, outcome: Outcome) -> None:
-        """Count one more."""
+        """Count the outcome of one more clip."""
         if outcome.reason:
             self.dropped.append(outcome)
         else:
@@ -53,12 +53,12 @@ class Recorded:
 
     @property
     def code(self) -> int:
-        """Exit code: 0; 1 where a clip was dropped; 2 where all were; 128 + its number after a signal."""
+        """Exit code: 0; 1 if a clip was dropped; 2 if all were; 128 + its number after a signal."""
         everything = bool(self.dropped) and not self.stored and not self.already
         return 128 + self.signal if self.signal else 2 if everything else 1 if self.dropped else 0
 
     def __str__(self) -> str:
-        """A few lines for people."""
+        """Summary in a few lines."""
         rate = f", {self.steps / self.seconds:,.0f} steps a second" if self.seconds and self.steps else ""
         before = f", {self.already} were there already" if self.already else ""
         lines = [f"{self.stored} of {self.asked} clips recorded{before}: {self.steps:,} steps{rate}"]
@@ -88,12 +88,12 @@ def record_environment(
     limit: float = 60.0,
     tell: Callable[[str, float], None] | None = None,
 ) -> Recorded:
-    """Record clips of an environment into the store at `out`; called again, it goes on where it stopped.
+    """Record clips of an environment into the store at `out`; called again, continue where it stopped.
 
-    A clip depends on its seed only, not on `workers`, `shard` or the clips before it. A clip in which the environment
-    or the walker fails, which ends before `shortest` steps (0: before `steps`), or for which nothing happens for
-    `limit` seconds, is dropped and counted, and the next one is recorded. With `workers` of 0 it happens in this
-    process: quick to begin, but nothing can end a hang.
+    A clip depends on its seed only, not on `workers`, `shard` or the clips before it. A clip is dropped and counted if
+    the environment or the walker fails, if it ends before `shortest` steps (0: before `steps`), or if nothing happens
+    for `limit` seconds; then the next one is recorded. With `workers` of 0, this process records: that starts faster,
+    but a hang cannot be ended.
     """
     for name, value, least, most in (
         ("clips", clips, 1, MOST_CLIPS), ("steps", steps, FEWEST, 10**6), ("size", size, 0, 1024),
@@ -131,7 +131,7 @@ def record_environment(
 def _record_here(
     job: Job, seeds: list[int], writer: str, stopped: Callable[[], bool]
 ) -> Generator[Outcome, None, None]:
-    """One clip after another in this process."""
+    """Record one clip after another in this process."""
     clips = Clips(job, writer)
     try:
         for seed in seeds:
@@ -144,7 +144,7 @@ def _record_here(
 
 
 def _shard(text: str) -> tuple[int, int]:
-    """Which part of how many: "0/3" is the first of three."""
+    """Parse a shard, such as "0/3" for the first of three."""
     first, _, second = str(text).partition("/")
     fits = first.isdecimal() and second.isdecimal() and len(text) < 12 and int(first) < int(second)
     require(fits, f'shard is {shown(text)}; give i/n, as "0/3" for the first of three')
@@ -153,7 +153,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 @contextmanager
 def _alone(path: Path, part: int, parts: int) -> Iterator[int]:
-    """Nobody else records this shard; the workers of a process that was killed are given time to end."""
+    """Lock this shard against other processes; the workers of a process that was killed are given time to end."""
     require_folder(path)
     path.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + ORPHANS
@@ -171,6 +171,6 @@ def _alone(path: Path, part: int, parts: int) -> Iterator[int]:
 
 
 def _remove_empty(folder: Path) -> None:
-    """A folder into which nothing was recorded."""
+    """Remove a folder into which nothing was recorded."""
     with suppress(OSError):
         folder.rmdir()

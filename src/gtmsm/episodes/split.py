@@ -1,4 +1,4 @@
-"""Which episodes are learned from, watched while learning, and kept for the test: whole places, or whole episodes."""
+"""Split episodes into those for training, for validation and for the test, by whole places or whole episodes."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -15,12 +15,12 @@ Numbers: TypeAlias = Int64[np.ndarray, "_"]
 FEW = 10
 """Minimum number of different places to hold out places; with fewer, episodes are held out."""
 WATCHED, TESTED = 0.8, 0.9
-"""Of the unit interval, into which names are hashed: from where on they are watched, and tested."""
+"""Names are hashed into the unit interval; those from these values on are for validation, and for the test."""
 
 
 @dataclass(frozen=True)
 class Split:
-    """Numbers of episodes, and how many different places or episodes each part has."""
+    """Numbers of the episodes in each part, and how many different places or episodes each part has."""
 
     train: Numbers
     watch: Numbers
@@ -29,15 +29,15 @@ class Split:
 
 
 def hold_out_by(places: Sequence[str]) -> HoldOut:
-    """Whole places where there are enough of them."""
+    """Whole places if there are enough of them, else episodes."""
     return "places" if len(set(places)) >= FEW else "episodes"
 
 
 def split(places: Sequence[str], seeds: Iterable[int], by: HoldOut) -> Split:
-    """About 80, 10 and 10%, by a hash of each name.
+    """Split into about 80, 10 and 10%, by a hash of each name.
 
-    What was learned from never becomes what is tested on when a store grows: names have fixed hashes, those from 0.8 on
-    are never learned from, and where there are none of these, the two highest are held out.
+    When a store grows, episodes that were trained on are never tested on: hashes of names are fixed, those from 0.8 on
+    are never trained on, and if there are none of these, the two highest are held out.
     """
     names = list(places) if by == "places" else [f"{place}/{seed}" for place, seed in zip(places, seeds, strict=True)]
     if by == "episodes" and len(set(names)) < len(names):  # no seeds were recorded
@@ -56,5 +56,5 @@ def split(places: Sequence[str], seeds: Iterable[int], by: HoldOut) -> Split:
 
 
 def _hash(name: str) -> float:
-    """From 0 to 1, the same on every machine."""
+    """A hash from 0 to 1, the same on every machine."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big") / 2**56

@@ -1,8 +1,8 @@
-"""An array in one file: a shard of zarr 3, that any reader of zarr opens, written and read without waiting for one.
+"""An array in one file: a shard of zarr 3, which any reader of zarr opens, written and read without `zarr` itself.
 
 The layout never varies, so some 60 lines do what `zarr` does in general: rows are cut into chunks, each compressed by
-zstd and followed by its CRC-32C. An index of (offset, bytes) for every chunk comes first, so a file that was cut short
-still gives what is left. Unpacking releases Python's lock, so two threads unpack at the same time.
+zstd and followed by its CRC-32C. An index of (offset, bytes) for every chunk comes first, so a truncated file still
+gives the chunks that are left. Decompression releases Python's lock, so two threads can decompress at the same time.
 """
 
 import os
@@ -28,29 +28,29 @@ except ImportError:
     raise InputError('recordings need zarr and its codecs; install them with: pip install "gtmsm[own]"') from None
 
 LEVEL = -20
-"""Of zstd: frames of rooms take 81% of their size, unpacked in 60% of the time of level -7, which packs them to 70%."""
+"""Of zstd: packs frames of rooms to 81% and unpacks them in 60% of the time of level -7, which packs them to 70%."""
 DECLARED = -1
-"""The level that zarr is told. Readers do not use it: stores of any level are read alike."""
+"""The level that zarr's metadata state. Readers do not use it: stores of any level are read alike."""
 ENTRY = np.dtype("<u8")
 CHECKSUM = 4
-"""Bytes."""
+"""Bytes of a checksum."""
 WHOLE = 0x48674BC7
 """The CRC-32C of anything that is followed by its own CRC-32C."""
 MOST_WINDOW = 2**24
-"""Bytes that zstd may allocate to unpack a chunk, whatever the chunk asks for."""
+"""Maximum bytes that zstd may allocate to decompress a chunk, whatever the chunk declares."""
 _own = threading.local()
-"""Of each thread: what unpacks, which takes a third of the time longer where it is made anew for every chunk."""
+"""The decompressor of each thread: making a new one for every chunk takes a third longer."""
 
 
 def checksum_of(content: bytes) -> int:
-    """CRC-32C."""
+    """CRC-32C of the content."""
     return crc32c(content)
 
 
 class Damage(InputError):
-    """What is stored is not what was written: a chunk's number, or -1 where it is the whole file.
+    """Stored bytes differ from what was written; `chunk` is the number of the chunk, or -1 for the whole file.
 
-    Of a file that was cut short, chunks behind its end say nothing more.
+    In a truncated file, the message is empty for chunks behind its end.
     """
 
     def __init__(self, message: str, chunk: int = -1) -> None:
@@ -60,12 +60,12 @@ class Damage(InputError):
 
 @dataclass(frozen=True)
 class Layout:
-    """How the rows of an array are kept in a file."""
+    """How the rows of an array are stored in a file."""
 
     row: tuple[int, ...]
     """Shape of a row."""
     dtype: str
-    """NumPy's and zarr's name of the type of a number."""
+    """Name of the data type, the same in NumPy and zarr."""
     chunk: int
     """Rows of a chunk."""
 
@@ -76,15 +76,15 @@ class Layout:
 
     @cached_property
     def file_name(self) -> str:
-        """Zarr's name of the only shard."""
+        """Zarr's file name of the only shard."""
         return ".".join(("c", *"0" * (1 + len(self.row))))
 
     def chunks(self, rows: int) -> int:
-        """How many chunks so many rows take."""
+        """Number of chunks that `rows` rows take."""
         return -(-rows // self.chunk)
 
     def metadata(self, rows: int) -> dict[str, Any]:
-        """What zarr has to know."""
+        """Zarr's metadata of an array of `rows` rows."""
         codec: dict[str, Any] = {"name": "bytes", "configuration": {"endian": "little"}}
         checksum = {"name": "crc32c"}
         inner = [codec, {"name": "zstd", "configuration": {"level": DECLARED, "checksum": False}}, checksum]
@@ -108,7 +108,7 @@ class Layout:
         }
 
     def encode(self, rows: np.ndarray) -> tuple[bytes, int]:
-        """A whole file, and the checksum of its index; chunks of zeros are written like others."""
+        """Encode rows as a file; return it with the checksum of its index. Chunks of zeros are written like others."""
         count = self.chunks(len(rows))
         padded = np.zeros((count, self.chunk, *self.row), self.dtype)  # zarr pads the last chunk, too
         padded.reshape(-1, *self.row)[: len(rows)] = rows
@@ -125,9 +125,9 @@ class Layout:
     def read(
         self, path: str | Path, rows: int, size: int, first: int, count: int, into: np.ndarray | None = None
     ) -> np.ndarray:
-        """`count` rows from `first` of a file that has `rows` rows and `size` bytes; every byte used is checked.
+        """Read `count` rows from `first` of a file that has `rows` rows and `size` bytes; every byte used is checked.
 
-        `into`: contiguous memory for them, since that of a new array would have to be cleared first.
+        `into`: contiguous memory for them; that of a new array would have to be cleared first.
         """
         if not 0 <= first <= first + count <= rows or count < 1:
             raise InputError(f"asked for {count} rows from {first} of {rows}")
@@ -151,7 +151,7 @@ class Layout:
         return out
 
     def damages(self, path: str | Path, rows: int, size: int, checksum: int) -> Iterator[Damage]:
-        """What is wrong with a file, chunk by chunk; all of it is read."""
+        """Read a whole file and yield what is damaged, chunk by chunk."""
         count, whole = self.chunks(rows), np.empty(self.chunk * self.row_bytes, np.uint8)
         with _opened(path) as handle:
             found = os.fstat(handle).st_size
@@ -168,13 +168,13 @@ class Layout:
                     yield Damage("", number) if found < size and "behind" in str(problem) else problem
 
     def _index(self, path: str | Path, handle: int, rows: int, size: int, low: int, high: int) -> list[tuple[int, int]]:
-        """Offsets and sizes of chunks."""
+        """Read offsets and sizes of the chunks from `low` to before `high`."""
         entries = _read(handle, 16 * (high - low), 16 * low)
         if len(entries) < 16 * (high - low):
             raise Damage(f"{path} is cut short: it ends in its index", low)
         places: list[tuple[int, int]] = list(struct.iter_unpack("<QQ", entries))  # type: ignore[arg-type]
         header = 16 * self.chunks(rows) + CHECKSUM
-        most = self.chunk * self.row_bytes + self.chunk * self.row_bytes // 128 + 1024  # what zstd makes of noise
+        most = self.chunk * self.row_bytes + self.chunk * self.row_bytes // 128 + 1024  # zstd's output for noise
         for number, (offset, length) in enumerate(places, low):
             if offset < header or not CHECKSUM < length <= most:
                 raise Damage(f"{path}: the index says nonsense of chunk {number}", number)
@@ -183,7 +183,7 @@ class Layout:
         return places
 
     def _decode(self, path: str | Path, number: int, blob: bytes, out: np.ndarray) -> None:
-        """Check a chunk and unpack it into `out`: no more is allocated, whatever the chunk claims to be."""
+        """Check a chunk and decompress it into `out`; no more is allocated, whatever size the chunk declares."""
         if crc32c(blob) != WHOLE:
             raise Damage(f"{path}: chunk {number} fails its checksum", number)
         try:
@@ -196,7 +196,7 @@ class Layout:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[int]:
-    """A descriptor of an ordinary file, without the cost of a file object."""
+    """Open an ordinary file as a descriptor, without the cost of a file object."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
     except OSError as problem:
@@ -214,7 +214,7 @@ def _resized(path: str | Path, found: int, size: int) -> Damage:
 
 
 def _read(handle: int, count: int, offset: int) -> bytes:
-    """Bytes of a file, fewer only at its end."""
+    """Read `count` bytes of a file, fewer only at its end."""
     got = os.pread(handle, count, offset)
     while 0 < len(got) < count and (more := os.pread(handle, count - len(got), offset + len(got))):
         got += more

@@ -1,11 +1,11 @@
-"""What a writer has appended: a line of JSON for each part, preceded by its checksum, and never changed afterwards.
+"""The manifest of a writer: a line of JSON for each part that it appended, with a checksum, never changed afterwards.
 
     ["3f9a01c2", {"part": 12, "origin": 12, "steps": [300, 280], "places": ["a", "b"], "seeds": [1, 2],
                   "files": {"frames": [52311, 1838201], "actions": [...], "poses": [...]}}]
 
-A part is there once its line is, with the line break: a line that a crash has cut short is none. The first line says
-which version it is and of which kind the episodes are. `files` has the size of each file and the checksum of its index.
-`origin` is the part that this one replaces after a repair, else itself. A part without episodes has been dropped.
+A part exists once its line does, with its line break; a line that a crash has truncated does not count. The first line
+has the version and the kind of the episodes. `files` has the size of each file and the checksum of its index. `origin`
+is the part that this one replaces after a repair, else itself. A part without episodes has been dropped.
 """
 
 import gc
@@ -25,7 +25,7 @@ from gtmsm.files import opened, sync, write_atomically
 VERSION = 1
 MANIFEST = "manifest.jsonl"
 MOST_BYTES = 2**30
-"""Of a manifest: some millions of episodes."""
+"""Maximum bytes of a manifest: some millions of episodes."""
 VERIFY = "gtmsm data verify {path}"
 
 
@@ -38,22 +38,22 @@ class Part:
     places: list[str]
     seeds: list[int]
     files: dict[str, list[int]]
-    """Of each array: the size of its file, and the checksum of its index."""
+    """For each array, the size of its file and the checksum of its index."""
     origin: int
 
     @property
     def folder(self) -> str:
-        """Its name below that of its writer."""
+        """Name of its folder in that of its writer."""
         return f"{self.number:06d}"
 
     def said(self) -> dict[str, Any]:
-        """As it is written."""
+        """The part as it is written to the manifest."""
         said = asdict(self)
         return {"part": said.pop("number"), **said}
 
     @classmethod
     def of(cls, said: Any, source: str) -> "Part":
-        """As it was written, if it was: whatever else is refused."""
+        """Read a part as `said` writes it; anything else is refused."""
         try:
             part = cls(said["part"], said["steps"], said["places"], said["seeds"], said["files"], said["origin"])
             many = len(part.steps)
@@ -75,34 +75,34 @@ class Part:
 
 @dataclass
 class Manifest:
-    """A manifest as far as it was read."""
+    """A manifest, as far as it has been read."""
 
     path: Path
     kind: Kind
     parts: list[Part] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
-    """What is wrong with it, a line each."""
+    """Damages, a line for each."""
     end: int = 0
-    """Bytes that have been read: whole lines."""
+    """Bytes that have been read, in whole lines."""
     inode: int = 0
 
     @classmethod
     def read(cls, path: Path, kind: Kind) -> "Manifest":
-        """All that there is now; damage is noted, not raised."""
+        """Read all that there is now; damage is noted in `damaged`, not raised."""
         manifest = cls(path, kind)
         manifest.read_on()
         return manifest
 
     @classmethod
     def write(cls, path: Path, kind: Kind, parts: Sequence[Part] = ()) -> "Manifest":
-        """A new one, in place of any that is there."""
+        """Write a new manifest, which replaces any that exists."""
         lines = [_line({"manifest": VERSION, "kind": asdict(kind)}), *(_line(part.said()) for part in parts)]
         write_atomically(path, b"".join(lines))
         sync(path.parent)
         return cls.read(path, kind)
 
     def read_on(self) -> None:
-        """See what was appended since."""
+        """Read what was appended since."""
         with opened(self.path) as file:
             about = os.fstat(file.fileno())
             if about.st_size > MOST_BYTES:
@@ -120,7 +120,7 @@ class Manifest:
             self._take(whole, first)
 
     def _take(self, whole: bytes, first: bool) -> None:
-        """Whole lines, the first ones or some after them."""
+        """Parse whole lines; `first`: they begin with the first line of the file."""
         for number, said in enumerate(_parse(whole)):
             source = f"{self.path} line {number + 1}" if first else f"{self.path}: a new line"
             if said is None:
@@ -138,7 +138,7 @@ class Manifest:
         line = _line(part.said())
         handle = os.open(self.path, os.O_WRONLY)
         try:
-            os.ftruncate(handle, self.end)  # a line that was cut short
+            os.ftruncate(handle, self.end)  # a truncated line
             if os.pwrite(handle, line, self.end) < len(line):
                 raise OSError(28, "No space left on device")
             os.fsync(handle)
@@ -159,7 +159,7 @@ class Manifest:
 
 
 def require_version(version: Any, source: str) -> None:
-    """Refuse what a later gtmsm has written, or something else."""
+    """Refuse files of a later gtmsm, or of another program."""
     if type(version) is int and version > VERSION:
         raise InputError(
             f"{source} was written by a later gtmsm: version {shown(version)}, this one knows {VERSION}; "
@@ -171,7 +171,7 @@ def require_version(version: Any, source: str) -> None:
 
 @contextmanager
 def _nothing_collected() -> Iterator[None]:
-    """While hundreds of thousands of objects are made: looking for garbage among them takes longer than making them."""
+    """Pause garbage collection while hundreds of thousands of objects are made: it takes longer than making them."""
     on = gc.isenabled()
     gc.disable()
     try:
@@ -182,13 +182,13 @@ def _nothing_collected() -> Iterator[None]:
 
 
 def _line(said: dict[str, Any]) -> bytes:
-    """A checksum and what it is of."""
+    """A line of the manifest: a checksum, and the JSON that it is of."""
     body = json.dumps(said).encode()
     return b'["%08x", %b]\n' % (checksum_of(body), body)
 
 
 def _parse(lines: bytes) -> list[Any]:
-    """What whole lines say; None for one that is damaged."""
+    """Parse whole lines; None for each one that is damaged."""
     each = lines.split(b"\n")[:-1]
     checked = [line if line[2:10] == b"%08x" % checksum_of(line[13:-1]) else b"[0, null]" for line in each]
     try:  # a single call is several times as fast

@@ -21,13 +21,13 @@ from gtmsm.episodes.store_manifest import Part
 from gtmsm.files import read_json, sync
 
 CHUNK_BYTES = 98_304
-"""Of frames: 32 of 32x32x3. Smaller chunks compress worse and unpack slower; larger ones read more than is needed."""
+"""Of a chunk of frames: 32 of 32x32x3. Smaller ones compress worse and unpack slower; larger ones read too much."""
 MOST_CHUNK = 256
-"""Rows."""
+"""Maximum rows of a chunk."""
 
 
 def chunk_of(kind: Kind) -> int:
-    """How many frames a chunk of a new store has."""
+    """Number of frames in a chunk of a new store."""
     return int(np.clip(CHUNK_BYTES // np.prod(kind.frame_shape), 1, MOST_CHUNK))
 
 
@@ -39,7 +39,7 @@ def layouts(kind: Kind, chunk: int) -> dict[str, Layout]:
 
 
 def rows_of(name: str, part: Part) -> int:
-    """How many rows an array of a part has."""
+    """Number of rows of an array of a part."""
     return sum(part.steps) + (len(part.steps) if name == "poses" else 0)
 
 
@@ -62,7 +62,7 @@ def write_part(folder: Path, number: int, episodes: Sequence[Episode], arrays: d
 
 
 def _rows(name: str, episode: Episode) -> list[np.ndarray]:
-    """What an episode adds to an array."""
+    """Rows that an episode adds to an array."""
     if name != "poses":
         return [getattr(episode, name)]
     assert episode.start is not None and episode.poses is not None
@@ -70,23 +70,23 @@ def _rows(name: str, episode: Episode) -> list[np.ndarray]:
 
 
 def descriptions(part: Part, arrays: dict[str, Layout]) -> dict[str, dict[str, Any]]:
-    """Files of a part that describe it, for zarr and, where a manifest is lost, for us."""
+    """Files that describe a part: for zarr and, if the manifest is lost, for repairs."""
     inside = {f"{name}/zarr.json": layout.metadata(rows_of(name, part)) for name, layout in arrays.items()}
     return inside | {"zarr.json": group({"part": part.said()})}
 
 
 def group(attributes: dict[str, Any]) -> dict[str, Any]:
-    """A group of zarr with something of ours in it."""
+    """Zarr's metadata of a group, with attributes of our own."""
     return {"zarr_format": 3, "node_type": "group", "attributes": {"gtmsm": attributes} if attributes else {}}
 
 
 def as_json(said: dict[str, Any]) -> bytes:
-    """The very bytes of a description."""
+    """The exact bytes of a description."""
     return json.dumps(said).encode()
 
 
 def find_part(folder: Path, arrays: dict[str, Layout]) -> Part | None:
-    """A whole part that its own description describes, with files of the right sizes; else None."""
+    """Read a part from its own description; None unless it is complete, with files of the right sizes."""
     try:
         said = read_json(folder / "zarr.json", "")
         part = Part.of(said["attributes"]["gtmsm"]["part"], str(folder))
@@ -100,7 +100,7 @@ def find_part(folder: Path, arrays: dict[str, Layout]) -> Part | None:
 def read_rows(
     folder: str | Path, part: Part, name: str, layout: Layout, first: int, count: int, into: np.ndarray | None = None
 ) -> np.ndarray:
-    """Rows of an array of a part, in memory of their own or in `into`."""
+    """Read rows of an array of a part into a new array, or into `into`."""
     size = part.files[name][0] if name in part.files else 0
     path = f"{folder}/{part.folder}/{name}/{layout.file_name}"
     return layout.read(path, rows_of(name, part), size, first, count, into)
@@ -110,7 +110,7 @@ def read_episode(
     folder: str | Path, part: Part, arrays: dict[str, Layout], nth: int, row: int, first: int, steps: int,
     frames: np.ndarray | None = None,
 ) -> Episode:  # fmt: skip
-    """Some steps of the `nth` episode of a part, which begins at row `row` of frames; `frames` is memory for them."""
+    """Read steps of the `nth` episode of a part, which begins at row `row` of frames; `frames` is memory for them."""
     said: dict[str, Any] = {"place": part.places[nth], "seed": part.seeds[nth]}
     for name, layout in arrays.items():
         is_pose = name == "poses"

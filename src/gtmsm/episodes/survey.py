@@ -1,4 +1,4 @@
-"""What recorded episodes are like: looked up in a sample of them, to propose how to learn from them."""
+"""Statistics of a sample of recorded episodes, from which training settings are proposed."""
 
 import math
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from gtmsm.episodes.pool import Episodes, moves_of
 from gtmsm.episodes.recorded import Failing
 
 SAMPLE, STEPS = 48, 512
-"""Episodes looked at, and steps of each."""
+"""Maximum number of episodes in the sample, and of steps of each."""
 EARLY = 3
 """Number of first steps in which an agent that starts far from walls rarely reaches one."""
 MOVES = 0.05
@@ -26,36 +26,36 @@ class Survey:
     kind: Kind
     lengths: Int64[np.ndarray, "_"]
     repeats: float
-    """Fraction of the frames in an episode's second half that were seen exactly so in its first."""
+    """Fraction of the frames in the second half of an episode that occur, pixel by pixel, in its first half."""
     still: Float[np.ndarray, "A"]
-    """Per action, the fraction of its steps that show the very frame of the step before; NaN where it is never used.
-    Of continuous actions all are alike."""
+    """Per action, the fraction of its steps that leave the frame unchanged; NaN if it is never used. All components of
+    continuous actions have the same value."""
     how: Failing
-    """How to tell steps that failed."""
+    """How to recognise steps that failed."""
     failing: float
     """Fraction of all steps that failed."""
     failing_early: float
-    """The same within the first steps of episodes."""
+    """The same, of the first `EARLY` steps of episodes."""
     step: float
-    """Median length of a step that moves, in units of poses; 0 where poses are unknown, or nobody moves."""
+    """Median length of a step that moves, in units of poses; 0 if poses are unknown, or no step moves."""
     turns: bool
     """Whether headings are known and change."""
     momentum: float
-    """Fraction of the variance of displacements, given their actions, that the displacement before explains."""
+    """Fraction of the variance of displacements, given their actions, that the previous displacement explains."""
     spin: float
-    """The same of turns."""
+    """The same for turns."""
     starts: float
-    """How far apart the starts of episodes are, in steps; NaN where poses are unknown."""
+    """Extent of the starts of episodes along x or y, whichever is larger, in steps; NaN if poses are unknown."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the actions that are used."""
+        """Names of the actions that are used."""
         unused = np.isnan(self.still)
         return tuple(name for name, never in zip(self.kind.action_names or (), unused, strict=False) if not never)
 
 
 def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
-    """Look at some of the episodes `which`, evenly spread."""
+    """Survey a sample of the episodes `which`, evenly spread."""
     kind = store.kind
     sample = which[np.unique(np.linspace(0, len(which) - 1, min(SAMPLE, len(which))).astype(int))]
     repeats, unchanged, acted, looked, displacements, starts = [], [], [], [], [], []
@@ -100,7 +100,7 @@ def survey(store: Episodes, which: Int64[np.ndarray, "_"]) -> Survey:
 
 
 def _usual(parts: list[tuple[np.ndarray, np.ndarray]], kind: Kind) -> torch.Tensor:
-    """How far each action goes and turns, nine times of ten at most; 0 where poses are unknown."""
+    """Length and turn of a step of each action, as 90% quantiles; 0 if poses are unknown or actions continuous."""
     usual = torch.zeros(kind.action_size, 2)
     if not kind.pose_size or not kind.discrete:
         return usual
@@ -114,15 +114,15 @@ def _usual(parts: list[tuple[np.ndarray, np.ndarray]], kind: Kind) -> torch.Tens
 
 
 def _numbers_of(frames: np.ndarray) -> Int64[np.ndarray, "time"]:
-    """A number for each frame: equal frames have equal ones."""
+    """A number for each frame, the same for equal frames."""
     known: dict[bytes, int] = {}
     return np.array([known.setdefault(frame.tobytes(), len(known)) for frame in frames], dtype=np.int64)
 
 
 def _momentum(parts: list[tuple[np.ndarray, np.ndarray]], which: slice) -> float:
-    """Share of the variance of these parts of moves, given their actions, that the moves before them explain.
+    """Share of the variance of components `which` of displacements, given actions, that the previous one explains.
 
-    Steps that led nowhere are left out, be they failed or idle: after a bump, the next step bumps as well.
+    Steps that led nowhere, failed or idle, are left out: after a bump, the next step bumps as well.
     """
     sizes = np.concatenate([np.linalg.norm(d[:, which], axis=1) for _, d in parts])
     least = 1e-3 * float(np.median(sizes[sizes > 1e-6])) if (sizes > 1e-6).any() else math.inf
@@ -140,6 +140,6 @@ def _momentum(parts: list[tuple[np.ndarray, np.ndarray]], which: slice) -> float
         return float((now - inputs @ torch.linalg.lstsq(inputs, now, driver="gelsd").solution).square().mean())
 
     by_action, total = left_over(acted), float(now.square().mean())
-    if by_action < 1e-3 * total:  # actions tell all
+    if by_action < 1e-3 * total:  # actions explain everything
         return 0.0
     return 1 - left_over(torch.cat([acted, before], dim=1)) / by_action

@@ -1,4 +1,4 @@
-"""Who chooses the actions while an environment is recorded."""
+"""Walkers: policies that choose the actions while an environment is recorded."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -12,36 +12,36 @@ from gtmsm.episodes.pictures import Frame
 from gtmsm.errors import InputError, did_you_mean
 
 MEAN_REPEATS = 3.0
-"""Of the Poisson number of repetitions after an action's first step, as in our own worlds."""
+"""Mean of the Poisson number of repetitions after an action's first step, as in our own worlds."""
 
 
 class Walker(Protocol):
-    """Chooses what to do next in one episode."""
+    """Chooses the actions of one episode."""
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """An action of the environment."""
+        """Return an action of the environment."""
 
 
 class RandomWalker:
-    """A new action at each step, uniformly."""
+    """Draws a new action at each step, uniformly."""
 
     def __init__(self, actions: Actions) -> None:
         self.actions = actions
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """Whatever is seen."""
+        """Draw an action, whatever is seen."""
         return self.actions.draw(rng)
 
 
 class RepeatWalker(RandomWalker):
-    """Each action is held for 1 + Poisson steps, or until nothing changes any more: it does not push against walls."""
+    """Holds each action for 1 + Poisson steps, or until the frame no longer changes: it does not push against walls."""
 
     def __init__(self, actions: Actions) -> None:
         super().__init__(actions)
         self._left, self._held, self._before = 0, None, np.empty(0, np.uint8)
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """The same as before, for a while."""
+        """Return the action that is held, or a new one."""
         if self._left == 0 or np.array_equal(frame, self._before):
             self._held, self._left = super().__call__(observation, frame, rng), 1 + int(rng.poisson(MEAN_REPEATS))
         self._left, self._before = self._left - 1, frame
@@ -49,25 +49,25 @@ class RepeatWalker(RandomWalker):
 
 
 class OwnWalker:
-    """A user's function of the observation and a generator; a class is made anew for each episode."""
+    """Calls a user's function of the observation and a generator; a class is instantiated for each episode."""
 
     def __init__(self, function: Any) -> None:
         self.function = function() if isinstance(function, type) else function
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """What the function says."""
+        """Return the action that the function chooses."""
         return self.function(observation, rng)
 
 
 class SmoothWalker(RandomWalker):
-    """Continuous actions that change a little at each step, and reach their bounds at times; others are repeated."""
+    """Draws continuous actions that change a little at each step and reach their bounds at times; repeats others."""
 
     def __init__(self, actions: Actions) -> None:
         super().__init__(actions)
         self._mood, self._otherwise = np.zeros(()), RepeatWalker(actions)
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """A step of an Ornstein-Uhlenbeck process with a memory of about ten steps."""
+        """Take a step of an Ornstein-Uhlenbeck process with a correlation time of about ten steps."""
         space = self.actions.space
         if not isinstance(space, spaces.Box):
             return self._otherwise(observation, frame, rng)
@@ -77,14 +77,14 @@ class SmoothWalker(RandomWalker):
 
 
 class TurnWalker(RandomWalker):
-    """Turns on the spot, one way for a whole episode; a continuous turn at a speed that changes smoothly."""
+    """Turns on the spot, one way for a whole episode; if actions are continuous, at a speed that changes smoothly."""
 
     def __init__(self, actions: Actions) -> None:
         super().__init__(actions)
         self._smooth, self._way = SmoothWalker(actions), 0
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """To the left or to the right."""
+        """Return a turn to the left or to the right."""
         self._way = self._way or (1 if rng.integers(2) else -1)
         if self.actions.names is not None:
             return self.actions.kept[self.actions.turns[self._way > 0]]
@@ -95,14 +95,14 @@ class TurnWalker(RandomWalker):
 
 
 class ExploreWalker(SmoothWalker):
-    """As the environment itself explores, or a wanderer; where neither is known, as a smooth walker."""
+    """Explores as the environment itself does, or as a `Wanderer`; if neither is possible, as a `SmoothWalker`."""
 
     def __init__(self, actions: Actions) -> None:
         super().__init__(actions)
         self._explore = actions.explorer()
 
     def __call__(self, observation: Any, frame: Frame, rng: np.random.Generator) -> Any:
-        """Whatever leads to something new."""
+        """Return the explorer's action, or else a smooth one."""
         return self._explore(rng) if self._explore else super().__call__(observation, frame, rng)
 
 
@@ -113,13 +113,13 @@ WALKERS: dict[str, Callable[[Actions], Walker]] = {
 
 
 def require_walker(name: str) -> None:
-    """Refuse a word that names no walker; whether a module:function can be loaded is seen where it is used."""
+    """Refuse an unknown name; a module:function is only loaded where it is used."""
     if name not in WALKERS and ":" not in name:
         raise InputError(f'unknown walker "{name}"; {did_you_mean(name, [*WALKERS, "module:function"])}')
 
 
 def make_walker(name: str, actions: Actions) -> Walker:
-    """A walker for one episode."""
+    """Make a walker for one episode."""
     if name == "turn" and len(actions.turns) != (2 if actions.names else 1):
         raise InputError(f"--walker turn needs actions named left and right, or turn; found {actions.told}")
     return WALKERS[name](actions) if name in WALKERS else OwnWalker(loaded(name, "--walker"))

@@ -1,4 +1,4 @@
-"""Windows of a store that is too large for memory: read while training, as many at a time as an update needs."""
+"""Windows of a store that is too large for memory, read while training: as many at a time as an update needs."""
 
 import threading
 import weakref
@@ -17,7 +17,7 @@ THREADS = 2
 
 
 class StoreWindows:
-    """Draws what `Pool` would, on a CPU: a batch is a function of the generator's state alone."""
+    """Draws the same windows as `Pool`, on a CPU: a batch depends on the generator's state alone."""
 
     def __init__(
         self, store: Episodes, which: Int64[np.ndarray, "_"], unit: float = 1.0, from_start: bool = False
@@ -32,7 +32,7 @@ class StoreWindows:
         self._own = threading.local()
 
     def __call__(self, n: int, steps: int, generator: torch.Generator) -> Clip:
-        """`n` windows of `steps` consecutive steps; of different episodes where there are enough of them."""
+        """Draw `n` windows of `steps` consecutive steps, from different episodes if there are enough of them."""
         which, begin = drawn(self.length, self.lengths, n, steps, self.from_start, generator)
         height, width, channels = self.store.kind.frame_shape
         x = self._batch_memory((n, steps, channels, height, width))
@@ -40,7 +40,7 @@ class StoreWindows:
         def read(k: int, i: int, first: int) -> Episode:
             stored, planes = self._scratch(steps)
             window = self.store.window(int(self.order[i]), first, steps, stored)
-            # In two steps, each of which is several times as fast as both at once.
+            # Two passes, each several times as fast as a single one that does both.
             np.copyto(planes, window.frames.transpose(0, 3, 1, 2))
             np.divide(planes, np.float32(255), out=x[k])
             return window
@@ -51,9 +51,9 @@ class StoreWindows:
         return Clip(torch.from_numpy(x), *moves_of(Episode(windows[0].frames, **batch), self.store.kind, self.unit))
 
     def _scratch(self, steps: int) -> tuple[UInt8[np.ndarray, "..."], UInt8[np.ndarray, "..."]]:
-        """Memory of a thread for the bytes of a window, as they are stored and as they are trained on.
+        """Buffers of a thread for the bytes of a window, in the layout of the store and in that of training.
 
-        It is used for every window, so it stays in the cache of a core; new memory would have to be cleared first.
+        Reused for every window, they stay in the cache of a core; new memory would have to be cleared first.
         """
         if getattr(self._own, "steps", 0) != steps:
             height, width, channels = self.store.kind.frame_shape
@@ -65,15 +65,15 @@ class StoreWindows:
         return self._own.memory  # type: ignore[no-any-return]
 
     def _batch_memory(self, shape: tuple[int, ...]) -> Float32[np.ndarray, "n time channel height width"]:
-        """Memory for a batch: that of an earlier batch that is no longer used, since new pages take a fifth longer.
+        """Memory for a batch, reused from an earlier batch that is no longer referenced: new pages take a fifth longer.
 
-        Otherwise NumPy allocates it, with huge pages: pages of 4 kB would take four fifths of the time.
+        If there is none, NumPy allocates it, with huge pages: pages of 4 kB would take four fifths of the time.
         """
         whole = self._free.pop() if self._free else np.empty(shape, np.float32)
         if whole.shape != shape:
             whole = np.empty(shape, np.float32)
             self._free.clear()
         x = whole.view()
-        # The tensor holds x, not `whole`: when it and all its parts are gone, x is, too.
+        # The tensor references x, not `whole`: x is freed with the tensor and the last of its views.
         weakref.finalize(x, self._free.append, whole).atexit = False
         return x

@@ -1,8 +1,8 @@
-"""Processes that record side by side; one that crashes or hangs costs a clip and is replaced.
+"""Worker processes that record in parallel; one that crashes or hangs costs a clip and is replaced.
 
-A worker holds the end of a pipe whose other end is its parent's: when the parent is gone, however it ended, so is the
-worker. It also holds the parent's lock on the recording, so that nobody continues while an orphan still writes. It
-leads a process group of its own and is killed together with it: engines such as ViZDoom are processes, too.
+A worker holds one end of a pipe whose other end is its parent's: when the parent ends, in whatever way, the worker does
+too. It also holds the parent's lock on the recording, so that no process continues it while an orphan still writes. It
+leads a process group of its own, which is killed with it: engines such as ViZDoom are processes, too.
 """
 
 import math
@@ -23,19 +23,19 @@ from gtmsm.episodes.engines import said
 from gtmsm.errors import InputError
 
 END = -1
-"""Instead of a seed: there is nothing more to do."""
+"""Sent instead of a seed: there is no more work."""
 POLL = 0.2
-"""Seconds between looks at the clock and at signals."""
+"""Seconds between checks of the clock and of signals."""
 FALSE_STARTS = 3
-"""Workers in a row that ended before they could begin."""
+"""Number of workers in a row that end before they are ready, after which recording is given up."""
 GOODBYE = 5.0
-"""Seconds in which a worker that has nothing more to do is to end."""
+"""Seconds that workers are given to finish and to end."""
 
 
 def record_side_by_side(
     job: Job, seeds: Iterable[int], writers: list[str], limit: float, lock: int, stopped: Callable[[], bool]
 ) -> Generator[Outcome, None, None]:
-    """The outcome of each clip, as soon as it is known; a clip without progress for `limit` seconds is dropped."""
+    """Yield the outcome of each clip as soon as it is known; a clip without progress for `limit` seconds is dropped."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__])  # the library is imported once, not by each worker
     waiting, false_starts, until = deque(seeds), 0, math.inf
@@ -44,7 +44,7 @@ def record_side_by_side(
         while (waiting or any(worker.given for worker in team)) and time.monotonic() < until:
             if stopped() and until == math.inf:
                 waiting.clear()
-                until = time.monotonic() + GOODBYE  # in which clips can be finished and stored
+                until = time.monotonic() + GOODBYE  # time to finish and store clips
             wait([worker.pipe for worker in team], timeout=POLL)
             for i, worker in enumerate(team):
                 yield from worker.heard()
@@ -55,7 +55,7 @@ def record_side_by_side(
                     worker.end(0)
                     there = stored_clips(job, worker.writer)
                     for seed in worker.given:
-                        if seed in there:  # nothing was heard of it any more
+                        if seed in there:  # stored, but not reported
                             yield Outcome(seed, there[seed])
                         elif seed == worker.seed:
                             yield Outcome(seed, reason=trouble)
@@ -70,14 +70,14 @@ def record_side_by_side(
 
 
 class _Worker:
-    """A process that records one clip after another, seen from its parent."""
+    """A process that records one clip after another, as its parent sees it."""
 
     def __init__(self, context: Any, job: Job, writer: str, lock: int) -> None:
         self.writer, self.is_ready, self._is_gone = writer, False, False
         self.seed: int | None = None
-        """The clip that it walks."""
+        """Seed of the clip that it is recording."""
         self.given: list[int] = []
-        """Clips that it walks or has walked, and of which nothing was heard yet."""
+        """Seeds of clips that were given to it and whose outcome is not known yet."""
         self._stores = False
         self._beat = context.RawValue("d", time.monotonic())
         self.pipe, theirs = context.Pipe()
@@ -95,7 +95,7 @@ class _Worker:
         return self.is_ready and self.seed is None and not self._stores
 
     def heard(self) -> list[Outcome]:
-        """What became of clips since; an error that concerns all clips is raised."""
+        """Outcomes reported since the last call; an error that concerns all clips is raised."""
         try:
             message = self.pipe.recv() if self.pipe.poll() else None
         except (EOFError, OSError):
@@ -110,17 +110,17 @@ class _Worker:
         return message
 
     def give(self, seed: int | None) -> None:
-        """The next clip; None: there is none, so that what was walked is to be stored."""
+        """Send the seed of the next clip; None: there is none, so the clips that wait are to be stored."""
         if seed is not None:
             self.given.append(seed)
         elif not self.given:
             return
         self.seed, self._stores, self._beat.value = seed, seed is None, time.monotonic()
-        with suppress(OSError):  # it has ended, which is noticed next
+        with suppress(OSError):  # it has ended, which `heard` notices
             self.pipe.send(seed)
 
     def trouble(self, limit: float) -> str | None:
-        """What is wrong with it, if anything is."""
+        """What is wrong with the worker; None if nothing is."""
         if self._is_gone:
             self._process.join(GOODBYE)
             code = self._process.exitcode or 0
@@ -132,7 +132,7 @@ class _Worker:
         return None
 
     def end(self, patience: float) -> None:
-        """End it and what it has started: what it has appended is stored, whatever it is doing."""
+        """End the worker and the processes that it started; what it has appended is stored, whatever it is doing."""
         with suppress(OSError):
             self.pipe.send(END)
         self._process.join(patience)
@@ -145,13 +145,13 @@ class _Worker:
 
 
 def _work(job: Job, writer: str, pipe: Connection, beat: Any, lifeline: Connection, lock: Connection) -> None:
-    """The life of a worker; `lock` is held open and never used."""
+    """Main function of a worker; `lock` is held open and never used."""
     os.setpgid(0, 0)  # Ctrl-C does not reach it: the parent decides
     for descriptor in range(3, 1024):
         with suppress(OSError):
             os.set_inheritable(descriptor, False)  # an engine that outlives it must not hold the lock
     threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
-    os.dup2(2, 1)  # what environments print is not the command's answer
+    os.dup2(2, 1)  # keeps prints of environments out of the command's output
 
     def note() -> None:
         beat.value = time.monotonic()
@@ -172,7 +172,7 @@ def _work(job: Job, writer: str, pipe: Connection, beat: Any, lifeline: Connecti
 
 
 def _end_with_parent(lifeline: Connection) -> None:
-    """Wait for the other end to close; then end at once, with all that the environment has started."""
+    """Wait for the other end to close; then kill this process and all that the environment has started."""
     with suppress(EOFError, OSError):
         lifeline.recv_bytes()
     os.killpg(0, signal.SIGKILL)

@@ -1,1 +1,1 @@
-"""Honest scores, the controls beside them, and a report to look at."""
+"""Scores of models, controls to compare them with, and reports."""

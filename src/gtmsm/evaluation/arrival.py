@@ -1,11 +1,11 @@
-"""Whether a journey ended at its goal, and how long it was beside the shortest way: what planning is scored by.
+"""Scores of planning: whether a journey ended at its goal, and its length compared with the shortest path.
 
-| world | at the goal | length of a way |
+| world | at the goal | length of a path |
 |---|---|---|
-| images | in the cell that the goal picture was seen from | steps, those that failed included |
-| rooms | at rest within a tenth of the room's width of where it was seen from, and 20 degrees | distance covered |
+| images | in the cell that the goal picture was seen from | steps, failed ones included |
+| rooms | at rest within a tenth of the room's width and 20 degrees of where it was seen from | distance covered |
 
-SPL (Anderson et al., 2018) is the shortest length over that of the way taken, where that ended at the goal, else 0.
+SPL (Anderson et al., 2018) is the length of the shortest path over that of the path taken; 0 if the goal was missed.
 """
 
 import math
@@ -29,18 +29,18 @@ from gtmsm.worlds.world import World
 WIDTHS, DEGREES = 0.1, 20.0
 """In rooms, a goal is reached within this fraction of the room's width and this angle."""
 FARTHER = 0.2
-"""Minimum distance of a goal in rooms, in widths of the room: for a path of length 0 there is no SPL."""
+"""Minimum distance of a goal in rooms, in widths of the room: SPL is undefined for a path of length 0."""
 FINE = 0.04
-"""Side of the squares in which the shortest path through a room is searched, in units of the height of its walls."""
+"""Side of the grid cells in which the shortest path through a room is searched, in units of the walls' height."""
 
 
 class Arrival(ABC):
-    """How a journey of the first agent is scored in one kind of world, by true poses."""
+    """Scores of a journey of the first agent in one kind of world, by true poses."""
 
     budget: int
     """Maximum number of steps of a journey."""
     rests: int = 0
-    """Steps without an action after which an agent is at rest."""
+    """Number of steps without an action after which an agent is at rest."""
 
     @abstractmethod
     def there(self, goal: Float[Tensor, "D"]) -> bool:
@@ -48,32 +48,32 @@ class Arrival(ABC):
 
     @abstractmethod
     def shortest(self, goal: Float[Tensor, "D"]) -> float:
-        """Length of the shortest way from where the agent is."""
+        """Length of the shortest path from the agent to the goal."""
 
     @abstractmethod
     def length(self, poses: Float[Tensor, "steps D"]) -> float:
-        """Length of the way through these poses."""
+        """Length of the path through these poses."""
 
     def fair(self, goal: Float[Tensor, "D"]) -> bool:
-        """Whether this goal can be scored: the agent is not there yet."""
+        """Whether this goal can be scored; by default, if the agent is not there yet."""
         return not self.there(goal)
 
 
 class ImageArrival(Arrival):
-    """On images."""
+    """Scores of journeys over images."""
 
     budget = 64
 
     def __init__(self, world: ImageWalk) -> None:
-        """Of agents of this world."""
+        """`world` holds the agent."""
         self.world = world
 
     def there(self, goal: Float[Tensor, "2"]) -> bool:
-        """In its cell."""
+        """Whether the agent is in the goal's cell."""
         return bool((self.world.pose[0] == goal).all())
 
     def shortest(self, goal: Float[Tensor, "2"]) -> float:
-        """Steps, found by a wave that goes out from the goal."""
+        """Number of steps of the shortest path, by breadth-first search from the goal."""
         solid = self.world.solid[0].numpy()
         steps = np.full(solid.shape, np.inf)
         edge = [tuple(goal.long().tolist())]
@@ -89,32 +89,32 @@ class ImageArrival(Arrival):
         return float(steps[tuple(self.world.cell[0].tolist())])
 
     def length(self, poses: Float[Tensor, "steps 2"]) -> float:
-        """Steps taken."""
+        """Number of steps taken."""
         return float(len(poses) - 1)
 
 
 class RoomArrival(Arrival):
-    """In rooms."""
+    """Scores of journeys in rooms."""
 
     budget = 256
     rests = 8
 
     def __init__(self, world: Rooms) -> None:
-        """Of agents of this world."""
+        """`world` holds the agent."""
         self.world = world
 
     def there(self, goal: Float[Tensor, "3"]) -> bool:
-        """Near enough, and turned enough."""
+        """Whether the agent is within `WIDTHS` and `DEGREES` of the goal."""
         off = PlaneWithHeading().difference(self.world.pose[0], goal)
         near = off[:2].norm() <= WIDTHS * self.world.width[0]
         return bool(near and off[2].abs() <= math.radians(DEGREES))
 
     def fair(self, goal: Float[Tensor, "3"]) -> bool:
-        """Some way off."""
+        """Whether the goal is at least `FARTHER` away."""
         return bool((self.world.pose[0] - goal)[:2].norm() >= FARTHER * self.world.width[0])
 
     def shortest(self, goal: Float[Tensor, "3"]) -> float:
-        """Distance around everything that a body of this radius would touch; the straight line where that is free."""
+        """Length of the shortest path on which the agent's body touches nothing; the straight line if that is free."""
         start, end = self.world.pose[0, :2], goal[:2]
         low, high = torch.minimum(start, end) - 2, torch.maximum(start, end) + 2
         sides = [torch.arange(float(low[i]), float(high[i]), FINE) for i in range(2)]
@@ -127,20 +127,20 @@ class RoomArrival(Arrival):
             return straight
         grid = np.where(free.view(len(sides[0]), len(sides[1])).numpy(), 1.0, 20.0)
         square = [tuple(((p - low) / FINE).round().long().tolist()) for p in (start, end)]
-        # Eight directions make a way up to 8 per cent longer than it is; the average over directions is 5.
+        # Paths on a grid with eight directions are up to 8% too long; 5% is the average over directions.
         return max(straight, 0.95 * FINE * float(MCP_Geometric(grid).find_costs([square[1]])[0][square[0]]))
 
     def length(self, poses: Float[Tensor, "steps 3"]) -> float:
-        """Distance covered."""
+        """The distance covered."""
         return float(poses.diff(dim=0)[:, :2].norm(dim=-1).sum())
 
 
 ARRIVALS: dict[type, Callable[[Any], Arrival]] = {ImageWalk: ImageArrival, Rooms: RoomArrival}
-"""How arrivals are scored in each kind of world."""
+"""The scorer of journeys for each kind of world."""
 
 
 def arrival_in(world: World) -> Arrival:
-    """How journeys in this world are scored."""
+    """The scorer of journeys in this world; other kinds of worlds are refused."""
     inner = unwrapped(world)
     if type(inner) not in ARRIVALS:
         known = "give a run of an image walk or of rooms"

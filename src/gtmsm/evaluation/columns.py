@@ -1,6 +1,6 @@
-"""What the rows and columns of scores mean, in the terminal and in the report.
+"""Rows and columns of tables of scores, in the terminal and in the report.
 
-Worlds have different scores: a column is shown where there is something in it.
+Worlds have different scores: a column is shown only if some row has a value for it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,7 @@ from gtmsm.evaluation.metrics import PSNR_CAP
 
 @dataclass(frozen=True)
 class Row:
-    """A way to predict, and what it tells."""
+    """A way to predict: its label, and what it is."""
 
     label: str
     about: str
@@ -20,7 +20,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Column:
-    """A score: its key in scores.json, a short name, its unit and the digits worth showing."""
+    """A score: its key in scores.json, a short label, its unit and the number of digits to show."""
 
     key: str
     label: str
@@ -58,7 +58,7 @@ CONTROLS = {
 }
 
 KNOWN_STEPS = Column("psnr_unhindered", "PSNR until obstacle", "dB", 2)
-"""Where steps can fail: at revisited places before any did, since what comes after cannot be known."""
+"""For worlds where steps can fail: PSNR at revisited places before the first failure; later steps cannot be known."""
 
 COLUMNS = (
     Column("psnr_pooled", "PSNR pooled", "dB", 2),
@@ -67,7 +67,7 @@ COLUMNS = (
     Column("psnr_unseen", "PSNR unseen", "dB", 2),
     Column("ssim", "SSIM", "", 3),
 )
-"""What every world has."""
+"""Columns that every world has."""
 
 COLUMNS_OF_SOME = (
     Column("retrieval_revisited", "retrieval", "%", 1),
@@ -77,7 +77,7 @@ COLUMNS_OF_SOME = (
     Column("floor_colour_error", "floor colour", "1/255", 1),
     Column("wall_colour_error", "wall colour", "1/255", 1),
 )
-"""Retrieval where places are cells; colours, and rooms that were seen, where there are several rooms."""
+"""Columns of some worlds: retrieval if places are cells; colours and rooms seen if there are several rooms."""
 
 OF_THE_MODEL = (
     Column("heading_error", "heading off", "°", 2),
@@ -86,27 +86,27 @@ OF_THE_MODEL = (
     Column("position_within_half_cell_memorised", "right cell, memorised", "%", 1),
     Column("position_within_half_cell_predicted", "right cell, predicted", "%", 1),
 )
-"""Of the model itself, not of its controls."""
+"""Columns of the model itself, which its controls do not have."""
 
 EVERY_COLUMN = {column.key: column for column in (KNOWN_STEPS, *COLUMNS, *COLUMNS_OF_SOME, *OF_THE_MODEL)}
 NUMBERS = {*EVERY_COLUMN, "retrieval_unhindered", "pose_r2_unhindered"}
-"""Keys of scores that are single numbers wherever tables show them or judge by them."""
+"""Keys of scores whose values must be single numbers, since tables show them or verdicts use them."""
 
 
 def columns_of(scores: Mapping[str, Any]) -> list[Column]:
-    """PSNR at known steps where steps can fail, then what every world has, then what any row has."""
+    """The columns to show: `KNOWN_STEPS` if steps can fail, then `COLUMNS`, then those of which any row has a value."""
     values = [each for _, _, each in rows(scores)]
     first = [KNOWN_STEPS] if has(scores, KNOWN_STEPS.key) else []
     return [*first, *COLUMNS, *(c for c in COLUMNS_OF_SOME if any(has(each, c.key) for each in values))]
 
 
 def has_colours(scores: Mapping[str, Any]) -> bool:
-    """Whether these are scores among several rooms, which are told apart by their colours."""
+    """Whether these are scores in several rooms, which differ by their colours."""
     return any(has(each, "floor_colour_error") for _, _, each in rows(scores))
 
 
 def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any]]]:
-    """The model first, then the controls in the order of CONTROLS, then any that are not known here."""
+    """Name, description and scores of each row: the model, its samples, controls in order of CONTROLS, then others."""
     yield "imagined", IMAGINED, scores
     if scores.get("sampled"):
         yield "sampled", SAMPLED, scores["sampled"]
@@ -117,7 +117,7 @@ def rows(scores: Mapping[str, Any]) -> Iterator[tuple[str, Row, Mapping[str, Any
 
 
 def shown(value: float | None, column: Column) -> str:
-    """A score as text: fractions in percent where the unit says so, a dash where it has no meaning.
+    """A score as text: a fraction in percent if the unit is %, a dash if there is no value.
 
     >>> shown(0.5, Column("retrieval_revisited", "retrieval", "%", 1))
     '50.0%'
@@ -131,16 +131,16 @@ def shown(value: float | None, column: Column) -> str:
 
 
 def gap(scores: Mapping[str, Any], control: str, key: str = "psnr_pooled") -> float | None:
-    """How many dB the model is above a control, over all frames unless told; None where either is missing."""
+    """Difference in dB between the model and a control, by default over all frames; None if either is missing."""
     mine, theirs = scores.get(key), of_control(scores, control, key)
     return None if mine is None or theirs is None else mine - theirs
 
 
 def of_control(scores: Mapping[str, Any], control: str, key: str) -> float | None:
-    """A score of a control; None where it is missing."""
+    """A score of a control; None if it is missing."""
     return ((scores.get("controls") or {}).get(control) or {}).get(key)
 
 
 def has(scores: Mapping[str, Any], key: str) -> bool:
-    """Whether there is such a score, and it says something."""
+    """Whether there is such a score, and it is not None."""
     return scores.get(key) is not None

@@ -1,4 +1,4 @@
-"""What the same memory and decoder would show if they knew less than the model, or more."""
+"""Controls: predictions by the same memory and decoder with less information than the model has, or with more."""
 
 from dataclasses import replace
 
@@ -34,10 +34,10 @@ class MeanFrame(Guessing):
 
 
 class RandomEntry(Guessing):
-    """Shows a memorised frame drawn at random, by a CPU's generator: the same on every device."""
+    """Shows a memorised frame drawn at random; a generator on the CPU draws the same on every device."""
 
     def __init__(self, generator: torch.Generator) -> None:
-        """Draw by this generator."""
+        """`generator` draws the frames."""
         self.generator = generator
 
     def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
@@ -48,7 +48,8 @@ class RandomEntry(Guessing):
 
 
 class NearestCopy(Guessing):
-    """Shows the frame memorised nearest to the true pose. It has no retrieval score: it is told which one is right."""
+    """Shows the frame memorised nearest to the true pose. It has no retrieval score, which would be right by
+    construction."""
 
     needs_poses = True
     privileges: tuple[str, ...] = (TRUE_POSES,)
@@ -62,12 +63,12 @@ class NearestCopy(Guessing):
 
 
 class BestCopy(Guessing):
-    """Shows the memorised frame that is most like the true one."""
+    """Shows the memorised frame most similar to the true one."""
 
     privileges: tuple[str, ...] = (TRUE_FRAMES,)
 
     def __init__(self, truth: FutureFrames | None = None) -> None:
-        """`truth` is what is to be predicted; see `told`."""
+        """`truth` is the frames to be predicted; see `told`."""
         self.truth = truth
 
     def told(self, truth: FutureFrames) -> "BestCopy":
@@ -86,7 +87,7 @@ class Ceiling(Guessing):
     privileges: tuple[str, ...] = (TRUE_FRAMES,)
 
     def __init__(self, vae: FrameVAE, truth: FutureFrames | None = None) -> None:
-        """Of this decoder; see `told`."""
+        """`vae` encodes and decodes; `truth` is the frames to be predicted, see `told`."""
         self.vae, self.truth = vae, truth
 
     def told(self, truth: FutureFrames) -> "Ceiling":
@@ -100,7 +101,7 @@ class Ceiling(Guessing):
 
 
 def control_forecasters(vae: FrameVAE | None = None, seed: int = 0) -> dict[str, Forecaster]:
-    """What any model is to be compared with, by name; the ceiling is that of a given decoder."""
+    """Controls that any model is to be compared with, by name; the ceiling only if a VAE is given."""
     return {
         **({} if vae is None else {"vae_ceiling": Ceiling(vae)}),
         "copy_nearest_true_pose": NearestCopy(),
@@ -115,10 +116,10 @@ def controls(
     model: WorldModel, past: Clip, future: Clip, memory: Memory, dream: Dream,
     places: tuple[Float[Tensor, "batch time _"], Float[Tensor, "batch time _"]] | None, generator: torch.Generator,
 ) -> dict[str, Guess]:  # fmt: skip
-    """Every control of a world model, by the name it has in scores.json.
+    """The predictions of every control of a world model, by the control's name in scores.json.
 
-    `places` are where the agent was, in the world's own units, and the same in the model's; where they are unknown,
-    controls that are told them are left out.
+    `places` are the agent's true places, in the world's units and in the model's; if None, controls that need them are
+    left out.
     """
     given = past.x, past.a, future.a
     believed = nearest(Belief(memory.place.mean), Belief(model.motion.place(dream.poses)), 1).index[..., 0]
@@ -139,7 +140,7 @@ def _told_places(
     model: WorldModel, past: Clip, memory: Memory, true: Float[Tensor, "batch time _"],
     known: Float[Tensor, "batch time _"],
 ) -> dict[str, Guess]:  # fmt: skip
-    """Controls that are told true places. They have no retrieval score, which would be right by construction."""
+    """Controls that are given true places. They have no retrieval score, which would be right by construction."""
     tau, reading = past.steps, replace(model.settings.recall, distance="euclidean")
     keys, queries = Belief(known[:, :tau]), Belief(known[:, tau:])
     knowing = model.read(Memory(keys, memory.code, memory.digest), queries, reading)
@@ -152,12 +153,12 @@ def _told_places(
 def _nearest_copy(
     x: Frames, keys: Float[Tensor, "batch time P"], queries: Float[Tensor, "batch horizon P"]
 ) -> FutureFrames:
-    """The frame memorised nearest to each place."""
+    """The frame memorised nearest to each query."""
     return gather(x, nearest(Belief(keys), Belief(queries), 1).index[..., 0])
 
 
 def _told(truth: FutureFrames | None) -> FutureFrames:
-    """Refuse an oracle that nobody has told anything."""
+    """The true frames; refuses an oracle that was not given any."""
     require(truth is not None, "an oracle must be told the true frames first; use what `told` returns")
     assert truth is not None
     return truth

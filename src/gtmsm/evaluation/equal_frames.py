@@ -1,4 +1,4 @@
-"""A control without learning: dead reckoning by true moves, corrected wherever an equal frame was seen before."""
+"""A control without learning: dead reckoning by true moves, corrected where an equal frame was seen before."""
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -7,7 +7,7 @@ from torch import Tensor
 from gtmsm.tensors import Actions, Frames
 
 REACH = 2
-"""Distance from the planned position, in steps, within which an earlier place with an equal frame replaces it."""
+"""Maximum distance, in steps, of an earlier cell with an equal frame that replaces the planned position."""
 
 
 def follow_by_equal_frames(
@@ -20,12 +20,12 @@ def follow_by_equal_frames(
 ) -> Float[Tensor, "batch time 2"]:
     """Cells of a walk over an image by its true moves and outer walls, corrected where a frame was seen before.
 
-    Of the earlier cells with an equal frame the nearest to the plan is taken, of equally near ones the latest. It is
-    also how a step that failed is noticed: the frame is still that of the cell before. With `stride`, the pixels from
-    one cell to the next, it is also told how frames overlap and how steps slip: by the pixels that successive frames
-    share it sees whether a step was made once, twice or not at all.
+    Of the earlier cells with an equal frame, the one nearest to the plan is taken; of equally near ones, the latest.
+    A failed step is noticed in the same way: the frame is still that of the previous cell. `stride` is the number of
+    pixels from one cell to the next. If it is given, the pixels that successive frames share tell whether a step was
+    made once, twice or not at all.
     """
-    # A loop over time, since each belief depends on those before it.
+    # A loop over time, since each position depends on the previous ones.
     number = _numbers(frames)
     batch, steps = number.shape
     planned = actions @ moves.to(actions)
@@ -47,12 +47,12 @@ def follow_by_equal_frames(
 
 
 def _numbers(frames: Frames) -> Int[Tensor, "batch time"]:
-    """Equal frames have equal numbers."""
+    """A number for each frame; equal frames have equal numbers."""
     return torch.unique(frames.flatten(2).flatten(0, 1), dim=0, return_inverse=True)[1].view(frames.shape[:2])
 
 
 def _times_made(frames: Frames, planned: Float[Tensor, "batch time 2"], stride: int) -> Float[Tensor, "batch time"]:
-    """How often each step was made: of once, never and twice the first at which the pixels in common are equal."""
+    """How often each step was made: the first of 1, 0 and 2 times for which the shared pixels are equal; else 1."""
     made = torch.ones_like(planned[..., 0])
     for move in planned.flatten(0, 1).unique(dim=0):
         once, never, twice = (_fit(frames, times * stride * move) for times in (1, 0, 2))
@@ -63,7 +63,7 @@ def _times_made(frames: Frames, planned: Float[Tensor, "batch time 2"], stride: 
 
 
 def _fit(frames: Frames, shift: Float[Tensor, "2"]) -> Bool[Tensor, "batch steps"]:
-    """Whether each frame but the first is the one before it, moved by so many pixels, as far as both show the same."""
+    """Whether each frame but the first equals the previous one shifted by so many pixels, where the two overlap."""
     before, now = frames[:, :-1], frames[:, 1:]
     for axis, d in enumerate(shift.long().tolist(), start=3):
         common = frames.shape[axis] - abs(d)

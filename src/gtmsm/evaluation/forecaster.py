@@ -1,4 +1,4 @@
-"""The interface of anything that forecasts frames: its inputs, and what it may return beside frames."""
+"""The interface of anything that forecasts frames: its inputs, and what it may return in addition to frames."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -22,21 +22,21 @@ TRUE_FRAMES = "the true frames"
 
 @runtime_checkable
 class Forecaster(Protocol):
-    """Predicts what will be seen along a plan, from what was seen and done so far."""
+    """Predicts the frames along a plan from the frames and actions so far."""
 
     needs_poses: bool
-    """Whether it must be told true poses."""
+    """Whether `forecast` needs true poses."""
     privileges: tuple[str, ...]
-    """What it is given beyond frames and actions, in words."""
+    """Information that it is given beyond frames and actions, in words."""
 
     def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
-        """The frame after every action of `plan`, in [0, 1]; true poses are given only where it needs them."""
+        """The frame after every action of `plan`, in [0, 1]; `poses` is given only if `needs_poses`."""
 
 
 def given_to(
     forecaster: Forecaster, clip: Clip, tau: int, device: torch.device
 ) -> tuple[Frames, Actions, FutureActions, TruePoses | None]:
-    """What it sees of a clip: frames and actions up to tau, then actions alone; true poses only if it needs them."""
+    """Inputs of a forecaster from a clip: frames and actions up to tau, then actions; true poses if it needs them."""
     past, future = clip.split(tau)
     poses = (past.true_pose.to(device), future.true_pose.to(device)) if forecaster.needs_poses else None
     return past.x.to(device), past.a.to(device), future.a.to(device), poses
@@ -47,43 +47,43 @@ class Oracle(Protocol):
     """A forecaster that is given the frames to be predicted: an upper bound, not a rival."""
 
     def told(self, truth: FutureFrames) -> Forecaster:
-        """Itself, knowing the frames that are to be predicted of one batch."""
+        """A forecaster for one batch, which knows the frames that are to be predicted."""
 
 
 @dataclass(frozen=True)
 class Guess:
-    """Predicted frames and, where there are such, the memory entries and poses they rest on."""
+    """Predicted frames and, if there are any, the memory entries and poses they are based on."""
 
     frames: FutureFrames
     retrieved: Int[Tensor, "batch horizon"] | None
-    """The memorised step each frame was made from, where one was searched for."""
+    """The memorised step that each frame was made from; None if no entry was retrieved."""
     walk: States | None = None
     """The inferred pose of every step, memorised ones first, relative to the start of the walk."""
     reckoned: States | None = None
-    """The same by actions alone, where what it sees corrects it."""
+    """The poses by actions alone, if the walk was corrected by frames."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imagined(Guess):
-    """What a world model predicts, with its memory and its dream: controls and samples begin there."""
+    """The prediction of a world model, with the memory and the dream, which controls and samples start from."""
 
     retrieved: Int[Tensor, "batch horizon"]
     walk: States
     memory: Memory
     here: Belief
-    """Where the dream begins."""
+    """The belief about the state at which the dream begins."""
     dream: Dream
 
 
 class Guessing(ABC):
-    """A forecaster that also tells what its frames rest on."""
+    """A forecaster that also returns the memory entries and poses of its frames."""
 
     needs_poses = False
     privileges: tuple[str, ...] = ()
 
     @abstractmethod
     def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Guess:
-        """As `forecast`."""
+        """Predicted frames and what they are based on; arguments as of `Forecaster.forecast`."""
 
     def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
         """See `Forecaster`."""
@@ -91,16 +91,16 @@ class Guessing(ABC):
 
 
 class ModelForecaster(Guessing):
-    """A world model: it memorises what was seen, and imagines what the plan would show."""
+    """A world model that memorises the frames so far, and imagines the plan."""
 
     def __init__(self, model: WorldModel, metric: bool = False) -> None:
-        """`metric`: it learned from true displacements, so that its poses are in the world's units."""
+        """`metric`: the model learned from true displacements, so that its poses are in the world's units."""
         self.model, self.metric = model, metric
         self.privileges = (START, DISPLACEMENTS) if metric else (START,)
 
     @torch.no_grad()
     def guess(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> Imagined:
-        """The mean path, and the heaviest component or point estimate of the prior."""
+        """Predict along the mean path, with the point estimate of the prior (of a mixture: its heaviest component)."""
         model = self.model
         seen = model.observe(x, a)
         memory, here = seen.entries, seen.walk[:, -1]

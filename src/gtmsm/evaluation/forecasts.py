@@ -23,11 +23,11 @@ from gtmsm.evaluation.sets import Digest, FixedSet
 from gtmsm.files import replacing
 
 LOW, HIGH = 0.1, 0.9
-"""The quantiles over clips between which the band of a curve lies."""
+"""Quantiles over clips that bound the band of a curve."""
 FLIP_EVERY, FLIP_PER_DEGREE = SSIM_EVERY, 16
-"""Pixels per degree of the viewer that FLIP assumes: single pixels are visible. It scores the steps that SSIM does."""
+"""FLIP scores the same steps as SSIM, and assumes 16 pixels per degree of the viewer: single pixels are visible."""
 BEYOND = 1e-3
-"""Tolerance by which frames may leave [0, 1]: rounding errors, but not another scale."""
+"""Maximum excess of frames over [0, 1]: tolerates rounding errors, but not another scale."""
 PROTOCOL = {
     "psnr": "frames in [0, 1], data range 1; pooled = PSNR of the mean squared error over all frames, frames = mean of "
     f"the PSNRs of frames, each at most {metrics.PSNR_CAP:.0f} dB; by_step is pooled over clips, band is over clips",
@@ -38,7 +38,7 @@ PROTOCOL = {
 
 @dataclass
 class _Batches:
-    """What the scores need of every batch."""
+    """Errors, masks and frames of the batches scored so far."""
 
     errors: list[dict[str, Tensor]] = field(default_factory=list)
     masks: list[Masks] = field(default_factory=list)
@@ -54,9 +54,9 @@ def score_forecaster(
     name: str = "",
     write: str | Path | None = None,
 ) -> dict[str, Any]:
-    """Scores of a `Forecaster` on all clips of a set, ready for JSON; `device` is where it wants its tensors.
+    """Scores of a `Forecaster` on all clips of a set, ready for JSON; `device` is the device of its inputs.
 
-    With `write`, predicted and true frames go to a .npz of float32, for others to score again.
+    With `write`, predicted and true frames are written to a .npz as float32, so that others can score them.
     """
     require(write is None or Path(write).suffix == ".npz", f"cannot write frames as {write}; end its name with .npz")
     scores, tallies = _score_all({name: forecaster}, fixed_set, torch.device(device), keep=write is not None)
@@ -69,14 +69,14 @@ def score_forecaster(
 def score_forecasters(
     forecasters: Mapping[str, Any], fixed_set: FixedSet, *, device: torch.device | str = "cpu"
 ) -> dict[str, dict[str, Any]]:
-    """The same of several by name; the clips are drawn once for all of them."""
+    """Scores of several forecasters, by name (see `score_forecaster`); the clips are drawn once for all of them."""
     return _score_all(forecasters, fixed_set, torch.device(device), keep=False)[0]
 
 
 def _score_all(
     forecasters: Mapping[str, Any], fixed_set: FixedSet, device: torch.device, keep: bool
 ) -> tuple[dict[str, dict[str, Any]], dict[str, _Batches]]:
-    """By name the scores and what they were made of, the frames included if they are to be kept."""
+    """Scores by name, and the data they were computed from; with `keep` also the frames."""
     for forecaster in forecasters.values():
         if not isinstance(forecaster, Forecaster):
             lacks = "it needs needs_poses, privileges and forecast"
@@ -110,7 +110,7 @@ def _score_all(
 
 
 def _about(name: str, forecaster: Forecaster) -> dict[str, Any]:
-    """Who forecasts, and what it is given."""
+    """Name, privileges and number of parameters of a forecaster."""
     return {
         "forecaster": name or type(forecaster).__name__,
         "privileges": list(forecaster.privileges),
@@ -119,7 +119,7 @@ def _about(name: str, forecaster: Forecaster) -> dict[str, Any]:
 
 
 def _examiner(forecaster: Forecaster, fixed_set: FixedSet) -> Examiner:
-    """Who looks at its forecasts; of a model with poses, which are compared in the world's frame."""
+    """The examiner of a forecaster; calibrated if that is a world model, to compare poses in the world's frame."""
     size = fixed_set.size
     examiner = examiner_for(fixed_set.world, size.tau, getattr(forecaster, "metric", False))
     if isinstance(forecaster, ModelForecaster):
@@ -129,7 +129,7 @@ def _examiner(forecaster: Forecaster, fixed_set: FixedSet) -> Examiner:
 
 
 def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -> Guess:
-    """What it predicts of one batch; frames of another shape or scale are refused."""
+    """The prediction of one batch; frames of another shape or scale are refused."""
     given, truth = given_to(forecaster, clip, tau, device), clip.x[:, tau:]
     if isinstance(forecaster, Oracle):
         forecaster = forecaster.told(truth.to(device))
@@ -144,7 +144,7 @@ def _guess(forecaster: Forecaster, clip: Clip, tau: int, device: torch.device) -
 
 
 def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, skip: int, keep: bool) -> None:
-    """Add one batch; the first steps of its prediction may be left out. Errors are computed where frames were made."""
+    """Add one batch without the first `skip` predicted steps; errors are computed on the device of the prediction."""
     there = replace(clip, x=clip.x.to(guess.frames.device), true_pose=clip.true_pose.to(guess.frames.device))
     errors, every = errors_of(there, guess, examiner), -(-skip // SSIM_EVERY)
     truth, frames = clip.x[:, examiner.tau + skip :], guess.frames[:, skip:].cpu()
@@ -161,7 +161,7 @@ def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, 
 
 
 def _scores(tally: _Batches, examiner: Examiner) -> dict[str, Any]:
-    """Of all batches."""
+    """Scores over all batches."""
     errors, masks = joined(tally.errors), joined(tally.masks)
     seen, flips, mse = masks.pop("revisited"), errors.pop("flip", None), errors["mse"]
     by_frame = metrics.psnr(mse.double())
@@ -183,14 +183,14 @@ def _scores(tally: _Batches, examiner: Examiner) -> dict[str, Any]:
 
 
 def band(by_frame: Float[Tensor, "clips time"]) -> dict[str, list[float]]:
-    """Of each step over clips: the mean PSNR, its standard error, and the quantiles between which most clips lie."""
+    """For each step, over clips: the mean PSNR, its standard error, and the quantiles `LOW` and `HIGH`."""
     low, high = by_frame.quantile(torch.tensor([LOW, HIGH], dtype=by_frame.dtype), dim=0)
     parts = {"mean": by_frame.mean(0), "error": _error(by_frame), "low": low, "high": high}
     return {name: part.tolist() for name, part in parts.items()}
 
 
 def _error(values: Float[Tensor, "clips *time"]) -> Float[Tensor, "*time"]:
-    """Standard error of the mean over clips; NaN of a single one."""
+    """Standard error of the mean over clips; NaN for a single clip."""
     if len(values) < 2:
         return torch.full_like(values[0], torch.nan)
     return values.std(0) / len(values) ** 0.5
@@ -204,7 +204,7 @@ def has_flip() -> bool:
 def flip(
     truth: Float[Tensor, "batch time 3 h w"], guess: Float[Tensor, "batch time 3 h w"]
 ) -> Float[Tensor, "batch time"]:
-    """FLIP (Andersson et al., 2020) of each frame: the difference that somebody sees who flips between two pictures."""
+    """FLIP (Andersson et al., 2020) of each frame: the visible difference when flipping between two pictures."""
     from flip_evaluator import evaluate  # optional
 
     pictures = (part.flatten(0, 1).permute(0, 2, 3, 1).contiguous().numpy() for part in (truth, guess))
@@ -215,7 +215,7 @@ def flip(
 
 
 def _parameters(forecaster: Forecaster) -> int | None:
-    """How many numbers its networks have; None where that is not known."""
+    """Number of parameters of a forecaster's networks; None if unknown."""
     inside = [forecaster] if isinstance(forecaster, nn.Module) else getattr(forecaster, "__dict__", {}).values()
     modules = [part for part in inside if isinstance(part, nn.Module)]
     if not modules and not isinstance(forecaster, Guessing):
@@ -224,7 +224,7 @@ def _parameters(forecaster: Forecaster) -> int | None:
 
 
 def _write(path: Path, fixed_set: FixedSet, tally: _Batches) -> None:
-    """Frames as they were scored, clip by clip, and which of them are of places seen before."""
+    """Write the scored frames of all clips, and which of them are at revisited places."""
     forecast, truth = (torch.cat(part).numpy() for part in zip(*tally.frames, strict=True))
     seen: Bool[Tensor, "clips time"] = joined(tally.masks)["revisited"]
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Scores of recognising places: on walks whose steps slip, from unknown starts, and of single pictures (App. D)."""
+"""Scores of landmarks (App. D): long walks whose steps slip, unknown initial poses, and single pictures."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,30 +23,30 @@ from gtmsm.worlds.world import World
 
 Holds: TypeAlias = Bool[Tensor, "n"]
 Sure: TypeAlias = Float[Tensor, "n"]
-"""Of each picture: whether something holds, and with which probability its place is known."""
+"""For each picture: `Holds` is whether something holds, `Sure` the probability that its place is known."""
 WORK = 6
-"""Of a step of these trials, for the progress line: the most ways in which a long walk is followed (`_ways`)."""
+"""Cost of a step of these trials, for the progress line: the maximum number of ways of `_ways`."""
 
 
 @config
 class LandmarkEvaluationConfig:
-    """How a model with landmarks is scored; a model without landmarks has no such scores."""
+    """Trials that score a model with landmarks; other models have no such scores."""
 
     walks: int = 32
-    """Held-out walks of each kind, or as many as there are clips to score if these are fewer."""
+    """Number of held-out walks of each kind; at most the number of clips to score."""
     steps: int = 1000
-    """Of the long walks in which actions slip."""
+    """Length, in steps, of the long walks in which actions slip."""
     slips: tuple[float, ...] = (0.0, 0.05, 0.1)
-    """Probabilities that an action goes wrong on these."""
+    """Probabilities that an action slips in the long walks."""
     lost: int = 4
-    """Agents put anywhere into each place that was memorised."""
+    """Number of agents with unknown initial pose in each memorised place."""
     lost_steps: int = 20
-    """Steps they have to find out where they are."""
+    """Number of steps of these agents; their pose estimates are scored after each step."""
     pictures: int = 16
-    """Single pictures to be found in each memory, and as many of other places."""
+    """Number of single pictures to localise in each memory, and of pictures of other places to reject."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be scored."""
+        """Refuse invalid settings."""
         for name in ("walks", "steps", "lost", "lost_steps", "pictures"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; give at least 1")
         require(len(self.slips) >= 1, "slips is empty; give at least one probability, 0 for none")
@@ -55,7 +55,7 @@ class LandmarkEvaluationConfig:
 
 
 def work_of_trials(settings: LandmarkEvaluationConfig, examiner: Examiner, walker: Walker) -> int:
-    """Work of all trials, for the progress line."""
+    """Cost of all trials, for the progress line."""
     clumsy, careful = examiner.clumsy(walker) is not None, examiner.careful(walker) is not None
     long = (len(settings.slips) + clumsy + careful) * settings.steps
     short = 3 * examiner.tau + settings.lost * settings.lost_steps
@@ -64,7 +64,7 @@ def work_of_trials(settings: LandmarkEvaluationConfig, examiner: Examiner, walke
 
 @dataclass(frozen=True)
 class Trials:
-    """What is asked of a model that recognises places, in one kind of world."""
+    """Trials of a model with landmarks in one kind of world."""
 
     model: WorldModel
     examiner: Examiner
@@ -73,7 +73,7 @@ class Trials:
     meter: Meter
 
     def scores(self, world: World, walker: Walker) -> dict[str, Any]:
-        """All trials, in the places of `world`; from the seed alone."""
+        """Scores of all trials, in the places of `world`; they depend on the seed only."""
         examiner, clumsy, careful = self.examiner, self.examiner.clumsy(walker), self.examiner.careful(walker)
         return {
             "slip": [
@@ -91,19 +91,19 @@ class Trials:
         }
 
     def _careful(self, world: World, walker: Walker) -> dict[str, Any]:
-        """All trials without slips, by a walker that bumps into nothing."""
+        """Scores of all trials without slips, by a walker that avoids obstacles."""
         long = self.long_walks(self.examiner.world, walker, "walks without bumps")
         return long | {"unknown_start": self.unknown_start(world, walker), "localise": self.localise(world, walker)}
 
     def _generator(self, i: int) -> torch.Generator:
-        """Of the walks of one kind of trial; on the CPU, so that every device is asked the same."""
+        """Generator of the walks of one kind of trial; on the CPU, so that walks are the same on every device."""
         return torch.Generator().manual_seed(self.seed + i)
 
     def long_walks(self, world: World, walker: Walker, name: str) -> dict[str, Any]:
-        """Errors at every step of long walks from a known start, by landmarks, by dead reckoning, and by a control.
+        """Errors at every step of long walks from a known start, by landmarks, dead reckoning and controls.
 
-        Also with loops closed after every 64 steps: as it was believed at each step, by what had been seen so far, and
-        on the map that is left in the end, whose poses know what was seen after them.
+        For landmarks by Bayes' rule also with loop closure every 64 steps: the pose estimates at each step, from the
+        frames so far, and the poses of the final map, which later frames have corrected.
         """
         examiner, steps, generator = self.examiner, self.settings.steps, self._generator(2)
         parts: dict[str, list[Errors]] = {}
@@ -120,7 +120,7 @@ class Trials:
         return {way: _over_time(errors) for way, errors in parts.items()}
 
     def _ways(self, clip: Clip) -> Iterator[tuple[str, Float[Tensor, "n time D"]]]:
-        """Poses of a clip from its start, in the world's units, by each way to find them."""
+        """Poses of a clip relative to its start, in the world's units, for each way to infer them."""
         model, in_world = self.model, self.examiner.in_world
         assert model.landmarks is not None
         yield "landmarks", in_world(model.follow(clip.x, clip.a, closure=0).mean)
@@ -134,7 +134,7 @@ class Trials:
                 yield way, cells
 
     def unknown_start(self, world: World, walker: Walker) -> dict[str, Any]:
-        """How often agents that were put anywhere into a memorised place know where they are, after each step."""
+        """Fraction of agents with a right pose estimate after each step, in memorised places, initial pose unknown."""
         model, examiner, settings, generator = self.model, self.examiner, self.settings, self._generator(3)
         clip = record(world, walker, settings.walks, examiner.tau, generator)
         memory, _ = model.memorise(clip.x, clip.a)
@@ -159,7 +159,7 @@ class Trials:
             }
         on_own_map = metrics.by_step(own, known)
         return scores | {
-            # The map of a place is right or wrong for all agents in it.
+            # By place, since a wrong map of a place affects all agents in it.
             "within_by_place": right[:, -1].double().view(settings.lost, -1).mean(0).tolist(),
             "within_on_own_map": on_own_map[-1],
             "within_on_own_map_by_step": on_own_map,
@@ -168,7 +168,7 @@ class Trials:
     def _on_own_map(
         self, memory: Memory, past: Clip, again: Clip, believed: Float[Tensor, "n time D"]
     ) -> Bool[Tensor, "n time"]:
-        """Whether agents back at a memorised place infer the pose at which their own map has that place."""
+        """Whether agents at a memorised place infer the pose that this place has on the model's own map."""
         n, time, size = believed.shape
         then, now, shape = past.true_pose[:, None], again.true_pose[:, :, None], (n, time, past.steps, size)
         own = self.examiner.in_world(self.model.motion.pose_at(memory.place.mean))
@@ -179,7 +179,7 @@ class Trials:
         return (near & self.examiner.same_place(past.true_pose, again.true_pose)).any(-1)
 
     def localise(self, world: World, walker: Walker) -> dict[str, Any]:
-        """Single pictures of later steps, and of other places: is the first place right, and is it known to be?"""
+        """Scores of localising single pictures of later steps, and of rejecting pictures of other places."""
         model, examiner, tau, pictures = self.model, self.examiner, self.examiner.tau, self.settings.pictures
         space = model.motion.space
         assert model.landmarks is not None
@@ -197,7 +197,7 @@ class Trials:
             right = examiner.within(examiner.errors(place, true[:, now]))[:, 0]
             likest = torch.cdist(clip.x[:, now].flatten(2), past.x.flatten(2)).argmin(-1)
             by_pixels = examiner.within(examiner.errors(gather(own_map, likest), true[:, now]))[:, 0]
-            # A place may be recognised although the map is wrong there: how does it lie from what was recognised?
+            # A place may be recognised although the map is wrong there: score its pose relative to the entry as well.
             known, truly = gather(own_map, entry), gather(true, entry)
             errors = examiner.errors(space.displacement(known, place), space.displacement(truly, true[:, now]))
             claimed = examiner.as_claimed(errors, model.landmarks.settings)[:, 0]
@@ -214,9 +214,9 @@ class Trials:
 def summary(
     right: Holds, on_own_map: Holds, claimed: Holds, sure: Sure, seen: Holds, sure_of_strangers: Float[Tensor, "m"]
 ) -> dict[str, Any]:
-    """Scores of single pictures: how often the first place was right, from the true start or from what was recognised.
+    """Scores of single pictures: how often the best pose was right, relative to the true start or to the entry matched.
 
-    Calibration is judged by `claimed`: right from what was recognised, as near as the model claims.
+    Calibration is judged by `claimed`: whether the pose relative to that entry is within the model's own tolerance.
     """
     never = torch.zeros_like(sure_of_strangers, dtype=torch.bool)
     known, is_stranger_known = sure > 0.5, sure_of_strangers > 0.5
@@ -235,7 +235,7 @@ def summary(
 
 
 def strangers(place: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], Bool[Tensor, "n"]]:
-    """For each walk the next one in another place, and whether there is any."""
+    """For each walk, the index of the next one in another place, and whether there is any."""
     n = len(place)
     ahead = (torch.arange(n, device=place.device)[:, None] + torch.arange(n, device=place.device)) % n
     differs = place[ahead] != place[:, None]
@@ -243,7 +243,8 @@ def strangers(place: Int[Tensor, "n"]) -> tuple[Int[Tensor, "n"], Bool[Tensor, "
 
 
 def _over_time(errors: list[Errors]) -> dict[str, Any]:
-    """Means at every step; of errors also that of the last step and of the last 300 of 1,000, of being right of all."""
+    """Means over walks at every step; means over late steps (see `late`); and the mean over all steps of `within`, the
+    last step of errors."""
     scores: dict[str, Any] = {}
     for name, error in joined(errors).items():
         curve = error.double().mean(0)
@@ -253,5 +254,5 @@ def _over_time(errors: list[Errors]) -> dict[str, Any]:
 
 
 def _rounded(curve: Float[Tensor, "time"]) -> list[float]:
-    """Five digits are enough to draw it."""
+    """A curve rounded to five digits, enough to draw it."""
     return [round(value, 5) for value in curve.tolist()]

@@ -1,4 +1,4 @@
-"""What landmarks come to in rooms, in words: errors late in long walks, unknown starts and single pictures."""
+"""Scores of landmarks in rooms as text: errors late in long walks, unknown initial poses and single pictures."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ WAYS = (
     ("loops_closed", "on the map of the end"),
     ("dead_reckoning", "by actions alone"),
 )
-"""Ways to infer poses that are told of, in this order: name in the scores, and in words."""
+"""Ways to infer poses that are reported, in this order: key in the scores, and words."""
 
 
 def kinds_of_walks(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -25,7 +25,7 @@ def kinds_of_walks(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[
 
 
 def found_in_rooms(landmarks: Mapping[str, Any]) -> str:
-    """Errors of position and heading over the last steps, a line for each kind of walk; then starts and pictures."""
+    """Errors of position and heading over the last steps, a line per kind of walk; then unknown starts and pictures."""
     first = landmarks["slip"][0]["landmarks"]
     if "position_error_relative_late" not in first:
         return ""
@@ -44,12 +44,12 @@ def late(steps: int) -> int:
 
 
 def _off(way: Mapping[str, Any]) -> str:
-    """Position and heading."""
+    """Errors of position and heading as text."""
     return f"{100 * way['position_error_relative_late']:.1f}% {way['heading_error_late']:.1f}°"
 
 
 def _recognised(landmarks: Mapping[str, Any]) -> Iterator[str]:
-    """Starts and pictures, where walkers bump or not."""
+    """Scores of unknown starts and single pictures as text, for walkers that bump and those that do not."""
     for scores, where in ((landmarks, ""), (landmarks.get("careful"), " without bumps")):
         if not scores:
             continue

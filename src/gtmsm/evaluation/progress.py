@@ -1,4 +1,4 @@
-"""How far long work is: counted as work, shown as a line with the time that is left."""
+"""Progress of long work: counted in units of work, shown as a line with the remaining time."""
 
 import time
 from collections.abc import Callable
@@ -9,21 +9,21 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 Tell: TypeAlias = Callable[[str, float], None]
-"""Told what is being done, and which fraction of all work is behind it."""
+"""Called with what is being done, and the fraction of all work that is done."""
 EVERY = 5.0
 """Seconds between plain lines."""
 
 
 @dataclass
 class Meter:
-    """Counts work against its total."""
+    """Counts work done out of a total."""
 
     total: int
     tell: Tell | None = None
     done: int = 0
 
     def add(self, doing: str, work: int) -> None:
-        """So much more was done, while `doing`."""
+        """Add `work` units, and report progress under the name `doing`."""
         self.done += work
         if self.tell is not None:
             self.tell(doing, min(1.0, self.done / self.total))
@@ -41,7 +41,7 @@ class ProgressLine:
         self._task = self._bar.add_task("", total=1.0)
 
     def __enter__(self) -> "ProgressLine":
-        """Show that something is going on."""
+        """Start the bar, if the output is a terminal."""
         self._last = time.monotonic() - EVERY
         self._first: tuple[float, float] | None = None
         if self.console.is_terminal:
@@ -49,10 +49,10 @@ class ProgressLine:
         return self
 
     def __call__(self, doing: str, fraction: float) -> None:
-        """Show how far it is."""
+        """Show progress; see `Tell`."""
         self._bar.update(self._task, completed=fraction, description=doing)
         now = time.monotonic()
-        began, done = self._first = self._first or (now, fraction)  # getting ready says nothing about the rest
+        began, done = self._first = self._first or (now, fraction)  # preparation does not count in the estimate
         if self.console.is_terminal or now - self._last < EVERY:
             return
         self._last = now
@@ -60,6 +60,6 @@ class ProgressLine:
         self.console.print(f"{self.verb} {doing}: {fraction:.0%} done{left}", highlight=False, soft_wrap=True)
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.console.is_terminal:
             self._bar.stop()

@@ -1,4 +1,4 @@
-"""Memorise, imagine, compare with the truth and with the controls."""
+"""Evaluation of a world model: memorise, imagine, and compare with the truth and with controls."""
 
 import math
 from dataclasses import dataclass, replace
@@ -24,9 +24,9 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 SSIM_EVERY = 4
-"""SSIM looks at every fourth step only: it costs more than all the rest, and neighbouring frames are alike."""
+"""SSIM is computed at every fourth step: it costs more than all other scores, and successive frames are alike."""
 RECORD, PREDICT, SCORE, WAYS = 1, 2, 1, 9
-"""Work of a step, for the progress line: to record it, to predict it in every way, and to score one of nine ways."""
+"""Relative costs of a step in the progress line: record it, predict it in all ways, score one of nine ways."""
 
 
 @config
@@ -38,18 +38,18 @@ class EvaluationConfig:
     horizon: int = 256
     """Steps to predict (section 4.1)."""
     clips: int = 500
-    """Held-out clips; where there are landmarks, also the most walks of each kind that test these."""
+    """Number of held-out clips; with landmarks, also the maximum number of walks of each kind that test these."""
     seed: int = 0
-    """Of the clips: the same seed gives the same walks in the same places."""
+    """Seed of the clips: the same seed gives the same walks in the same places."""
     slip: float = 0.0
-    """Probability that a step slips in the walks to be scored on; what slips while training is the experiment's."""
+    """Probability that a step slips in the walks to score on; slips in training are a setting of the experiment."""
     metric_poses: bool = False
-    """Whether poses are in the world's own units, since displacements were learned from: they are then scored as they
-    are. Otherwise up to what nothing seen could tell: where the map's axes point, their scale, the sign of headings."""
+    """Score poses as they are, in the world's units, since training used true displacements. Otherwise they are scored
+    up to what frames and actions cannot tell: the axes of the map, their scale, and the sign of headings."""
     landmarks: LandmarkEvaluationConfig = LandmarkEvaluationConfig()
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be scored."""
+        """Refuse invalid settings."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.clips >= 1, f"clips is {self.clips}; give at least 1")
@@ -59,14 +59,14 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Numbers for programs, pictures for people."""
+    """Scores, ready for JSON, and examples for the report."""
 
     scores: dict[str, Any]
     gallery: Gallery
 
 
 def errors_of(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
-    """Errors of one way to predict a batch, by name: at each step of each clip."""
+    """Errors of one way to predict a batch, by name, for each step of each clip."""
     truth = clip.x[:, examiner.tau :]
     hit = None if guess.retrieved is None else examiner.hits(clip, guess.retrieved)
     errors = {
@@ -79,7 +79,10 @@ def errors_of(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]
 
 
 def summary_of(errors: dict[str, Tensor], seen: Bool[Tensor, "clips future"] | None, masks: Masks) -> dict[str, Any]:
-    """The scores of one way to predict, from its errors over all clips; `seen` is None where nobody can tell."""
+    """The scores of one way to predict, from its errors over all clips.
+
+    `seen` marks steps at memorised places; None if that is unknown.
+    """
     mse, ssim, hit = errors.pop("mse"), errors.pop("ssim"), errors.pop("hit", None)
     unseen = torch.zeros_like(mse, dtype=torch.bool) if seen is None else ~seen
     seen = torch.zeros_like(unseen) if seen is None else seen
@@ -111,9 +114,10 @@ def evaluate(
     tell: Tell | None = None,
     fitted_in: World | None = None,
 ) -> Evaluation:
-    """Score `model` on walks in the places of `world`; `tell` is told how far it is.
+    """Score `model` on walks in the places of `world`; `tell` is called with the progress.
 
-    How its poses lie in the world is found out by other walks there, or in another world of the kind, `fitted_in`.
+    The map from the model's poses to the world's is fitted on other walks there, or in `fitted_in`, another world of
+    the same kind.
     """
     k, tau = model.settings.recall.neighbours, settings.tau
     require(k <= tau, f"the model reads {k} neighbours but tau is {tau}; memorise at least {k} steps")
@@ -123,8 +127,8 @@ def evaluate(
     of_trials = 0 if model.landmarks is None else work_of_trials(bounded, examiner, walker)
     meter = Meter(of_clips + of_trials, tell)
     meter.add("clips", 0)
-    # Walks and random guesses are drawn on the CPU, so that every device scores the same ones, each by a generator of
-    # its own, so that every model does, however much chance it uses.
+    # Walks and random guesses are drawn on the CPU, so that they are the same on every device. Each has a generator of
+    # its own, so that they are the same for every model, whatever it draws itself.
     walks, guessing = (torch.Generator().manual_seed(settings.seed + i) for i in (0, 5))  # 2 to 4: `Trials`
     examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6, fitted_in)
     chance = torch.Generator(device).manual_seed(settings.seed + 1)
@@ -159,7 +163,7 @@ def evaluate(
 
 
 def only_numbers(scores: Any) -> Any:
-    """Scores with None for NaN and infinity, which JSON cannot say.
+    """Scores with None for NaN and infinity, which JSON cannot represent.
 
     >>> only_numbers({"psnr": [30.0, float("nan")]})
     {'psnr': [30.0, None]}
@@ -174,7 +178,7 @@ def only_numbers(scores: Any) -> Any:
 def _guesses(
     model: WorldModel, examiner: Examiner, clip: Clip, chance: torch.Generator, guessing: torch.Generator
 ) -> dict[str, Guess]:
-    """What the model and its controls predict of one batch; samples by `chance`, random guesses by `guessing`."""
+    """Predictions of one batch by the model and its controls; `chance` draws samples, `guessing` random entries."""
     past, future = clip.split(examiner.tau)
     imagined = _imagine(model, examiner, clip)
     sampled = model.imagine(imagined.memory, imagined.here, future.a, chance)
@@ -187,7 +191,7 @@ def _guesses(
 
 
 def _imagine(model: WorldModel, examiner: Examiner, clip: Clip) -> Imagined:
-    """What the model predicts of one batch; the examiner notes where it believes to be."""
+    """The model's prediction of one batch; its poses are passed on to the examiner."""
     past, future = clip.split(examiner.tau)
     imagined = ModelForecaster(model).guess(past.x, past.a, future.a)
     examiner.note(clip, imagined.walk, imagined.frames, imagined.reckoned)
@@ -196,7 +200,7 @@ def _imagine(model: WorldModel, examiner: Examiner, clip: Clip) -> Imagined:
 
 @torch.no_grad()
 def glance(model: WorldModel, world: World, walker: Walker, settings: EvaluationConfig) -> dict[str, float]:
-    """PSNR, retrieval and poses on a few held-out clips, quickly: what training shows while it runs."""
+    """Quick scores during training: PSNR, retrieval and poses on a few held-out clips."""
     examiner = examiner_for(world, settings.tau, settings.metric_poses)
     examiner.calibrate(model, walker, settings.tau + settings.horizon, settings.seed + 6)
     generator = torch.Generator().manual_seed(settings.seed)
@@ -210,7 +214,7 @@ def glance(model: WorldModel, world: World, walker: Walker, settings: Evaluation
 
 
 def _protocol(settings: EvaluationConfig, examiner: Examiner) -> dict[str, Any]:
-    """How the scores came about, as the metric rules ask."""
+    """How the scores were computed: settings, definitions and privileges."""
     return {
         **{name: getattr(settings, name) for name in ("tau", "horizon", "clips", "seed", "slip")},
         "prediction": "mean path, point estimate of the prior (a mixture: the mean of its heaviest component); samples "

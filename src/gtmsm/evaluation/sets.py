@@ -1,4 +1,4 @@
-"""Fixed evaluation sets: walks that are the same for everybody, drawn from seeds on a CPU, known by their checksum."""
+"""Fixed evaluation sets: walks that are the same on every machine, drawn from seeds on a CPU, verified by checksum."""
 
 import hashlib
 import json
@@ -33,14 +33,14 @@ Split: TypeAlias = Literal["train", "validation", "test"]
 Build: TypeAlias = Callable[[Split, "str | Path | None", "Size"], World]
 SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 FEWER = 5
-"""Parts that nobody is compared on have a fifth of the clips."""
+"""The training and validation parts have a fifth of the clips."""
 FINE = 1_000
-"""Poses and actions are compared to a thousandth."""
+"""Checksums cover poses and actions rounded to thousandths."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much of a set there is."""
+    """Number and length of the clips of a set."""
 
     clips: int
     tau: int
@@ -48,7 +48,7 @@ class Size:
     horizon: int
     """Steps to predict."""
     skip: int = 0
-    """Predicted steps that are not scored: the way back, where only what is seen at its end counts."""
+    """Predicted steps that are not scored: the way back, of sets that score only the frames at its end."""
 
 
 @dataclass(frozen=True)
@@ -70,17 +70,17 @@ class Checksum:
     sha256: str
     walks: str
     others: tuple[str, ...] = ()
-    """Of the same walks as other kinds of processors draw them, where rounding makes another frame of a few."""
+    """SHA-256 of the same walks drawn on other kinds of processors, where rounding changes a few frames."""
 
     @property
     def known(self) -> tuple[str, ...]:
-        """All that count as the same frames."""
+        """All checksums that count as the same frames."""
         return self.sha256, *self.others
 
 
 @dataclass(frozen=True)
 class FixedSet:
-    """Walks to memorise and to predict, the same on every machine that draws the frames alike."""
+    """Walks to memorise and to predict, the same on every machine up to the rounding of frames."""
 
     name: str
     split: Split
@@ -89,34 +89,34 @@ class FixedSet:
     images: str | Path | None = None
     seed: int = 0
     kept: bool = False
-    """Whether its clips are kept once they are drawn, for who scores several models on them: walks in rooms take
-    minutes to draw."""
+    """Keep the clips in memory once they are drawn, to score several models on them: walks in rooms take minutes to
+    draw."""
 
     @property
     def size(self) -> Size:
-        """How many clips, of which length."""
+        """Number and length of the clips of this part."""
         size = self.recipe.quick if self.quick else self.recipe.full
         return size if self.split == "test" or self.quick else replace(size, clips=max(1, size.clips // FEWER))
 
     @cached_property
     def world(self) -> World:
-        """Its places, with the agents of the batch that was drawn last."""
+        """The world of the walks, with the agents of the batch that was drawn last."""
         return self.recipe.build(self.split, self.images, self.size)
 
     @property
     def elsewhere(self) -> World | None:
-        """Of what is recorded and can only be played again: another part, for whatever must be fitted."""
+        """For recorded worlds, which can only be replayed: the world of another part, to fit maps of poses on."""
         if not isinstance(self.world, RecordedWorld):
             return None
         return replace(self, split="train" if self.split == "validation" else "validation").world
 
     @property
     def walker(self) -> Walker:
-        """Who walks there."""
+        """The walker that chooses the actions."""
         return self.recipe.walker
 
     def clips(self) -> Iterator[Clip]:
-        """All clips, in batches on the CPU; `world` is that of a batch until the next is drawn."""
+        """All clips, in batches on the CPU; `world` holds the agents of a batch until the next is drawn."""
         if not self.kept:
             yield from self._draw()
             return
@@ -130,9 +130,9 @@ class FixedSet:
 
     @cached_property
     def _drawn(self) -> list[tuple[Tensor, dict[str, Any], dict[str, Any]]]:
-        """Of all batches frames as bytes, which worlds draw, and all else; and what the world was with their agents.
+        """For each batch: frames as bytes (as worlds draw them), the clip's other fields, and the world's attributes.
 
-        A world replaces what it holds, in whole.
+        Keeping references is enough, since a world never changes its attributes in place.
         """
         batches = []
         for clip in self._draw():
@@ -141,7 +141,7 @@ class FixedSet:
         return batches
 
     def checksum(self) -> Checksum:
-        """Of the walks as this machine draws them."""
+        """Checksum of the walks as this machine draws them."""
         digest = Digest()
         for clip in self.clips():
             digest.add(clip)
@@ -149,14 +149,14 @@ class FixedSet:
 
     @property
     def listed(self) -> Checksum | None:
-        """As it should be."""
+        """The checksum that came with the package; None if there is none."""
         known = _listed().get(f"{self.name}:{self.split}{':quick' if self.quick else ''}")
         return None if known is None else Checksum(known["sha256"], known["walks"], tuple(known.get("others", ())))
 
     def check(self, found: Checksum | None = None) -> str:
-        """Empty where the walks are those that everybody is compared on, else in words what differs.
+        """Compare with the listed checksum; return an empty string if the walks are the same, else what differs.
 
-        `found` is the checksum of its clips, where somebody has looked at them all already.
+        `found` is the checksum of the clips if it was computed before.
         """
         found = found or self.checksum()
         listed, name = self.listed, f"{self.name} ({self.split}{', quick' if self.quick else ''})"
@@ -171,14 +171,14 @@ class FixedSet:
 
 
 class Digest:
-    """A checksum of clips, as they come."""
+    """A running checksum of clips."""
 
     def __init__(self) -> None:
-        """Of none so far."""
+        """Start with no clips."""
         self._all, self._walks = hashlib.sha256(), hashlib.sha256()
 
     def add(self, clip: Clip) -> None:
-        """One more batch."""
+        """Add a batch."""
         self._all.update(as_bytes(clip.x).numpy().tobytes())
         for part in (clip.a, clip.true_pose):
             rounded = _rounded(part)
@@ -187,12 +187,12 @@ class Digest:
 
     @property
     def checksum(self) -> Checksum:
-        """Of all batches."""
+        """The checksum of all batches so far."""
         return Checksum(self._all.hexdigest(), self._walks.hexdigest())
 
 
 def named_set(name: str, split: Split = "test", quick: bool = False, images: str | Path | None = None) -> FixedSet:
-    """A set by its name, one of `SETS`; `images` is the .npz of a set that is not drawn from what is installed."""
+    """A set by its name, one of `SETS`; `images` is the .npz for a set that needs images of yours."""
     require_choice("set", name, SETS)
     require_choice("split", split, SPLITS)
     recipe = SETS[name]
@@ -206,12 +206,12 @@ def named_set(name: str, split: Split = "test", quick: bool = False, images: str
 
 
 def as_bytes(frames: Frames) -> UInt8[Tensor, "batch time c h w"]:
-    """Frames as worlds draw them, before they were divided by 255."""
+    """Frames in [0, 1] as bytes."""
     return (255 * frames).round().byte()
 
 
 def _rounded(values: Float[Tensor, "batch time _"]) -> bytes:
-    """Numbers as whole thousandths."""
+    """Numbers rounded to thousandths, as bytes of integers."""
     return (values.double() * FINE).round().int().numpy().tobytes()
 
 
@@ -227,18 +227,18 @@ def _listed() -> Mapping[str, Mapping[str, Any]]:
 
 
 def _over_images(config: ImageWalkConfig, split: Split, images: str | Path | None, size: Size) -> World:
-    """Walks over images of one part."""
+    """The world of walks over the images of one part."""
     return ImageWalk(getattr(load_images(images or BUILTIN, config.size), split), config)
 
 
 def _in_rooms(config: RoomsConfig, split: Split, images: str | Path | None, size: Size) -> World:
-    """Walks in the places of one part; those of the test are what `gtmsm evaluate` scores on."""
+    """The world of walks in the places of one part; those of the test are what `gtmsm evaluate` scores on."""
     return draw_rooms(config, getattr(config, f"{split}_places"), getattr(seeds_of(0), split))
 
 
 def _in_doom(split: Split, images: str | Path | None, size: Size) -> World:
-    """Walks in ViZDoom, recorded in mazes of one part; a clip is an episode, from its first step."""
-    from gtmsm.episodes.recorder import record_environment  # they need the extra `own`, which other sets do not
+    """Walks in ViZDoom, recorded in the mazes of one part; each clip is an episode from its first step."""
+    from gtmsm.episodes.recorder import record_environment  # needs the extra `own`, which other sets do not
     from gtmsm.episodes.store import Store
 
     cpu = torch.device("cpu")
@@ -252,25 +252,25 @@ def _in_doom(split: Split, images: str | Path | None, size: Size) -> World:
 
 
 def over_images(size: int = 32, obstacles: int = 0) -> Build:
-    """Built-in images, or others where a set needs them."""
+    """Builder of walks over the built-in images, or over the user's if a set needs them."""
     return partial(_over_images, ImageWalkConfig(size=size, obstacles=obstacles))
 
 
 def in_rooms(plan: Literal["room", "rooms"]) -> Build:
-    """Lab's textures, which labmaze brings: another machine's would be another set."""
+    """Builder of walks in rooms with the textures of labmaze, so that the set does not depend on the machine."""
     return partial(_in_rooms, RoomsConfig(plan=plan, textures="lab"))
 
 
 def _returning(about: str, build: Build, walker: Returning, clips: int, few: int) -> Recipe:
-    """A set whose walks have lengths of their own."""
+    """Recipe of a set whose walker determines the lengths of its walks."""
     full, quick = (Size(n, walker.tau, walker.horizon, walker.skip) for n in (clips, few))
     return Recipe(about, build, walker, full, quick)
 
 
 LARGE = over_images(size=64)
-"""19 by 19 cells: enough to leave the middle."""
+"""Images with 19 by 19 cells, large enough to walk away from the middle until nothing of it is in view."""
 AWAY = (0, 30, 100, 300, 1_000)
-"""Steps elsewhere before a return."""
+"""Numbers of steps elsewhere before a return."""
 REPLAY, BRIEF = Size(500, 256, 256), Size(24, 64, 64)
 SETS: dict[str, Recipe] = {
     "image-walk/builtin": Recipe(
@@ -310,5 +310,5 @@ SETS: dict[str, Recipe] = {
         for n in AWAY[:-1]
     },
 }  # fmt: skip
-"""By name. Walks of image-walk/builtin, rooms/rotate, rooms/walk and rooms/multi for the test are those that `gtmsm
-evaluate` draws."""
+"""Recipes by name. The test walks of image-walk/builtin, rooms/rotate, rooms/walk and rooms/multi are those that
+`gtmsm evaluate` draws."""

@@ -1,4 +1,4 @@
-"""Scores in the terminal: of a run against its controls, and of several runs."""
+"""Tables of scores in the terminal: of a run and its controls, and of several runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -33,23 +33,22 @@ AMONG_OBSTACLES = (
     "position_within_half_cell_predicted",
 )  # fmt: skip
 CELLS_BY = {"dead_reckoning_": "by actions alone", "equal_frames_": "by equal frames and true moves"}
-"""Controls of the cells that are found, by how their scores begin."""
+"""Controls of finding the right cell: prefix of their scores, and words."""
 PLACED_BY = {
     "standing_still_position_error_relative": "standing still",
     "at_the_mean_position_error_relative": "always at the mean of the walk",
 }
-"""Controls of positions in rooms."""
+"""Controls of positions in rooms: key of the score, and words."""
 IN_A_ROOM = ("psnr_pooled", "psnr_revisited", "psnr_unseen", "heading_error", "position_error_relative")
 IN_SEVERAL_ROOMS = (
     "psnr_pooled", "psnr_unseen", "heading_error", "position_error_relative", "floor_colour_error", "wall_colour_error",
 )  # fmt: skip
-"""By which columns runs of one kind of world are compared, few enough for 80 characters; the VAE ceiling of the first
-is shown beside them."""
+"""Columns for comparing runs of one kind of world, within 80 characters; the VAE ceiling of the first one is added."""
 
 
 def scores_table(scores: Mapping[str, Any]) -> Table:
-    """The scores of a model above those of its controls."""
-    # What does not fit into a terminal of 80 characters is left to the report.
+    """A table of the scores of a model and, below, of its controls."""
+    # Columns that do not fit into 80 characters are left to the report.
     left_out = {"psnr_frames", "retrieval_revisited_last16"} | ({"ssim"} if has_colours(scores) else set())
     columns = [column for column in columns_of(scores) if column.key not in left_out]
     table = narrow_table([""], _heads(columns), _caption(scores, {column.key for column in columns}))
@@ -60,7 +59,7 @@ def scores_table(scores: Mapping[str, Any]) -> Table:
 
 
 def headline(scores: Mapping[str, Any]) -> str:
-    """The conclusion of the table in one line, and what landmarks come to in rooms in a few more."""
+    """A summary of the scores in one line, and of landmarks in rooms in a few more."""
     if has(scores, "heading_error"):
         landmarks = scores.get("landmarks")
         late = "\n" + told if landmarks and (told := found_in_rooms(landmarks)) else ""
@@ -80,14 +79,14 @@ def headline(scores: Mapping[str, Any]) -> str:
 
 
 def known_steps(scores: Mapping[str, Any]) -> str:
-    """PSNR at the steps that can be known where steps can fail, and how far it is from the ceiling."""
+    """For worlds where steps can fail: PSNR at the steps that can be known, and its distance from the ceiling."""
     distance = gap(scores, "vae_ceiling", KNOWN_STEPS.key)
     versus = "" if distance is None else f", {_above_or_below(distance, 2)} the VAE ceiling"
     return f"{scores[KNOWN_STEPS.key]:.2f} dB at revisited places until the first obstacle or slip{versus}"
 
 
 def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
-    """Several runs, a row each, in a table for each kind of world: they have few scores in common."""
+    """Several runs, one per row, in a table for each kind of world, since these have few scores in common."""
     over_images = {name: scores for name, scores in runs.items() if not has(scores, "heading_error")}
     in_rooms = {name: scores for name, scores in runs.items() if has(scores, "heading_error")}
     of_rooms = IN_SEVERAL_ROOMS if any(map(has_colours, in_rooms.values())) else IN_A_ROOM
@@ -99,7 +98,7 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
 
 
 def _compared(runs: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> Table:
-    """Runs of one kind of world, and how many of them converged where that is defined."""
+    """A table of runs of one kind of world, and how many of them converged if that is defined."""
     columns = [EVERY_COLUMN[key] for key in keys]
     ceiling = replace(columns[0], label=columns[0].label.replace("PSNR", "VAE ceiling,"))
     table = narrow_table(["run"], _heads([*columns, ceiling]), _how_many_converged(runs))
@@ -111,7 +110,7 @@ def _compared(runs: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> Tab
 
 @dataclass(frozen=True)
 class _RunName:
-    """A path that loses its first folders where it is too long; what tells runs apart is at its end."""
+    """A path that is shortened by dropping its first folders, since the last ones identify a run."""
 
     path: str
 
@@ -122,7 +121,7 @@ class _RunName:
         yield Text(self.shortened(options.max_width), overflow="fold")
 
     def shortened(self, width: int) -> str:
-        """As many of its last folders as fit, but at least the last.
+        """The path with as many of its last folders as fit into `width`, but at least the last.
 
         >>> _RunName("runs/may/walk/rooms").shortened(14)
         '…/walk/rooms'
@@ -134,7 +133,7 @@ class _RunName:
 
 
 def narrow_table(words: Sequence[str], numbers: Sequence[str], caption: str | None = None) -> Table:
-    """Columns of words to the left, of numbers to the right, as close together as can be read: a terminal is narrow."""
+    """An empty table with left-aligned columns of words and right-aligned columns of numbers, with little padding."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False, caption=caption)
     for name in words:
         table.add_column(name, overflow="fold")
@@ -144,12 +143,12 @@ def narrow_table(words: Sequence[str], numbers: Sequence[str], caption: str | No
 
 
 def _heads(columns: Sequence[Column]) -> list[str]:
-    """Names of columns, a word in each line."""
+    """Headings of columns, one word per line."""
     return [column.label.replace(" ", "\n") for column in columns]
 
 
 def _caption(scores: Mapping[str, Any], keys: set[str]) -> str:
-    """What the numbers of the table are."""
+    """Caption that explains the columns of the table."""
     parts = (
         ("psnr_pooled" in keys, "PSNR in dB, of the mean error"),
         ("retrieval_revisited" in keys, "retrieval at revisited places"),
@@ -162,7 +161,7 @@ def _caption(scores: Mapping[str, Any], keys: set[str]) -> str:
 
 
 def _cells_found(scores: Mapping[str, Any]) -> str:
-    """How often the position was within half a cell, and what controls come to."""
+    """How often the position was within half a cell, for the model and its controls; empty without such scores."""
     parts = []
     for phase, when in (("memorised", "while memorising"), ("predicted", "while predicting, until a step failed")):
         found = {way: scores.get(f"{way}position_within_half_cell_{phase}") for way in ("", *CELLS_BY)}
@@ -173,7 +172,8 @@ def _cells_found(scores: Mapping[str, Any]) -> str:
 
 
 def _slips_noticed(scores: Mapping[str, Any]) -> str:
-    """How often a long walk that slips was believed where it was, at its own step, and what the control comes to."""
+    """Fraction of steps of the long walk with most slips at which the pose estimate was right, and the control's; empty
+    without such scores."""
     slips = (scores.get("landmarks") or {}).get("slip") or [{}]
     walks = max(slips, key=lambda walks: walks.get("probability", 0.0))
     if not ("closing_loops" in walks and "equal_frames" in walks):
@@ -187,13 +187,13 @@ def _slips_noticed(scores: Mapping[str, Any]) -> str:
 
 
 def _only_turns(scores: Mapping[str, Any]) -> bool:
-    """Whether the agent stood still all the time: its position is hardly ever off, and its views come back."""
+    """Whether the agent only turned on the spot: hardly any error in position, and many poses revisited."""
     off, back = scores.get("position_error_relative") or 0.0, scores.get("revisited_fraction", 1.0)
-    return off < 5e-4 and back > 0.2  # widths of a room; one that walks by exact actions comes back to few poses
+    return off < 5e-4 and back > 0.2  # widths of a room; an exact walk through a room revisits fewer poses
 
 
 def _way_found(scores: Mapping[str, Any]) -> str:
-    """How far off the poses are at the end, and those of who knows no way."""
+    """Errors of the model's poses at the last step, and of controls that ignore actions."""
     steps = len(scores.get("heading_error_by_step") or ())
     after = f" after {steps} steps" if steps else ""
     heading = f"heading {scores['heading_error']:.1f}° off{after}"
@@ -205,7 +205,7 @@ def _way_found(scores: Mapping[str, Any]) -> str:
 
 
 def _quality(scores: Mapping[str, Any]) -> str:
-    """PSNR, and how far it is from what would bound it."""
+    """PSNR, and its distance from the controls."""
     psnr = scores["psnr_pooled"]
     parts = ["– dB" if psnr is None else f"{psnr:.1f} dB"]
     to_memory, to_mean = gap(scores, "true_pose_memory"), gap(scores, "mean_frame")
@@ -213,7 +213,7 @@ def _quality(scores: Mapping[str, Any]) -> str:
         parts.append(f"{_above_or_below(to_memory)} the memory at true poses")
     elif to_mean is not None:
         parts.append(f"{_above_or_below(to_mean)} the mean frame")
-    # An agent that only turns sees the very same frames again: copying can only be beaten at frames never seen.
+    # An agent that only turns sees exactly equal frames again: a model can beat copying only at frames never seen.
     key, where = ("psnr_unseen", " at unseen headings") if _only_turns(scores) else ("psnr_pooled", "")
     if gap(scores, COPY, key) is None:
         key, where = "psnr_pooled", ""
@@ -226,12 +226,12 @@ def _quality(scores: Mapping[str, Any]) -> str:
 
 
 def _above_or_below(distance: float, digits: int = 1) -> str:
-    """A distance in dB, in words."""
+    """A difference in dB, in words."""
     return f"{abs(distance):.{digits}f} {'above' if round(distance, digits) > 0 else 'below'}"
 
 
 def _how_many_converged(runs: Mapping[str, Mapping[str, Any]]) -> str | None:
-    """Of the runs over images whose scores tell it: how many converged, by steps that can be known."""
+    """How many runs converged, of those for which that is defined; None if there are none."""
     judged = [verdict for scores in runs.values() if (verdict := converged(scores)) is not None]
     if not judged:
         return None

@@ -1,4 +1,4 @@
-"""Moving pictures: truth beside imagination, as files and as frames."""
+"""Videos: true and imagined frames side by side, as files and as arrays."""
 
 import subprocess
 import tempfile
@@ -23,13 +23,13 @@ INK, PAPER = 230, 26
 
 
 def require_video_name(path: Path) -> None:
-    """Refuse a name that no video can be written as, before any work is done for it."""
+    """Refuse a file name without a known video suffix, before any work is done."""
     if path.suffix.lower() not in SUFFIXES:
         raise InputError(f'cannot write a video as "{path.name}"; end its name with {" or ".join(SUFFIXES)}')
 
 
 def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:
-    """Write frames as a film: H.264 that plays anywhere (.mp4), or an endless loop (.gif)."""
+    """Write frames to a video: H.264 that plays anywhere (.mp4), or an endless loop (.gif)."""
     path = Path(path)
     require_video_name(path)
     if len(frames) == 0 or not fps > 0:
@@ -37,7 +37,7 @@ def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3
     path.parent.mkdir(parents=True, exist_ok=True)
     with replacing(path) as draft:
         if path.suffix.lower() == ".gif":
-            # By coverage, not by area: a small arrow on a large map keeps its colour.
+            # MAXCOVERAGE does not weigh colours by area, so that a small arrow on a large map keeps its colour.
             first, *rest = (Image.fromarray(f).quantize(256, Image.Quantize.MAXCOVERAGE) for f in frames)
             first.save(draft, "GIF", save_all=True, append_images=rest, duration=1000 / fps, loop=0)
         else:
@@ -47,10 +47,10 @@ def write_video(path: Path | str, frames: UInt8[np.ndarray, "time height width 3
 def side_by_side(
     columns: Sequence[Film], labels: Sequence[str], scale: int, captions: Sequence[str] | None = None, letters: int = 0
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Set films in a row, a label above each and a caption per step below.
+    """Videos in a row, with a label above each and a caption per step below.
 
-    Films of floats (channels first) are enlarged pixel by pixel; films of bytes (channels last) are shown as they are.
-    `letters` is the height of text in pixels, by default as fits the scale.
+    Videos of floats (channels first) are enlarged by `scale`; videos of bytes (channels last) are shown as they are.
+    `letters` is the height of text in pixels; 0: derived from `scale`.
     """
     lengths = {len(column) for column in columns} | ({len(captions)} if captions is not None else set())
     if len(lengths) != 1 or len(labels) != len(columns):
@@ -58,7 +58,7 @@ def side_by_side(
             f"films side by side need one length and a label each; "
             f"got lengths {sorted(lengths)} and {len(labels)} labels for {len(columns)} films"
         )
-    # By default letters grow with the pixels, but stay legible.
+    # By default the text grows with the scale, but stays legible.
     size, gap = letters or max(12, min(28, scale)), max(4, scale // 4)
     films = [column if column.dtype == np.uint8 else _enlarged(column, scale) for column in columns]
     widths = [max(film.shape[2], _text_width(label, size)) for film, label in zip(films, labels, strict=True)]
@@ -84,21 +84,21 @@ def comparison(
     scale: int,
     maps: Sequence[Film] = (),
 ) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Truth | imagined | error of each clip, with the step and, if known, whether its place was seen; two in a row.
+    """Truth | imagined | error of each clip, captioned with the step and, if known, whether its place was seen before.
 
-    With a map before each, a clip has a row to itself.
+    Two clips share a row; with `maps`, a map is set before each clip, and every clip has a row of its own.
     """
     across = 1 if maps else min(2, len(truth))
     steps, clips = tau + truth.shape[1], []
     for i, (x, y) in enumerate(zip(truth, imagined, strict=True)):
-        error = np.abs(x - y).mean(1, keepdims=True) / 0.5  # drawn as white: a scale of 1 would show little
+        error = np.abs(x - y).mean(1, keepdims=True) / 0.5  # 0.5 is white: with 1 the error would be hard to see
         known = [] if seen is None else seen[i].tolist()
         words = [": seen before" if k else ": never seen" for k in known] or [""] * len(x)
         captions = [f"step {tau + 1 + t} of {steps}{word}" for t, word in enumerate(words)]
         columns, labels = [x, y, error], ["truth", "imagined", "error"]
         if maps:
             columns, labels = [maps[i], *columns], ["where it is", *labels]
-        clips.append(side_by_side(columns, labels, scale, captions, letters=24))  # can be read on a phone
+        clips.append(side_by_side(columns, labels, scale, captions, letters=24))  # legible on a phone
     time, tall, wide, _ = clips[0].shape
     tall, wide = tall + scale, wide + 2 * scale
     canvas = np.full((time, -(-len(clips) // across) * tall, across * wide, 3), PAPER, np.uint8)
@@ -109,22 +109,22 @@ def comparison(
 
 
 def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps: int | float) -> None:
-    """H.264 in yuv420p, which wants even sizes: the last row or column is repeated where they are odd."""
+    """Write H.264 in yuv420p, which needs even sizes: the last row or column is repeated if they are odd."""
     _, height, width, _ = frames.shape
     if height % 2 or width % 2:
         frames = np.pad(frames, ((0, 0), (0, height % 2), (0, width % 2), (0, 0)), mode="edge")
     size = f"{frames.shape[2]}x{frames.shape[1]}"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(fps), "-i", "-"]
-    # One thread gives the same bytes everywhere; faststart lets a browser play before it has read all.
+    # One thread gives the same bytes everywhere; with faststart a browser plays before it has read the whole file.
     codec = ["-c:v", "libx264", "-preset", "veryfast", "-crf", "26", "-tune", "animation", "-threads", "1"]
     target = ["-pix_fmt", "yuv420p", "-movflags", "+faststart", "-y", str(path)]
     # ffmpeg itself, since the writer of imageio-ffmpeg leaves its pipes open.
     command = [_ffmpeg(), "-v", "error", *source, *codec, *target]
-    # Complaints go to a file, so that nothing but the frames has to be waited for: in one piece, not in thousands.
+    # Errors go to a file rather than a pipe, so that all frames can be written in one call without a deadlock.
     with tempfile.TemporaryFile() as complaints:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=complaints) as ffmpeg:
             assert ffmpeg.stdin is not None
-            with suppress(BrokenPipeError):  # it has ended early, and says below why
+            with suppress(BrokenPipeError):  # ffmpeg ended early; its error is raised below
                 ffmpeg.stdin.write(np.ascontiguousarray(frames).data.cast("B"))
                 ffmpeg.stdin.close()
         if ffmpeg.returncode:
@@ -133,7 +133,7 @@ def _write_mp4(path: Path, frames: UInt8[np.ndarray, "time height width 3"], fps
 
 
 def _ffmpeg() -> str:
-    """Where it is: imageio-ffmpeg brings one for usual platforms, and knows the system's."""
+    """Path of ffmpeg: imageio-ffmpeg bundles it for common platforms, and finds the system's."""
     try:
         return str(get_ffmpeg_exe())
     except RuntimeError:
@@ -142,27 +142,27 @@ def _ffmpeg() -> str:
 
 
 def _enlarged(film: Float[np.ndarray, "time C h w"], scale: int) -> UInt8[np.ndarray, "time tall wide 3"]:
-    """Every pixel as a square of `scale` pixels; grey as three equal channels."""
+    """Enlarge every pixel to a square of `scale` pixels; grey becomes three equal channels."""
     pixels = (film.clip(0, 1) * 255).round().astype(np.uint8).transpose(0, 2, 3, 1)
     return np.broadcast_to(pixels, (*pixels.shape[:3], 3)).repeat(scale, axis=1).repeat(scale, axis=2)
 
 
 @lru_cache(maxsize=4096)  # captions repeat from step to step
 def _text(words: str, width: int, size: int) -> UInt8[np.ndarray, "tall wide 3"]:
-    """A line of text in the middle of a strip of paper, twice as tall as the letters."""
+    """A line of text, centred on a strip twice as tall as the letters."""
     strip = Image.new("L", (width, 2 * size), PAPER)
     ImageDraw.Draw(strip).text((width / 2, size), words, fill=INK, font=_font(size), anchor="mm")
     return np.asarray(strip.convert("RGB"))
 
 
 def _text_width(words: str, size: int) -> int:
-    """How wide a line of text is, with a little air."""
+    """Width of a line of text in pixels, with a margin."""
     return int(_font(size).getlength(words)) + size
 
 
 @lru_cache
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """The font inside Pillow, so that every machine draws the same."""
+    """The font bundled with Pillow, so that every machine draws the same."""
     font = ImageFont.load_default(size)
     assert isinstance(font, ImageFont.FreeTypeFont), "Pillow was built without FreeType"
     return font

@@ -1,4 +1,4 @@
-"""An experiment: a world, who walks in it, a model, and how it is trained and scored."""
+"""Experiments: a world, a walker, a model, and settings of training and evaluation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +43,7 @@ __all__ = [
 
 
 def in_other_places(experiment: Experiment, plan: Plan) -> RoomsExperiment:
-    """The same in places of another plan: App. C tests the walk's weights in several rooms, T = 450."""
+    """The same experiment in places with another floor plan: App. C tests the walk in several rooms, T = 450."""
     if not isinstance(experiment, RoomsExperiment):
         on = "is about recordings" if isinstance(experiment, OwnExperiment) else "walks over images"
         raise InputError(f"this run {on}, and no rooms can be walked with it; leave out --places")
@@ -57,8 +57,10 @@ def set_up(
     picture: Path | None = None,
     data: str | None = None,
 ) -> ImageWalkSetting | RoomsSetting | OwnSetting:
-    """Open the worlds of an experiment; on other images than its own where they are given, or on a single picture; or
-    on other recorded episodes."""
+    """Set up the worlds of an experiment on a device.
+
+    `images`, `picture` (a single one) or `data` (recorded episodes) replace the experiment's own.
+    """
     if isinstance(experiment, OwnExperiment):
         require(images is None and picture is None, "recordings have no images; leave out --images and --picture")
         return OwnSetting(experiment, open_store(data or experiment.data), device)

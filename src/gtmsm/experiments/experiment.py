@@ -1,4 +1,4 @@
-"""An experiment as a dataclass: a model, a world, who walks in it, and how it is trained and scored."""
+"""Experiments as dataclasses: a model, a world, a walker, and settings of training and evaluation."""
 
 from dataclasses import replace
 from typing import Annotated, Literal
@@ -21,20 +21,20 @@ from gtmsm.worlds.walkers import PoissonWalkerConfig, SpinWalker, SpinWalkerConf
 
 @config
 class Experiment:
-    """A model, and how it is trained and scored; the world and who walks in it are particular."""
+    """A model, and how it is trained and scored; subclasses add the world and the walker."""
 
     seed: int = 0
-    """Of weights, walks and noise: the same seed on the same CPU gives the same run, on a GPU up to rounding."""
+    """Seed of weights, walks and noise: the same seed on the same CPU gives the same run, on a GPU up to rounding."""
     training: Annotated[TrainingConfig, tyro.conf.arg(name="")] = TrainingConfig()
     begin_with: str = ""
-    """A run folder, or shipped weights by name, to begin with; parts that it lacks begin from scratch."""
+    """Run folder or name of shipped weights to initialise the model from; parts that it lacks are initialised anew."""
     model: WorldModelConfig = WorldModelConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     slip: SlipConfig = SlipConfig()
 
     @property
     def test_slip(self) -> SlipConfig:
-        """How steps slip in the walks to be scored on."""
+        """How steps slip in the walks to score on."""
         return replace(self.slip, probability=self.evaluation.slip)
 
     def __post_init__(self) -> None:
@@ -92,7 +92,7 @@ class ImageWalkExperiment(Experiment):
 
 @config
 class RoomsWalkerConfig:
-    """Who walks through rooms."""
+    """Walker through rooms."""
 
     kind: Literal["spin", "scavenger"] = "scavenger"
     """spin: turns on the spot (section 4.2.1); scavenger: walks from object to object (section 4.2.2)."""
@@ -109,9 +109,9 @@ class PoolConfig:
     """Clips rendered once, before training, on the device that trains."""
 
     clips: int = 8_192
-    """How many (App. A.2 has 100,000 of them)."""
+    """Number of clips (App. A.2: 100,000)."""
     steps: int = 300
-    """Of each clip (App. A.2: 80 for the rotating agent, 300 for the walking one)."""
+    """Steps of each clip (App. A.2: 80 for the rotating agent, 300 for the walking one)."""
 
     def __post_init__(self) -> None:
         """Refuse an empty pool."""
@@ -164,13 +164,13 @@ class OwnExperiment(Experiment):
     """Recorded episodes of any world."""
 
     data: str = ""
-    """The store of episodes to learn from; `gtmsm data convert` and `gtmsm record` make one."""
+    """Path of the store of episodes to train on; `gtmsm data convert` and `gtmsm record` make one."""
     hold_out: HoldOut = "places"
-    """What is kept for validation and test: whole places, where there are many, or else whole episodes."""
+    """What is held out for validation and test: whole places, if there are many, or else whole episodes."""
     unit: float = 1.0
-    """Length, in the units of recorded poses, that counts as 1 while learning; scores are in your units again."""
+    """Length, in the units of recorded poses, that counts as 1 in training; scores are in the recorded units."""
     from_start: bool = False
-    """Whether clips begin where episodes do: walls are learned where they lie from the start."""
+    """Cut clips only from the start of episodes: walls are learned at positions relative to the start."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""

@@ -1,4 +1,4 @@
-"""An experiment on recorded episodes, set up on a device, and one proposed for them."""
+"""Experiments on recorded episodes: set up on a device, and proposed from the episodes."""
 
 import hashlib
 import math
@@ -23,11 +23,11 @@ from gtmsm.training.prospect import ProspectConfig
 from gtmsm.worlds.world import World
 
 IN_MEMORY = 2**31
-"""Bytes of frames up to which episodes are kept in memory; more are read while training."""
+"""Maximum bytes of frames that are kept in memory on a CPU; larger stores are read while training."""
 
 
 class OwnSetting(Setting):
-    """Recorded episodes, a part of them held out."""
+    """Recorded episodes, some of them held out."""
 
     hashed = "sha256"
 
@@ -45,30 +45,30 @@ class OwnSetting(Setting):
 
     @cached_property
     def test_world(self) -> RecordedWorld:  # type: ignore[override]
-        """Episodes that nothing was learned or chosen from."""
+        """Test episodes, which neither training nor any choice has used."""
         return self._world(self._parts.test)
 
     @cached_property
     def watched(self) -> RecordedWorld:  # type: ignore[override]
-        """Other held-out episodes, so that the test decides nothing."""
+        """Validation episodes: other held-out ones, so that the test episodes decide nothing."""
         return self._world(self._parts.watch)
 
     @property
     def fitted_in(self) -> World:
-        """Episodes that are not scored; windows of the test's own would overlap with those that are."""
+        """The validation episodes: windows of the test episodes would overlap with those that are scored."""
         return self.watched
 
     @cached_property
     def train_world(self) -> RecordedWorld:
-        """Episodes to learn from."""
+        """Training episodes."""
         return self._world(self._parts.train)
 
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
-        """Windows of the episodes to learn from, with the poses that were recorded."""
+        """Windows of the training episodes, with the recorded poses."""
         return self.train_world.noticed(self.train_world.replay(n, steps, generator))
 
     def _world(self, which: Numbers) -> RecordedWorld:
-        """Some of the episodes as a world."""
+        """The world of some of the episodes."""
         experiment, store = self.experiment, self.store
         needed = int(store.lengths[which].sum()) * math.prod(store.kind.frame_shape)
         source: Source
@@ -82,7 +82,7 @@ class OwnSetting(Setting):
 
 
 def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:
-    """Refuse what cannot be learned from these episodes, or scored on them; returns which are for what."""
+    """Refuse an experiment that these episodes do not suffice for; return the split into training and held-out ones."""
     name, motion, training = name_of(store), experiment.model.motion, experiment.training
     require(len(store) > 0, f"{name} holds no episodes yet; record or convert some first")
     size, learned = store.kind.pose_size, 3 if motion.has_heading else motion.state_size
@@ -110,19 +110,19 @@ def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:
 
 
 def name_of(store: Episodes) -> str:
-    """What a store is called."""
+    """The name of a store: its path if it has one."""
     return str(getattr(store, "path", "the store"))
 
 
 def fingerprint_of(store: Episodes) -> str:
-    """Of the episodes that a store holds."""
+    """A hash of the episodes in a store."""
     known = getattr(store, "fingerprint", None)
     held = repr((store.kind, store.lengths.tolist(), list(store.places), list(store.seeds)))
     return str(known) if known else hashlib.sha256(held.encode()).hexdigest()
 
 
 def open_store(path: str) -> Episodes:
-    """The store at a path."""
+    """Open the store at a path."""
     require(bool(path), "there is nothing to learn from; give --data PATH, a store of recorded episodes")
     from gtmsm.episodes.store import Store
 
@@ -130,7 +130,8 @@ def open_store(path: str) -> Episodes:
 
 
 def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnExperiment, tuple[str, ...]]:
-    """An experiment for the episodes at `data`, and why; of those held out, only lengths are looked at."""
+    """Propose an experiment for the episodes at `data`; return it with reasons. Of held-out episodes only lengths are
+    used."""
     store = store or open_store(data)
     require(len(store) > 0, f"{data} holds no episodes yet; record or convert some first")
     by = hold_out_by(store.places)
@@ -141,7 +142,7 @@ def proposed(data: str, gpu: bool, store: Episodes | None = None) -> tuple[OwnEx
 
 
 def as_chosen(reasons: tuple[str, ...], proposal: Experiment, chosen: Experiment) -> tuple[str, ...]:
-    """The reasons of a proposal, but for what is no longer so: whoever wants no displacements is not told of any."""
+    """The reasons of a proposal, adjusted if the experiment chosen does not learn from displacements."""
     learns, wanted = (one.training.objective.displacement > 0 for one in (proposal, chosen))
     if wanted or not learns:
         return reasons

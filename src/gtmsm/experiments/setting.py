@@ -1,4 +1,4 @@
-"""An experiment set up on a device: images to walk over, or rooms to walk in."""
+"""Experiments set up on a device: images to walk over, or rooms to walk in."""
 
 import math
 import os
@@ -29,58 +29,61 @@ from gtmsm.worlds.world import World
 
 @dataclass(frozen=True)
 class Places:
-    """Where an experiment happens: what a run's config remembers of it."""
+    """The places of an experiment, as recorded in a run's config."""
 
     name: str
     sha256: str
     train: int
     test: int
     validation: int = 0
-    """None where a run is older than this: it looked at test places while learning."""
+    """Number of validation places; 0 for runs of older versions, which watched test places while training."""
 
 
 class Setting(ABC):
-    """An experiment set up on a device: worlds to train, to be watched and tested in, a walker, an untrained model."""
+    """An experiment set up on a device: worlds for training, validation and test, a walker, and an untrained model."""
 
     experiment: ImageWalkExperiment | RoomsExperiment | OwnExperiment
     device: torch.device
     walker: Walker
     places: Places
     noun: str
-    """What its places are called."""
+    """Word for its places, in messages."""
     hashed: str = "sha256"
-    """What the fingerprint of its places is."""
+    """Word for the fingerprint of its places, in messages."""
 
     watched: World
-    """Places for validation: looked at while training, and never trained or tested on."""
+    """Validation places: watched while training, and never trained or tested on."""
     test_world: World
-    """Places that nothing was learned or chosen from."""
+    """Test places, which neither training nor any choice has used."""
 
     @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
-        """Fresh clips to train on; with `truth` true poses are recorded also where GTM-SM does not learn from them."""
+        """Fresh clips to train on; with `truth`, true poses are recorded even if GTM-SM does not learn from them."""
 
     def encoded(self, model: WorldModel) -> Source:
-        """The same for a model whose coder does not learn any more: with codes, where all frames are there already."""
+        """A source for a model whose coder is held: clips include codes if all frames exist before training."""
         return self.source
 
     @property
     def fitted_in(self) -> World:
-        """Where it is found out how a model's poses lie in the world, by walks that are not scored."""
+        """The world of the walks on which the map from a model's poses to the world's is fitted."""
         return self.test_world
 
     def watch(self) -> Callable[[WorldModel], dict[str, float]]:
-        """A quick look at validation clips, for the progress display."""
+        """A function that scores a model on a few validation clips, for the progress display."""
         return partial(glance, world=self.watched, walker=self.walker, settings=self.brief)
 
     @property
     def brief(self) -> EvaluationConfig:
-        """How much is looked at while training."""
+        """Settings of the evaluation on validation clips while training."""
         full = self.experiment.evaluation
         return replace(full, horizon=min(64, full.horizon), clips=min(16, full.clips), seed=1)
 
     def build_model(self, budget: Budget | None = None) -> WorldModel:
-        """Fresh weights, by the experiment's seed; within the budget of a checkpoint, where there is one."""
+        """A model with fresh weights by the experiment's seed, or with those of `begin_with`.
+
+        `budget` limits what is allocated, for settings that come with a checkpoint.
+        """
         world = self.test_world
         with torch.random.fork_rng(devices=[]), budget or nullcontext():
             torch.manual_seed(self.experiment.seed)
@@ -108,13 +111,13 @@ class ImageWalkSetting(Setting):
         )
 
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
-        """Walks made on the spot; with the truth only where it is learned from."""
+        """Walks recorded on the spot; true poses only if the objective or `truth` asks for them."""
         truth = truth or self.experiment.training.objective.displacement > 0
         return record(self.train_world, self.walker, n, steps, generator, truth)
 
 
 class RoomsSetting(Setting):
-    """Rooms to walk in; drawn and rendered when somebody wants them."""
+    """Rooms to walk in; drawn and rendered on first use."""
 
     noun = "places"
     hashed = "textures' sha256"
@@ -130,12 +133,12 @@ class RoomsSetting(Setting):
 
     @cached_property
     def test_world(self) -> World:  # type: ignore[override]
-        """Places that no model was trained on: the same for every seed, so that models are scored on the same walks."""
+        """Test places: the same for every seed of an experiment, so that models are scored on the same walks."""
         return self._draw(self.world.test_places, seeds_of(0).test, self.experiment.test_slip)
 
     @cached_property
     def watched(self) -> World:  # type: ignore[override]
-        """Others of the same kind, so that the test decides nothing."""
+        """Validation places: others of the same kind, so that the test places decide nothing."""
         return self._draw(self.world.validation_places, seeds_of(0).validation, self.experiment.test_slip)
 
     @cached_property
@@ -149,23 +152,23 @@ class RoomsSetting(Setting):
         return record_windows(world, self.walker, settings.clips, settings.steps, generator)
 
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
-        """Windows of the pool, which knows the truth."""
+        """Windows of the pool, always with true poses."""
         return self.pool(n, steps, generator)
 
     def encoded(self, model: WorldModel) -> Source:
-        """Windows of the pool with codes: to encode frames takes longer than all else of an update."""
+        """Windows of the pool with codes: encoding frames would take longer than the rest of an update."""
         needed = math.prod(self.pool.frames.shape[:2]) * 2 * self.experiment.model.vae.code_size * 4
         require_memory(needed, self.device, "codes of the pool of clips", "give fewer --pool.clips")
         with self.experiment.training.optimiser.autocast(self.device):
             return self.pool.encoded(model.vae.encode)
 
     def _draw(self, count: int, seed: int, slip: SlipConfig) -> Rooms | Slipping:
-        """Places from a seed, in which actions may slip."""
+        """A world of places drawn from a seed, in which actions may slip."""
         return slipping(draw_rooms(self.world, count, seed, self.device), slip)
 
 
 def require_memory(needed: int, device: torch.device, what: str, instead: str) -> None:
-    """Refuse what the device has no memory for, before minutes are spent on filling it."""
+    """Refuse data that does not fit into the device's free memory, before minutes are spent on making it."""
     if device.type == "cuda":
         free = torch.cuda.mem_get_info(device)[0]
     else:

@@ -1,4 +1,4 @@
-"""Where was this picture seen? A walk as a file to ask about, and the answer in words and as a figure."""
+"""Find where a picture was seen in a walk that is stored as a file; the answer as text and as a figure."""
 
 from gtmsm.find.localise import find_picture
 from gtmsm.find.walk import record_walk

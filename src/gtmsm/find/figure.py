@@ -1,4 +1,4 @@
-"""The answer as a figure: the picture asked for, what looks most like it, and where on the map it was seen."""
+"""The answer as a figure: the picture asked for, the memory entry most like it, and where on the map it was seen."""
 
 from pathlib import Path
 from typing import TypeAlias
@@ -53,14 +53,14 @@ def draw_answer(
 
 
 def _view(axes: Axes, picture: Picture, title: str, name: str) -> None:
-    """A frame, its pixels as squares."""
+    """Draw a frame, with its pixels as squares."""
     axes.imshow(picture)
     bare(axes, title)
     axes.set_xlabel(name if len(name) <= 36 else f"…{name[-35:]}", loc="left")
 
 
 def _draw_ground(axes: Axes, ground: Ground) -> None:
-    """The map, and the memorised path faintly on it."""
+    """Draw the map, and the memorised path faintly on it."""
     tall, wide = ground.chart.picture.shape[:2]
     axes.imshow(ground.chart.picture, extent=(0, wide, tall, 0), zorder=0)
     bare(axes, ground.title)
@@ -77,7 +77,7 @@ def _draw_ground(axes: Axes, ground: Ground) -> None:
 
 
 def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) -> None:
-    """The most likely places with their probabilities; the likeliest is drawn last, on top of the others."""
+    """Draw the most likely poses with their probabilities; the likeliest is drawn last, on top of the others."""
     shown = worth_telling(where)
     wide = ground.chart.picture.shape[1]
     for i in reversed(shown):
@@ -95,7 +95,7 @@ def _draw_places(axes: Axes, ground: Ground, where: PoseMixture, colour: str) ->
 
 
 def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: str) -> None:
-    """An ellipse of two standard deviations, and which way the agent looked."""
+    """Draw a pose as an ellipse of two standard deviations, and its heading as an arrow."""
     wide = ground.chart.picture.shape[1]
     pose = where.pose[0, i : i + 1].double().cpu().numpy()
     x, y = ground.pixel(pose)[0]
@@ -116,7 +116,7 @@ def _draw_place(axes: Axes, ground: Ground, where: PoseMixture, i: int, colour: 
 
 
 def _explain(axes: Axes, ground: Ground, lost: bool, entry: int) -> None:
-    """The legend, and the caption of the map."""
+    """Draw the legend, and the caption of the map."""
     colour, like = GREY if lost else BLUE, f"step {entry + 1}, which looks most like it"
     found = "where it would be, if it was seen" if lost else "where it was seen (2σ), with its probability"
     dot = {"ls": "", "marker": "o", "ms": 6, "mfc": "white", "mec": DARK, "mew": 1.4}

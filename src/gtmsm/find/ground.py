@@ -1,4 +1,4 @@
-"""What an answer is drawn on: the map of the clip, or the one that the model itself has."""
+"""The map that an answer is drawn on: that of the clip, or one made of the model's memory."""
 
 import math
 from collections.abc import Callable
@@ -30,7 +30,7 @@ SHEET = 480
 
 @dataclass(frozen=True)
 class Fit:
-    """positions @ matrix + offset, and sign * heading + turn."""
+    """A map of poses: positions @ matrix + offset, and sign * heading + turn."""
 
     matrix: Float[np.ndarray, "2 2"]
     offset: Float[np.ndarray, "2"]
@@ -39,19 +39,19 @@ class Fit:
     name: str = ""
 
     def __call__(self, poses: Poses) -> Poses:
-        """The same poses in the frame that they were fitted to."""
+        """Map poses into the frame that they were fitted to."""
         return np.hstack([poses[:, :2] @ self.matrix + self.offset, self.sign * poses[:, 2:] + self.turn])
 
 
 SAME = Fit(np.eye(2), np.zeros(2))
-"""Poses as they are."""
+"""The identity."""
 
 
 def fit_poses(inferred: Poses, true: Poses, metric: bool) -> Fit:
-    """The least-squares map of inferred poses onto true ones: shifted and turned where they are metric, else affine.
+    """The least-squares map of inferred poses onto true ones: a shift and a rotation if they are metric, else affine.
 
     With an affine map, headings have a fit of their own: a sign, since the map may mirror, and an angle. With metric
-    poses, headings help to find the rotation: an agent that turns on the spot has no positions to find it by.
+    poses, headings help to find the rotation: the positions of an agent that turns on the spot do not determine it.
     """
     if not metric:
         found = affine_fit(torch.from_numpy(inferred[:, :2].copy()), torch.from_numpy(true[:, :2].copy()))
@@ -79,19 +79,19 @@ def off_by(fitted: Poses, true: Poses) -> float:
 
 @dataclass(frozen=True)
 class Ground:
-    """A chart, and how poses of the model come onto it."""
+    """A chart, and the map of the model's poses onto it."""
 
     chart: Chart
     fit: Fit
     path: Poses
-    """The walk that is memorised, in the chart's own poses."""
+    """The memorised walk, in the poses of the chart."""
     title: str
     caption: str
     arrows: bool = False
-    """Whether to show which way the agent looked along the path."""
+    """Whether to show the agent's headings along the path."""
 
     def pixel(self, poses: Poses) -> Float[np.ndarray, "n 2"]:
-        """Where poses of the model are on the chart."""
+        """Pixels of the model's poses on the chart."""
         return self.chart.pixel(self.fit(poses))
 
     @property
@@ -100,7 +100,7 @@ class Ground:
         return self.chart.scale @ self.fit.matrix.T
 
     def looks(self, poses: Float[np.ndarray, "n 3"]) -> Float[np.ndarray, "n 2"]:
-        """The headings of poses of the chart, as directions on it."""
+        """Headings of poses of the chart, as unit vectors on it."""
         ahead = np.stack([np.cos(poses[:, 2]), np.sin(poses[:, 2])], 1) @ self.chart.scale.T
         return ahead / np.linalg.norm(ahead, axis=1, keepdims=True).clip(1e-9)
 
@@ -125,7 +125,7 @@ def ground_for(model: WorldModel, world: Any, recording: Recording, inferred: Po
 
 
 def _on_the_map(chart: Chart, inferred: Poses, true: Poses, metric: bool) -> Ground:
-    """The place as it is."""
+    """The true map of the place, with the model's poses fitted to the true ones."""
     fit = fit_poses(inferred, true, metric)
     off, unit = off_by(fit(inferred), true), "wall heights" if true.shape[1] == 3 else "cells"
     caption = (
@@ -136,7 +136,7 @@ def _on_the_map(chart: Chart, inferred: Poses, true: Poses, metric: bool) -> Gro
 
 
 def _mosaic(model: WorldModel, world: ImageWalkConfig, recording: Recording, inferred: Poses, metric: bool) -> Ground:
-    """The memorised frames, each where the model thinks that it was seen."""
+    """A mosaic of the memorised frames, each at its pose estimate."""
     assert isinstance(model.motion, Free)
     stride, (height, width) = world.stride, recording.frames.shape[1:3]
     moves = model.motion.M.detach().double().cpu().numpy().T
@@ -163,7 +163,7 @@ def _mosaic(model: WorldModel, world: ImageWalkConfig, recording: Recording, inf
 
 
 def _empty_sheet(model: WorldModel, world: RoomsConfig, recording: Recording, inferred: Poses, metric: bool) -> Ground:
-    """The path as the model thinks that it was, with a bar of one unit to measure it by."""
+    """An empty sheet for the path of pose estimates, with a scale bar of one unit."""
     low, high = np.minimum(inferred[:, :2].min(0), 0), np.maximum(inferred[:, :2].max(0), 0)
     side = 1.3 * max(1.0, float((high - low).max()))
     per_unit, (west, south) = SHEET / side, (low + high - side) / 2
@@ -180,4 +180,4 @@ def _empty_sheet(model: WorldModel, world: RoomsConfig, recording: Recording, in
 
 
 GROUNDS: dict[type, Callable[..., Ground]] = {ImageWalkConfig: _mosaic, RoomsConfig: _empty_sheet}
-"""What to draw on where a clip has no map, by the kind of world."""
+"""Functions that make a map if a clip has none, by the kind of world."""

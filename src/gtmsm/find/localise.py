@@ -1,4 +1,4 @@
-"""Memorise a clip, look a picture up in it, say and draw where it was seen."""
+"""Memorise a clip, localise a picture in it, and report the answer as text and as a figure."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from gtmsm.worlds.images import read_picture
 
 @torch.no_grad()
 def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torch.device, closure: int = 0) -> str:
-    """Draw where the picture was seen; returns lines that say it."""
+    """Draw where the picture was seen; return the answer as text."""
     require(out.suffix.lower() == ".png", f'cannot write a figure as "{out.name}"; end its name with .png')
     require_writable(out)
     model = run.load_model(device)
@@ -40,14 +40,14 @@ def find_picture(run: Run, clip: Path, picture: Path, *, out: Path, device: torc
 
 
 def _read(path: Path, model: WorldModel) -> Recording:
-    """A clip of the kind that the model knows."""
+    """Read a clip; refuse one that does not fit the model."""
     recording = read_clip(path, model.frame_shape, model.action_size)
     require_same_world(str(path), recording, model.motion.pose_size)
     return recording
 
 
 def _ask(path: Path, model: WorldModel, device: torch.device) -> tuple[Frames, Tensor | None]:
-    """A picture file, or a short clip with its actions, of which the last frame is asked for."""
+    """Read what is asked for: a picture, or the last frame of a short clip, whose actions are returned too."""
     if path.suffix.lower() == SUFFIX:
         asked = _read(path, model)
         return asked.x(device), asked.a(model.action_size, device)

@@ -1,4 +1,4 @@
-"""A walk through a held-out place as a clip file, and pictures to ask about."""
+"""Record a walk through a held-out place as a clip file, and pictures to localise in it."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from gtmsm.worlds.world import World
 
 @torch.no_grad()
 def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: str | None, pictures: Path | None) -> str:
-    """Write the clip and, where a folder is given for them, pictures; returns lines about them."""
+    """Write the clip and, if a folder is given, pictures to localise; return lines about them."""
     steps = run.experiment.evaluation.tau if steps is None else steps
     require(1 <= steps <= LONGEST, f"steps is {steps}; give 1 to {LONGEST}")
     require_seed(seed)
@@ -52,7 +52,7 @@ def record_walk(run: Run, out: Path, *, steps: int | None, seed: int, images: st
 def _seen_again(
     examiner: Examiner, world: World, walker: Walker, clip: Clip, generator: torch.Generator, folder: Path
 ) -> list[str]:
-    """Pictures from later steps at places of the clip; from the clip itself if the agent never comes back."""
+    """Write pictures from later steps at places of the clip, or from the clip itself if the agent never comes back."""
     later = as_clip(world, walker(world, max(100, clip.steps), generator))
     names = ("x", "a", "true_pose", "true_step")
     x, a, pose, step = (torch.cat([getattr(clip, name), getattr(later, name)], 1) for name in names)
@@ -68,7 +68,7 @@ def _seen_again(
 
 
 def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torch.Generator, folder: Path) -> list[str]:
-    """Pictures of another place, where there is one."""
+    """Write pictures of another place, if there is one."""
     before = int(examiner.where[0])
     for _ in range(100):
         world.reset(1, generator)
@@ -82,7 +82,7 @@ def _elsewhere(examiner: Examiner, world: World, walker: Walker, generator: torc
 
 
 def _write_some(clip: Clip, steps: Sequence[int], count: int, stem: Path) -> Iterator[tuple[int, Path]]:
-    """Write frames of a few steps far from each other, including the last one; yields each step and its file."""
+    """Write frames of a few steps far from each other, including the last one; yield each step and its file."""
     chosen = np.linspace(0, len(steps) - 1, count + 1)[1:].round().astype(int)
     for step in sorted({steps[i] for i in chosen}):
         path = stem.with_name(f"{stem.name}-step-{step + 1:04d}.png")
@@ -92,5 +92,5 @@ def _write_some(clip: Clip, steps: Sequence[int], count: int, stem: Path) -> Ite
 
 
 def as_bytes(picture: Float[Tensor, "3 height width"]) -> UInt8[np.ndarray, "height width 3"]:
-    """Channels last, as files have them."""
+    """Convert a frame to bytes with channels last, as in files."""
     return (255 * picture).round().byte().permute(1, 2, 0).cpu().numpy()

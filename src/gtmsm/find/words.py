@@ -1,4 +1,4 @@
-"""Poses and localised places in words."""
+"""Poses and results of localisation as text."""
 
 import math
 from collections.abc import Sequence
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from gtmsm.model.localisation import PoseMixture
 
 DOUBTFUL = 0.5
-"""A picture whose probability of `unknown` exceeds this is said to be never seen."""
+"""A picture whose probability of `unknown` exceeds this is reported as never seen."""
 
 
 def pose_in_words(pose: Sequence[float]) -> str:
-    """Row and column, or x, y and heading."""
+    """A pose as text: row and column, or x, y and heading."""
     if len(pose) == 2:
         return f"row {_signed(pose[0])}, column {_signed(pose[1])}"
     x, y, heading = pose
@@ -19,7 +19,7 @@ def pose_in_words(pose: Sequence[float]) -> str:
 
 
 def told(where: PoseMixture, has_heading: bool, metric: bool) -> str:
-    """The answer for one picture, a line for every place worth telling."""
+    """The answer for one picture, with a line for each pose that `worth_telling` chooses."""
     unknown = float(where.unknown[0])
     units = "wall heights ahead and to the left" if has_heading else "cells down and to the right"
     units = f"{units} of the start" if metric else "from the start, in the model's own units"
@@ -39,7 +39,7 @@ def told(where: PoseMixture, has_heading: bool, metric: bool) -> str:
 
 
 def headline(where: PoseMixture, metric: bool) -> str:
-    """The answer in short."""
+    """The answer in a few words."""
     unknown = f"unknown {where.unknown[0]:.2f}"
     if where.unknown[0] > DOUBTFUL:
         return f"never seen ({unknown})"
@@ -49,11 +49,11 @@ def headline(where: PoseMixture, metric: bool) -> str:
 
 
 def worth_telling(where: PoseMixture) -> list[int]:
-    """The most likely place, and a few others that are not negligible."""
+    """Indices of the most likely pose, and of at most two others that are not negligible."""
     return [i for i, w in enumerate(where.weight[0, :3].tolist()) if i == 0 or w >= 0.01]
 
 
 def _signed(number: float, digits: int = 1) -> str:
-    """With its sign, but 0 without."""
+    """A number with its sign, but 0 without."""
     said = f"{number:+.{digits}f}"
     return said.lstrip("+-") if float(said) == 0 else said

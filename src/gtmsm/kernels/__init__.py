@@ -1,1 +1,1 @@
-"""Operators that have a fast implementation: a readable function each, and what replaces it on a device."""
+"""Operators: readable functions, each with fast implementations for some devices."""

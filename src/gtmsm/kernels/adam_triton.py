@@ -53,7 +53,7 @@ def _decide(
     tl.store(progress + 1, tl.where(bad & (first_bad == 0), done + 1, first_bad))
     seen = tl.load(counts + lane, there, 0) + live.to(tl.int64)
     tl.store(counts + lane, seen, there)
-    # In double precision: after the first update the second moment's scale is a thousandth, a difference of ones.
+    # In double precision: after the first update 1 - beta_2 is a thousandth, a difference of numbers close to 1.
     seen = tl.maximum(seen, 1).to(tl.float64)
     rate *= tl.load(faster + lane, there, 0.0).to(tl.float64)
     tl.store(step + lane, (rate / (1.0 - tl.exp(LOG_BETA_1 * seen))).to(tl.float32), there)

@@ -1,4 +1,4 @@
-"""The mixture on a GPU: one Triton program a query, its entries and their codes in one tile.
+"""The mixture on a GPU: one Triton program per query, with its entries and their codes in one tile.
 
 The forward pass keeps the logarithms of the weights for the backward pass. The gradient of an entry that several
 queries retrieved is summed by atomic additions in no fixed order: its last bits may differ from run to run.
@@ -15,7 +15,7 @@ from torch import Tensor
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 MOST = 8_192
-"""Numbers in a tile, entries times code, at most: as many as fit into registers."""
+"""Maximum size of a tile, entries times code: as much as fits into registers."""
 
 
 @triton.jit
@@ -94,7 +94,7 @@ def _mixture_backward(
 
 
 def _tile(K: int, Z: int) -> dict[str, int]:
-    """Its sides, and the threads for it."""
+    """Sides of a tile, and its number of warps."""
     entries, code = triton.next_power_of_2(K), triton.next_power_of_2(Z)
     return {"ENTRIES": entries, "CODE": code, "num_warps": 1 if entries * code <= 512 else 4}
 
@@ -105,7 +105,7 @@ def _in_rows(x: Tensor) -> Tensor:
 
 
 def _empty(*args: Any) -> list[Tensor]:
-    """The divergence; logarithms of weights, joint and by nearness alone; and those of their sums."""
+    """The divergence; logarithms of weights, joint and by nearness alone; and logarithms of their sums."""
     z, (n, K) = args[2], args[5].shape
     return [z.new_empty(shape) for shape in ((n,), (2, n, K), (2, n))]
 

@@ -1,4 +1,4 @@
-"""The one seam for speed: an operator is a readable function, and fast implementations of it for some devices.
+"""The only place where code is replaced for speed: a readable function with fast implementations for some devices.
 
 ```python
 @operator(cpu="gtmsm.kernels.search.nearest_cpu", cuda="gtmsm.kernels.search.nearest_triton")
@@ -7,8 +7,8 @@ def nearest_k(keys: Float[Tensor, "batch n P"], ..., k: int) -> Int64[Tensor, "b
 ```
 
 Each module named there holds a `Fast` of the same name. The operator is registered with `torch.library` as
-`gtmsm::nearest_k`, with a fake implementation and gradients; `torch.compile` and `torch.export` see it whole.
-PyTorch's dispatcher picks the implementation by device. Where there is none, where it does not support the
+`gtmsm::nearest_k`, with a fake implementation and gradients; `torch.compile` and `torch.export` see one operation.
+PyTorch's dispatcher picks the implementation by device. If there is none, if it does not support the
 arguments, and inside `torch.func`, the readable function runs and PyTorch differentiates it.
 
 `GTMSM_KERNELS=off` in the environment leaves out all fast implementations.
@@ -49,9 +49,9 @@ _forced: list[str] = []  # not a context variable: the backward pass may run in 
 
 @contextmanager
 def forced(implementation: Literal["readable", "cpu", "cuda"]) -> Iterator[None]:
-    """Within this, every operator that has it runs this implementation on any device, and otherwise the readable one.
+    """Within this context operators run this implementation on any device; operators without it run the readable one.
 
-    For tests: "cuda" on a CPU runs Triton kernels by Triton's interpreter, where TRITON_INTERPRET is 1.
+    For tests: "cuda" on a CPU runs Triton kernels by Triton's interpreter, if TRITON_INTERPRET is 1.
     """
     _forced.append(implementation)
     try:
@@ -72,8 +72,8 @@ class Fast:
     forward: Callable[..., Sequence[Tensor]]
     """Takes the operator's arguments; returns its outputs, followed by the tensors that only `backward` needs."""
     empty: Callable[..., Sequence[Tensor]] | None = None
-    """Takes the same arguments; returns tensors like those of `forward`, with any values: the fake implementation.
-    None: the readable function makes tensors of the same shapes and strides, and may run for that alone."""
+    """The fake implementation: takes the same arguments; returns tensors like those of `forward`, with any values.
+    None: the readable function, whose outputs have the same shapes and strides, is run instead."""
     backward: Callable[[Tensors, Arguments, Tensors, Needed], Gradients] | None = None
     """(gradients of the outputs, arguments, what `forward` returned, which arguments need a gradient) to a gradient or
     None for every argument. None: arguments that require gradients go to the readable function."""
@@ -82,17 +82,17 @@ class Fast:
 
 
 class Operator(Generic[P, R]):
-    """A readable function, and what PyTorch's dispatcher replaces it by."""
+    """A readable function, and the implementations by which PyTorch's dispatcher replaces it."""
 
     def __init__(self, readable: Callable[P, R], modules: dict[str, str], mutates: Sequence[str] = ()) -> None:
         self.readable = readable
         self._mutates = mutates
         self.name = readable.__name__
         self.enabled = True
-        """Set to False to run the readable function everywhere: what does the fast one save?"""
+        """Set to False to run the readable function everywhere, to measure what the fast one saves."""
         self._modules = modules
         self.devices = list(modules)
-        """Those that have a fast implementation."""
+        """Devices that have a fast implementation."""
         self._loaded: dict[str, Fast | None] = {}
         signature = inspect.signature(readable)
         self._outputs = len(get_args(signature.return_annotation)) or 1
@@ -102,7 +102,7 @@ class Operator(Generic[P, R]):
         OPERATORS[self.name] = self
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """The fastest implementation for where the tensors are."""
+        """Run the fastest implementation for the device of the tensors."""
         defaults = list(self._default.items())[len(args) :]
         given: list[Any] = [*args, *(kwargs.get(name, default) for name, default in defaults)]
         fast = self.fast(next(x for x in given if isinstance(x, Tensor)).device.type)
@@ -122,13 +122,13 @@ class Operator(Generic[P, R]):
         return self._loaded[device] if device in self._loaded else self.load(device)
 
     def load(self, device: str) -> Fast | None:
-        """Import the implementation for a device: late, since Triton comes with the CUDA builds of PyTorch only."""
+        """Import the implementation for a device when it is needed: only CUDA builds of PyTorch bring Triton."""
         there = device != "cuda" or find_spec("triton") is not None
         self._loaded[device] = getattr(import_module(self._modules[device]), self.name) if there else None
         return self._loaded[device]
 
     def _register(self, signature: inspect.Signature) -> tuple[Any, Any]:
-        """Define `gtmsm::name` and `gtmsm::name_backward`, each with all that PyTorch may ask of it."""
+        """Define `gtmsm::name` and `gtmsm::name_backward`, each with all implementations that PyTorch may call."""
         schema = ", ".join(
             f"{_torch_type(p.annotation, name in self._mutates and name)} {name}"
             for name, p in signature.parameters.items()
@@ -171,15 +171,15 @@ class Operator(Generic[P, R]):
         return [torch.empty_like(x).copy_(gradient) for x, gradient in zip(leaves, found, strict=True)]
 
     def _fast_outputs(self, device: str, *args: Any) -> list[Tensor]:
-        """What the fast implementation of this device makes."""
+        """Outputs of the fast implementation for this device."""
         fast = self.fast(device)
-        with np.errstate(all="ignore"):  # numbers that overflow are for the caller to see, as they are in PyTorch
+        with np.errstate(all="ignore"):  # overflow is left to the caller, as in PyTorch
             return self._readable_outputs(*args) if fast is None else list(fast.forward(*args))
 
     def _fast_gradients(
         self, device: str, gradients: Tensors, made: Tensors, needed: Needed, *args: Any
     ) -> list[Tensor]:
-        """Its gradients."""
+        """Gradients by the fast implementation for this device."""
         fast = self.fast(device)
         if fast is None or fast.backward is None:
             return self._readable_gradients(gradients, made, needed, *args)
@@ -216,14 +216,14 @@ class Operator(Generic[P, R]):
 
 
 def _fake_gradients(gradients: Tensors, made: Tensors, needed: Needed, *args: Any) -> list[Tensor]:
-    """Gradients of the right shapes, in memory as their arguments are."""
+    """Gradients of the right shapes, with the memory layout of their arguments."""
     return [torch.empty_like(x) for x in _chosen(args, needed)]
 
 
 def _laid_out_as(x: Tensor, gradient: Tensor | None, args: Arguments) -> Tensor:
-    """A gradient in memory as its argument x is, as the fake one says.
+    """A gradient with the memory layout of its argument x, as in the fake implementation.
 
-    One that was written into another argument, given for this purpose, stays where it is.
+    A gradient that was written into another argument, given for this purpose, is returned unchanged.
     """
     if gradient is None:
         return torch.zeros_like(x)
@@ -244,13 +244,13 @@ def load_operators() -> None:
 def operator(*, mutates: Sequence[str] = (), **modules: str) -> Callable[[Callable[P, R]], Operator[P, R]]:
     """Make a readable function an operator; `modules` name its fast implementations by device.
 
-    One that writes to some of its arguments names them in `mutates`; it has no gradients.
+    A function that writes to some of its arguments names them in `mutates`; it has no gradients.
     """
     return lambda readable: Operator(readable, modules, mutates)
 
 
 def _chosen(each: Arguments, needed: Needed) -> list[Any]:
-    """Arguments, or gradients, of which one is needed."""
+    """The arguments, or their gradients, for which a gradient is needed."""
     return [x for x, need in zip(each, needed, strict=True) if need]
 
 

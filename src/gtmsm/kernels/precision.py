@@ -23,7 +23,7 @@ def products_of(dtype: torch.dtype, convolution: bool = False) -> Precision:
 
 @contextmanager
 def float32_products(precision: str) -> Iterator[None]:
-    """Within this, products of float32 matrices on a GPU may round to TF32 ("high") or not ("highest")."""
+    """Within this context, products of float32 matrices on a GPU may round to TF32 ("high") or not ("highest")."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:

@@ -1,1 +1,1 @@
-"""The paper, one density per file."""
+"""The model of the paper, about one density per file."""

@@ -1,4 +1,4 @@
-"""Walks whose start is not known: where they began, by what they match in memory, and moved to where they ended."""
+"""Walks with an unknown start: estimate it from matches in memory, and move a walk to a known end."""
 
 import torch
 from jaxtyping import Float
@@ -9,22 +9,23 @@ from gtmsm.pose import Space
 from gtmsm.tensors import EntryPoses, Gaussian, PerEntry, Poses, gather
 
 PLANNED, WATCHED = 8, 32
-"""Number of first steps of a walk that vote for its start. Over more steps a path is less reliable: one that is only
-planned sooner than one on which the last frame was asked how each step went."""
+"""Number of first steps of a walk that vote for its start, without and with `watch`. Over more steps a path is less
+reliable; one from actions alone becomes so sooner than one whose steps are estimated from previous frames."""
 
 LEAST = 1e-12
-"""Variance that every step adds."""
+"""Minimum variance that each step adds."""
 SOME = 0.05
-"""Fraction of all votes that must agree on a start for it to be believed, where steps were watched."""
+"""Fraction of all votes that must agree on a start for it to be accepted, with `watch`."""
 
 
 def locate_starts(
     compare: Comparison, path: Poses, chance: float, code: Gaussian, past_pose: EntryPoses, past_code: Gaussian,
     count: int,
 ) -> tuple[Float[Tensor, "batch count D"], Float[Tensor, "batch count"]]:  # fmt: skip
-    """Poses before a walk, by what its first steps match in memory, and the fraction of those that agree on each.
+    """Candidates for the initial pose of a walk, from matches of its first steps in memory, and the fraction of votes
+    for each.
 
-    `path` are these steps from the origin on, each of which is wrong with probability `chance`.
+    `path`: the poses of these steps from the origin; each step is wrong with probability `chance`.
     """
     seen, space = code[:, : path.shape[1]], compare.space
     lookup = look_up(past_code, seen, compare.settings.matches)
@@ -43,10 +44,11 @@ def find_starts(
     space: Space, path: Poses, sighted: Float[Tensor, "batch time K D"], weight: PerEntry,
     tolerance: Float[Tensor, "D"], count: int = 1,
 ) -> tuple[Float[Tensor, "batch count D"], Float[Tensor, "batch count"]]:  # fmt: skip
-    """The start that most sights agree on, that which most others do, and so on; the weight of the votes for each.
+    """The start that most sights agree on, the start that most of the others agree on, and so on, `count` in all; and
+    the weight of the votes for each.
 
     `path` is the walk from the origin. Each sight votes for the start from which `path` leads to the sighted
-    pose. Votes agree if they differ by about `tolerance`, in every coordinate.
+    pose. Votes agree if they differ by at most about `tolerance`, in each coordinate.
     """
     votes = space.start_of(path[:, :, None].expand_as(sighted), sighted).flatten(1, 2)
     weights = weight.flatten(1)
@@ -60,17 +62,17 @@ def find_starts(
         fraction = (near / near.sum(1, keepdim=True).clamp_min(1e-12))[..., None]
         found.append(votes[row, best] + (fraction * off[row, best]).sum(1))
         agreed.append(near.sum(1))
-        weights = weights * (1 - alike[row, best])  # of those that do not agree with it
+        weights = weights * (1 - alike[row, best])  # of the votes that do not agree with it
     return torch.stack(found, 1), torch.stack(agreed, 1)
 
 
 def moved_to_end(
     space: Space, pose: Poses, end: Float[Tensor, "batch D"], added: Float[Tensor, "batch time G"]
 ) -> tuple[Poses, Float[Tensor, "batch time G"]]:
-    """A walk moved so that it ends there, and the share of that which each of its poses was moved by.
+    """A walk moved so that it ends at `end`, and the share of the correction by which each of its poses was moved.
 
-    A share is that of the variance that was `added` up to a pose: poses after a doubtful step are moved, those before
-    it stay. Where none is doubtful, all are moved evenly.
+    A pose's share is that of the variance `added` up to it: poses after an uncertain step are moved, those before it
+    stay. If no step is uncertain, each step adds the same share.
     """
     path = space.displacement(pose[:, -1:].expand_as(pose), pose)
     off = space.difference(pose, space.step(end[:, None].expand_as(pose), path))

@@ -1,4 +1,4 @@
-"""Building no more than a file of weights can fill: its settings may ask for any size."""
+"""A limit on what building a model from a weights file may allocate: its settings may ask for any size."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -14,13 +14,13 @@ from gtmsm.errors import InputError
 MAKERS = (torch.empty, torch.zeros, torch.ones, torch.rand, torch.randn)
 """Functions of PyTorch that allocate weights and a constructor's temporary tensors."""
 FACTOR, ANYHOW = 4, 10**7
-"""Elements that may be allocated: this many times those of the file, and at least so many."""
+"""Elements that may be allocated: `FACTOR` times those of the file, plus `ANYHOW`."""
 
 
 class Budget(TorchFunctionMode):
-    """A block in which a model is built that will take its weights from `tensors`, found in `source`.
+    """A context in which a model is built that will take its weights from `tensors`, found in `source`.
 
-    Not on the device "meta", whose arithmetic would load PyTorch's compiler first: two seconds.
+    The model is not built on the device "meta", whose arithmetic would load PyTorch's compiler first: two seconds.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], source: Path) -> None:

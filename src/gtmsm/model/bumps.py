@@ -26,10 +26,10 @@ SAME = 1e-3
 
 
 class Bumps(nn.Module):
-    """log odds that an action fails, or has failed, by the code of the view before it.
+    """Log-odds that an action fails, or has failed, from the code of the view before it.
 
-    Two more numbers tell how far away that view was seen, and whether it is the same after the step: 1 if it is, -1 if
-    not, 0 where that is not known.
+    Two more inputs are how far away that view was seen, and whether it is the same after the step: 1 if it is, -1 if
+    not, 0 if unknown.
     """
 
     def __init__(self, code_size: int, action_size: int, width: int) -> None:
@@ -37,13 +37,13 @@ class Bumps(nn.Module):
         self.network = Mlp(code_size + 2, width, width, action_size)
 
     def forward(self, view: Codes, actions: Actions, distance2: PerStep, same: PerStep) -> PerStep:
-        """`distance2` of the memory that the view was predicted from; 0: it is the view itself."""
+        """Log-odds; `distance2`: to the entry that the view was predicted from, 0 for the view itself."""
         inputs = torch.cat([view, (distance2 + NEAR).log().to(view)[..., None], same.to(view)[..., None]], dim=-1)
         logits = self.network(inputs.flatten(0, -2)).view(*view.shape[:-1], -1)
         return (logits.float() * actions).sum(-1)
 
     def noticed(self, codes: Codes, actions: Actions, before: Float[Tensor, "batch Z"] | None) -> Actions:
-        """The actions, with 0 for those that failed; the first counts as made unless the view `before` it is given."""
+        """The actions, with 0 for those that failed; the first counts as successful without a view `before` it."""
         codes = codes if before is None else torch.cat([before[:, None], codes], dim=1)
         views, after = codes[:, :-1], codes[:, 1:]
         if not views.shape[1]:
@@ -60,7 +60,7 @@ class Bumps(nn.Module):
         plan: Actions,
         unroll: Callable[[State, Actions], States] | None = None,
     ) -> Actions:
-        """The plan without the steps that would fail; `unroll`: where actions lead, by the motion alone if not given.
+        """The plan, with 0 for actions that would fail; `unroll`: where actions lead, by default the motion alone.
 
         All steps are computed at once, repeatedly until nothing changes. Each round settles at least one more step, so
         the result is that of a loop over steps. The number of rounds is the number of bumps plus one.
@@ -76,6 +76,6 @@ class Bumps(nn.Module):
         return made
 
     def loss(self, logits: PerStep, failed: PerStep, counts: PerStep) -> Float[Tensor, ""]:
-        """Cross-entropy in nats, averaged over the steps in use."""
+        """Cross-entropy in nats, averaged over the steps that `counts` selects."""
         each = F.binary_cross_entropy_with_logits(logits, failed.to(logits), reduction="none")
         return (each * counts).sum() / counts.sum().clamp_min(1)

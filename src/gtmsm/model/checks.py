@@ -1,6 +1,6 @@
-"""What the verbs of a world model refuse, each in one line that says how to fix it.
+"""Checks of the arguments of a world model's methods; each error says in one line how to fix it.
 
-Numbers are checked where they enter a verb and where they leave it. Training calls none of this.
+Numbers are checked where they enter a method and where they leave it. Training calls none of these checks.
 """
 
 from collections.abc import Mapping
@@ -22,10 +22,10 @@ OWN = "; give what memorise of this model returned"
 
 
 def require_like(model: "WorldModel", what: str, value: object, sizes: tuple[int | str, ...], hint: str) -> None:
-    """A tensor of these sizes (a name stands for any), of the type and on the device of the model's weights."""
+    """Require a tensor of these sizes (a name stands for any), of the type and on the device of the model's weights."""
     if not isinstance(value, Tensor):
         raise InputError(f"{what} a {type(value).__name__}; give a tensor, of an array torch.from_numpy(array)")
-    weight = model.motion.start(1)  # which is as the weights are, and quickly there
+    weight = model.motion.start(1)  # has the type and device of the weights, and is made quickly
     fits = value.dim() == len(sizes) and all(
         isinstance(size, str) or size == own for size, own in zip(sizes, value.shape, strict=True)
     )
@@ -44,7 +44,7 @@ def require_clips(
     memory: Memory | None = None,
     here: Belief | None = None,
 ) -> None:
-    """Frames in [0, 1] and finite actions, as many of one as of the other, and as many memories and starting poses."""
+    """Require frames in [0, 1], as many finite actions and, if given, as many memories and initial poses as clips."""
     require_actions(model, actions)
     require_frames(model, frames)
     if frames.shape[:2] != actions.shape[:2]:
@@ -68,13 +68,13 @@ def require_clips(
 
 
 def require_frames(model: "WorldModel", frames: Tensor) -> None:
-    """Frames of the size and kind this model was built for."""
+    """Require frames of the size and type that this model was built for."""
     sizes = ("batch", "time", *model.frame_shape)
     require_like(model, "frames are", frames, sizes, ", in [0, 1]: bytes divided by 255")
 
 
 def require_actions(model: "WorldModel", actions: Tensor) -> None:
-    """Actions as float vectors of the right size."""
+    """Require actions as float vectors of the right size."""
     sizes = ("batch", "time", model.action_size)
     require_like(model, "actions are", actions, sizes, ", one-hot where actions are discrete")
 
@@ -86,7 +86,7 @@ def require_kind(thing: object, wanted: type) -> None:
 
 
 def require_memory(model: "WorldModel", memory: Memory) -> None:
-    """A memory that this model could have written, of finite numbers."""
+    """Require a memory that this model could have written, of finite numbers."""
     require_kind(memory, Memory)
     if memory.weights is not None:
         require_weights_of(memory, model.fingerprint)
@@ -115,7 +115,7 @@ def require_memory(model: "WorldModel", memory: Memory) -> None:
 
 
 def require_here(model: "WorldModel", here: Belief) -> None:
-    """A pose for each walk to set out from, of the size of this model's states."""
+    """Require an initial pose for each walk, of the size of this model's states."""
     require_kind(here, Belief)
     size, hint = model.motion.state_size, ": one pose per walk, like walk[:, -1], of this model"
     require_like(model, "here.mean is", here.mean, ("batch", size), hint)
@@ -124,13 +124,13 @@ def require_here(model: "WorldModel", here: Belief) -> None:
 
 
 def given(actions: Tensor, here: Belief | None) -> dict[str, Tensor | None]:
-    """Numbers that a verb is given beside frames and a memory, by name."""
+    """Tensors that a method is given besides frames and a memory, by name."""
     parts: dict[str, Tensor | None] = {"actions": actions}
     return parts if here is None else {**parts, "here.mean": here.mean, "here.covariance": here.covariance}
 
 
 def require_finite(model: "WorldModel", verb: str, parts: Mapping[str, Tensor | None], *made: Tensor | None) -> None:
-    """No NaN and no infinity in what a verb was given, nor in what it made of that; says where they come from."""
+    """Refuse NaN and infinity in inputs `parts` and outputs `made` of a method; the error names their source."""
     if are_finite(*parts.values(), *made):
         return
     for name, part in parts.items():
@@ -144,13 +144,13 @@ def require_finite(model: "WorldModel", verb: str, parts: Mapping[str, Tensor | 
 
 
 def require_closure(model: "WorldModel", closure: int | None) -> None:
-    """A number of steps after which loops are closed, by a model that can close them."""
+    """Require a number of steps after which loops are closed, and a model that can close them."""
     if closure is not None and (not isinstance(closure, int) or closure < 0 or (closure and not model.landmarks)):
         raise InputError(f"closure is {closure}; give a number of steps, 0 for never; it takes landmarks")
 
 
 def require_enough(memory: Memory, asked: int) -> None:
-    """A memory that holds enough entries to look up."""
+    """Require a memory that holds enough entries to look up."""
     require(len(memory) > 0, "this memory is empty; memorise a walk before you ask where something was seen")
     require(
         asked <= len(memory),
@@ -159,7 +159,7 @@ def require_enough(memory: Memory, asked: int) -> None:
 
 
 def start_of_plans(model: "WorldModel", memory: Memory, here: Belief, plans: int) -> Belief:
-    """As many memories and starting poses as plans, or one for all; returns a starting pose for each plan."""
+    """Require as many memories and initial poses as plans, or one for all; return an initial pose for each plan."""
     require_memory(model, memory)
     require_here(model, here)
     require(plans > 0, "there are 0 plans; give the actions of at least 1")
@@ -176,14 +176,14 @@ def start_of_plans(model: "WorldModel", memory: Memory, here: Belief, plans: int
 
 
 def require_split(steps: int, tau: int, neighbours: int) -> None:
-    """A clip that leaves something to memorise and something to explain."""
+    """Require a clip with enough steps to memorise and at least one to explain."""
     require_whole("tau", tau, most=steps - 1)
     few = f"tau is {tau} but this model reads {neighbours} neighbours; memorise at least as many steps"
     require(neighbours <= tau, few)
 
 
 def require_device(device: torch.device | str) -> torch.device:
-    """A device that PyTorch knows and that is there."""
+    """Require a device that PyTorch knows and that is available."""
     try:
         found = torch.device(device)
         require(found.type != "meta", "device is meta, which holds no numbers; use cpu or cuda")

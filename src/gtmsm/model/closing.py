@@ -1,4 +1,4 @@
-"""A walk followed with loops closed on the way, in one call."""
+"""Filtering of a walk with loops closed on the way, in one call."""
 
 import torch
 
@@ -23,10 +23,10 @@ def filter_with_closure(
     bonus: float,
     slips: Slips | None = None,
 ) -> tuple[Track, States]:
-    """`Motion.filter`, with all loops closed after `every` steps; the next steps then use the corrected map.
+    """`Motion.filter`, with loops closed each time after `every` steps; later steps use the corrected map.
 
-    Also the states as they were believed at each step, before anything seen later corrected them. `bonus` is added to
-    the log-odds of sights where loops are closed.
+    Also the filtered state after each step, before later frames corrected it. `bonus` is added to the log-odds of
+    sights when loops are closed.
     """
     size, s, v = motion.pose_size, start, variance
     states, variances, plans = start[:, None][:, :0], variance[:, None][:, :0], start[:, None, :size][:, :0]
@@ -66,14 +66,14 @@ def filter_with_closure(
 
 
 class _Maps:
-    """A graph of places for each walk, from when on most of its views are equal to earlier ones."""
+    """A graph of places for each walk, kept once most of its views are equal to earlier ones."""
 
     def __init__(self, motion: Motion, start: State, past: Past, same: Sameness) -> None:
         self.space, self.same, self.start, self.past = motion.space, same, start[:, : motion.pose_size], past[0]
         self.graphs: dict[int, PlaceGraph] = {}
 
     def close(self, pose: Poses, plan: Poses, sights: Sights, surprise: Surprise, bonus: float) -> list[int]:
-        """Correct the poses of the walks so far by their maps; returns which walks have none."""
+        """Correct the poses of the walks so far in place, by their graphs; return the walks without a graph to use."""
         often = self.same.is_back(sights, self.past.shape[1]).tolist()
         for b in range(len(pose)):
             if b not in self.graphs and not often[b]:

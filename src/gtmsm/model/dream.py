@@ -14,32 +14,32 @@ from gtmsm.tensors import Codes, Frames, States
 
 @dataclass
 class Dream:
-    """An imagined walk: poses at once, frames when they are asked for."""
+    """An imagined walk: poses are computed at once, frames when they are first read."""
 
     poses: States
-    """Where the walk leads."""
+    """The state after each action."""
     read: Callable[[], Forecast] = field(repr=False)
     """Reads memory along the walk."""
     decode: Callable[[Tensor], Tensor] = field(repr=False)
-    """A code to a frame."""
+    """Decodes codes to frames."""
     generator: torch.Generator | None = None
 
     @cached_property
     def prior(self) -> Forecast:
-        """p(z_t | s_t, m) at every pose."""
+        """p(z_t | s_t, m) at each pose."""
         return self.read()
 
     @property
     def retrieved(self) -> Int[Tensor, "batch time"]:
-        """The heaviest memory entry of every pose: what the frame rests on most, unless the dream is sampled."""
+        """The memory entry that contributes most to the frame at each pose, unless the dream is sampled."""
         return self.prior.heaviest
 
     @cached_property
     def codes(self) -> Codes:
-        """A code for every pose: the prior's point estimate, or a sample where the dream is sampled."""
+        """A code for each pose: the prior's point estimate, or a sample if the dream is sampled."""
         return self.prior.peak() if self.generator is None else self.prior.sample(self.generator)
 
     @cached_property
     def frames(self) -> Frames:
-        """What would be seen."""
+        """The predicted frames."""
         return self.decode(self.codes)

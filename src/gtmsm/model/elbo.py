@@ -1,4 +1,4 @@
-"""The bound of section 3.4, kept per frame until it is averaged, and what it is computed from."""
+"""The bound of section 3.4 per frame, and the poses, codes and forecasts that it is computed from."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -36,7 +36,7 @@ class Elbo:
         return bound if self.pose_kl is None else bound - self.pose_kl
 
     def parts(self) -> dict[str, Float[Tensor, "batch time"]]:
-        """Its terms, by name."""
+        """The terms of the bound, by name."""
         parts = {"log_likelihood": self.log_likelihood, "kl": self.kl}
         return parts if self.pose_kl is None else parts | {"pose_kl": self.pose_kl}
 
@@ -48,15 +48,15 @@ class Walk:
     mean: States
     sample: States
     codes: Gaussian | None = None
-    """q(z|x) of all frames, where poses were inferred from them."""
+    """q(z|x) of all frames, if poses were inferred from them."""
     lookup: Lookup | None = None
     learned: Learned | None = None
     step: Poses | None = None
-    """d_t of every step of the mean path, where the motion returns it with the path."""
+    """d_t of each step of the mean path, if the motion returns it with the path."""
 
     @property
     def pose_kl(self) -> Float[Tensor, "batch time"] | None:
-        """What the bound pays for poses that were corrected by landmarks."""
+        """The KL term of poses that were corrected by landmarks; None without landmarks."""
         return None if self.learned is None else self.learned.divergence
 
     def detached(self) -> "Walk":
@@ -67,7 +67,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Foreseen:
-    """Codes of the frames to explain, and what memory predicts of them."""
+    """Codes of the frames to explain, and the forecasts that memory makes for them."""
 
     code: Gaussian
     """q(z|x)."""
@@ -76,9 +76,9 @@ class Foreseen:
     forecast: Forecast
     """p(z|s, m)."""
     complete: Bool[Tensor, "batch asked"] | None = None
-    """Which steps had everything they retrieved encoded (see `FrameMemory`); None: all."""
+    """Which steps had all of their retrieved frames encoded (see `FrameMemory`); None: all steps."""
     needed: Int[Tensor, ""] | None = None
-    """How many distinct memorised frames were retrieved."""
+    """Number of distinct memorised frames that were retrieved."""
 
 
 def at_steps(values: Values, asked: Int[Tensor, "batch asked"] | None, tau: int) -> Values:
@@ -89,7 +89,7 @@ def at_steps(values: Values, asked: Int[Tensor, "batch asked"] | None, tau: int)
 
 
 def infer(model: "WorldModel", frames: Frames, actions: Actions, generator: torch.Generator) -> Walk:
-    """The mean path of a clip and one sampled path; with landmarks its frames are encoded and looked up first."""
+    """The mean path of a clip and one sampled path; with landmarks, frames are encoded and looked up first."""
     if model.landmarks is None:
         with torch.autocast(frames.device.type, enabled=False):
             paths = model.motion.unroll_twice(actions, model.motion.draw_noise(actions, generator))
@@ -113,9 +113,9 @@ def foresee(
     generator: torch.Generator,
     capacity: int | None = None,
 ) -> Foreseen:
-    """q(z|x) and p(z|s, m) at the steps `asked` (None: all after tau), where memory holds the first tau steps.
+    """q(z|x) and p(z|s, m) at the steps `asked` (None: all after tau), with a memory of the first tau steps.
 
-    Memory is read at sampled poses or, by the KL distance, at the marginals p*(s_t) themselves.
+    Memory is read at sampled poses or, with the KL distance, at the marginals p*(s_t) themselves.
     """
     with torch.autocast(frames.device.type, enabled=False):
         place = Belief(model.motion.place(walk.mean))

@@ -1,4 +1,4 @@
-"""Where an agent was, by its actions and, with landmarks, by what it saw."""
+"""Pose estimates of a walk, from actions and, with landmarks, from frames."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,40 +22,40 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Observed:
-    """A walk that was followed, and what is to be memorised of it."""
+    """The pose estimates of a walk, and the entries to memorise."""
 
     entries: Memory
     walk: Belief
     made: Actions
-    """Its actions, without those that the views say have failed."""
+    """Its actions, with 0 for those that failed according to the views (`Bumps`)."""
     start: State
-    """The pose before the first step, estimated where it was not given."""
+    """The state before the first step, estimated if it was not given."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
-    """The filtered pose of each step, from what was seen up to it; `walk` may be smoothed as well (`closure`)."""
+    """The filtered state after each step, from frames up to that step; `walk` may be smoothed as well (`closure`)."""
     watched: Watched | None = None
-    """How each step went by what the last frame said of it, where it is asked first."""
+    """Each step as estimated from the previous frame, with `watch`."""
 
 
 class Followed(NamedTuple):
-    """A walk: where the agent was after each action, and what that rests on."""
+    """The pose estimates after each action of a walk, and what they are based on."""
 
     walk: Belief
     made: Actions
-    """Its actions, without those that the views say have failed."""
+    """Its actions, with 0 for those that failed according to the views (`Bumps`)."""
     start: State
-    """The pose before the first step, estimated where it was not given."""
+    """The state before the first step, estimated if it was not given."""
     variance: Variance | None
-    """Of its poses, with landmarks."""
+    """Variance of the poses, with landmarks."""
     slips: Float[Tensor, "batch time H"] | None
-    """What was learned of how often steps slip, after each step (`Slips`)."""
+    """Statistics of slipped steps after each step (`Slips`), if they are learned."""
     sights: Sights | None
     """What was recognised at each step, by the numbers of entries; in Bayes' form of landmarks."""
     believed: States
-    """The filtered pose of each step, from what was seen up to it."""
+    """The filtered state after each step, from frames up to that step."""
     watched: Watched | None = None
-    """How each step went by what the last frame said of it, where it is asked first."""
+    """Each step as estimated from the previous frame, with `watch`."""
 
 
 def follow(
@@ -66,7 +66,7 @@ def follow(
     here: Belief | None,
     closure: int | None = None,
 ) -> Followed:
-    """The walk of these actions, on which frames of these codes were seen."""
+    """Estimate the poses of a walk from its actions and, with landmarks, from the codes of its frames."""
     made = _made(model, actions, code, memory)
     here = here or Belief(model.motion.start(len(made)))
     if model.landmarks is None:
@@ -84,7 +84,7 @@ def follow(
 
 
 def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory | None) -> Actions:
-    """The actions without those that the views before them say have failed."""
+    """The actions, with 0 for those that failed according to the views (`Bumps`)."""
     if model.bumps is None:
         return actions
     before = None
@@ -95,20 +95,20 @@ def _made(model: "WorldModel", actions: Actions, code: Gaussian, memory: Memory 
 
 
 def views_of(model: "WorldModel", memory: Memory | None) -> Show | None:
-    """What `memory` shows at poses, where landmarks judge poses by that."""
+    """A function that predicts the views of `memory` at poses, if landmarks judge poses by them; else None."""
     if memory is None or model.landmarks is None or not model.landmarks.settings.rendered:
         return None
 
     def show(pose: Float[Tensor, "batch n D"]) -> Gaussian:
         forecast = model.read(memory, Belief(model.motion.place(pose)))
-        assert isinstance(forecast, SingleView)  # settings see to that
+        assert isinstance(forecast, SingleView)  # ensured by the settings
         return forecast.code
 
     return show
 
 
 def known(model: "WorldModel", memory: Memory | None, code: Gaussian) -> Known:
-    """What landmarks may recognise in `memory` when they see this; nothing where there is none."""
+    """The entries of `memory` that landmarks may recognise in frames of these codes; none without a memory."""
     landmarks = model.require_landmarks("recognise places")
     if memory is None or not len(memory):
         start = model.motion.start(len(code.mean))[:, None][:, :0]

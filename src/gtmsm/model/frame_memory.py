@@ -15,11 +15,11 @@ from gtmsm.tensors import Belief, Frames, Gaussian, gather
 
 
 class FrameMemory:
-    """A memory of frames at known places, which encodes what a read retrieves, and nothing else.
+    """A memory of frames at known places that encodes only the frames that a read retrieves.
 
-    Poses do not depend on frames, so a search needs no codes; of 256 memorised frames 50 are typically retrieved. The
+    Poses do not depend on frames, so a search needs no codes; of 256 memorised frames, 50 are typically retrieved. The
     frames to explain are encoded in the same call (`asked_code`). A captured CUDA graph needs fixed shapes: it gives a
-    `capacity`, and steps whose retrieved frames exceed it are marked as not `complete`. Readable once.
+    `capacity`, and steps whose retrieved frames exceed it are marked as not `complete`. It can be read once.
     """
 
     def __init__(
@@ -32,24 +32,24 @@ class FrameMemory:
         capacity: int | None,
         hold: Callable[[Gaussian], Gaussian] | None = None,
     ) -> None:
-        """`place` of the memorised steps, the first of `frames`; `asked` are the steps to explain.
+        """`place`: places of the memorised steps, the first of `frames`; `asked`: the steps to explain.
 
-        `hold` makes what is held of the codes retrieved; None: the codes themselves.
+        `hold` maps retrieved codes to what memory holds of them; None: the codes themselves.
         """
         self.place, self._frames, self._asked = place, frames, asked
         self._vae, self._prior, self._capacity, self._hold = vae, prior, capacity, hold
         self.asked_code: Gaussian
-        """q(z|x) of the frames to explain; known once the memory was read."""
+        """q(z|x) of the frames to explain; set by `retrieve`."""
         self.complete: Bool[Tensor, "batch asked"] | None = None
         self.needed: Int[Tensor, ""] | None = None
 
     def __len__(self) -> int:
-        """How many entries each memory of the batch holds."""
+        """Number of entries in each memory of the batch."""
         return self.place.mean.shape[1]
 
     @property
     def batch(self) -> int:
-        """How many memories these are."""
+        """Number of memories."""
         return len(self.place.mean)
 
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
@@ -57,16 +57,16 @@ class FrameMemory:
         return nearest(self.place, query, k, distance)
 
     def place_at(self, index: Int[Tensor, "batch *which"]) -> Float[Tensor, "batch *which P"]:
-        """Where the entries `index` are."""
+        """Places of the entries `index`."""
         return gather(self.place.mean, index)
 
     def retrieve(
         self, index: Int[Tensor, "batch time K"]
     ) -> tuple[Gaussian, Int[Tensor, "batch time K"], Float[Tensor, "rows tokens width"] | None]:
-        """Codes of the entries `index` in one flat bank, their rows in it, and what the prior made of each row."""
+        """Codes of the entries `index` in one flat bank, their rows in it, and the prior's digest of each row."""
         batch, steps = self._frames.shape[:2]
         first = frame_numbers(batch, 1, steps, index.device)
-        if index.shape[-1] == len(self):  # all are wanted
+        if index.shape[-1] == len(self):  # all entries are retrieved
             entry = frame_numbers(batch, len(self), steps, index.device).flatten()
             row = index + frame_numbers(batch, 1, len(self), index.device)[..., None]
         else:
@@ -87,34 +87,34 @@ class FrameMemory:
 
 @cache  # a captured graph reads these tensors, and does not keep them alive
 def frame_numbers(batch: int, steps: int, pitch: int, device: torch.device) -> Int64[Tensor, "batch steps"]:
-    """Numbers b pitch + t of the first steps t of every clip b, where clips of `pitch` frames follow each other."""
-    with torch.inference_mode(False):  # what is made while looking may be used while learning
+    """Numbers b pitch + t of the first steps t of each clip b, in a flat batch of clips of `pitch` frames."""
+    with torch.inference_mode(False):  # a tensor made in inference mode could not be used in training
         return torch.arange(steps, device=device) + pitch * torch.arange(batch, device=device)[:, None]
 
 
 class Distinct(NamedTuple):
-    """The entries of a batch of memories that are retrieved at all."""
+    """The distinct entries that are retrieved from a batch of memories."""
 
     entry: Int64[Tensor, "capacity"]
-    """Entry i of memory b as number b pitch + i, ascending; 0 where capacity is left over."""
+    """Entry i of memory b as number b pitch + i, ascending; 0 in unused capacity."""
     row: Int64[Tensor, "batch time K"]
-    """Where in that list each retrieved entry is; any row where it exceeds the capacity."""
+    """Position of each retrieved entry in that list; arbitrary if it exceeds the capacity."""
     complete: Bool[Tensor, "batch time"]
-    """Whether the list holds all that a query retrieves."""
+    """Whether the list holds all entries that a query retrieves."""
     needed: Int64[Tensor, ""]
-    """How many there are, including those beyond the capacity."""
+    """Number of distinct entries, including those beyond the capacity."""
 
 
 @torch.no_grad()
 def distinct(index: Int64[Tensor, "batch time K"], n: int, pitch: int, capacity: int | None) -> Distinct:
-    """Every retrieved entry of memories of n entries once; without a `capacity` the device is waited for."""
+    """Each retrieved entry of memories of n entries once; without a `capacity`, it synchronises with the device."""
     number = index + frame_numbers(len(index), 1, n, index.device)[..., None]
     used = torch.zeros(len(index) * n, dtype=torch.int64, device=index.device).index_fill_(0, number.flatten(), 1)
     count = used.cumsum(0)
     needed = count[-1]
     size = int(needed) if capacity is None else capacity
     every = frame_numbers(len(index), n, pitch, index.device).flatten()
-    # The c-th used entry is written to place c; unused ones go to a place before the list, excess ones to one after it.
+    # The c-th used entry is written to slot c; unused ones go to a slot before the list, excess ones to one after it.
     place = (used * count).clamp_(max=size + 1)
     entry = torch.zeros(size + 2, dtype=torch.int64, device=index.device).scatter_(0, place, every)[1:-1]
     row = place[number] - 1

@@ -1,4 +1,4 @@
-"""q(z|x) and p(x|z): one frame to a code and back."""
+"""q(z|x) and p(x|z): the encoder and decoder of single frames."""
 
 import math
 from collections.abc import Callable
@@ -19,12 +19,12 @@ from gtmsm.tensors import LOG_TWO_PI, Gaussian
 LOWEST, HIGHEST = -10.0, 4.0
 """Bounds of log-variances, far outside anything useful, so that an early overshoot cannot become a NaN."""
 AT_ONCE = 4_096
-"""Frames coded together where no gradients are wanted, fewer where they are larger than `USUAL`: at most some 2 GB
-between layers."""
+"""Frames encoded or decoded at once without gradients, fewer if they are larger than `USUAL`: activations take at most
+some 2 GB."""
 USUAL = 32 * 32
-"""Pixels."""
+"""Pixels of a frame up to which `AT_ONCE` holds."""
 PATCHES = (4, 8)
-"""Sides of a patch."""
+"""Possible sides of a patch in pixels."""
 
 
 @config
@@ -32,20 +32,20 @@ class FrameVAEConfig:
     """How a frame is coded."""
 
     coder: Literal["dense", "conv", "spatial"] = "dense"
-    """Fully connected, or three convolutions; App. A.1 names both and finds that either does. spatial: a code for every
-    patch of the frame, by residual convolutions (not in the paper)."""
+    """dense: fully connected; conv: three convolutions (App. A.1 names both and finds that either suffices); spatial:
+    a code for each patch of the frame, by residual convolutions (not in the paper)."""
     patch: int = 4
-    """Side of a patch in pixels, 4 or 8, where the code is spatial: with 8, frames of 64x64 have as many patches as
-    frames of 32x32 have with 4."""
+    """Side of a patch in pixels, 4 or 8, for coder spatial: with 8, frames of 64x64 have as many patches as frames of
+    32x32 with 4."""
     width: int = 256
-    """Hidden units of the dense coder; the convolutions have half as many channels where they have most."""
+    """Hidden units of the dense coder; convolutions have at most half as many channels."""
     code_size: int = 16
-    """Dimensions of z (App. A.1), of all patches together where the code is spatial."""
+    """Dimensions of z (App. A.1); for coder spatial, of all patches together."""
     likelihood: Literal["gaussian", "bernoulli"] = "gaussian"
     """p(x|z): Gaussian with one learned sigma, or Bernoulli (section 3.1)."""
 
     def __post_init__(self) -> None:
-        """Refuse what no coder can be built from."""
+        """Refuse invalid settings."""
         require(self.width >= 8, f"width is {self.width}; a coder needs at least 8 units")
         require(self.patch in PATCHES, f"patch is {self.patch}; a patch has a side of 4 or 8 pixels: give one of these")
         require(self.code_size >= 1, f"code_size is {self.code_size}; a code needs at least 1 dimension")
@@ -68,7 +68,7 @@ class FrameVAE(nn.Module):
     def encode(
         self, x: Float[Tensor, "*batch channel height width"], rows: Int64[Tensor, "n"] | None = None
     ) -> Gaussian:
-        """q(z|x) of all frames, or of the frames `rows` of a flat batch; in the precision of x also under autocast."""
+        """q(z|x) of all frames, or of the frames `rows` of a flat batch; in the precision of x even under autocast."""
         if rows is not None:
             x = x.index_select(0, rows)
         both = self._in_portions(self.encoder, x.reshape(-1, *self.frame_shape))
@@ -95,7 +95,7 @@ class FrameVAE(nn.Module):
         x: Float[Tensor, "*batch channel height width"],
         logits: Float[Tensor, "*batch channel height width"],
     ) -> Float[Tensor, "*batch"]:
-        """Squared errors of the frames that `logits` stand for, summed over each."""
+        """Squared error of each frame decoded from `logits`, summed over the frame."""
         return F.mse_loss(torch.sigmoid(logits), x, reduction="none").sum((-3, -2, -1))
 
     def logits(self, z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
@@ -104,7 +104,7 @@ class FrameVAE(nn.Module):
         return logits.to(z.dtype).reshape(*z.shape[:-1], *self.frame_shape)
 
     def _in_portions(self, coder: Callable[[Tensor], Tensor], x: Float[Tensor, "n *any"]) -> Float[Tensor, "n *out"]:
-        """Where no gradients are wanted, a bounded number of frames at a time: what lies between layers is large."""
+        """`coder(x)`; without gradients, a bounded number of frames at a time, since activations are large."""
         at_once = max(1, AT_ONCE * USUAL // max(USUAL, math.prod(self.frame_shape[1:])))
         if torch.is_grad_enabled() or len(x) <= at_once:
             return coder(x)
@@ -120,7 +120,7 @@ def _dense(frame: tuple[int, int, int], settings: FrameVAEConfig) -> tuple[nn.Mo
 class _ConvEncoder(nn.Sequential):
     """Three convolutions with ELU, the last two halving the resolution, and a linear layer.
 
-    Its layers are PyTorch's, for their weights. Biases and ELU are applied together, in one pass.
+    The layers of PyTorch only hold the weights. Biases and ELU are applied together, in one pass.
     """
 
     def __init__(self, channels: int, deep: int, small: tuple[int, int], outputs: int) -> None:
@@ -133,12 +133,12 @@ class _ConvEncoder(nn.Sequential):
         self.deep, self.small = deep, small
 
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n out"]:
-        """The last layer's output, in the precision of x also under autocast."""
+        """The last layer's output, in the precision of x even under autocast."""
         h = edge_conv_in(x, *weight_and_bias(self[0]), between_layers(x))
         for layer, made in ((self[2], None), (self[4], x.dtype)):
             weight, bias = weight_and_bias(layer)
             h = activated(F.conv2d(h, weight, None, stride=2, padding=1), bias, "elu", made)
-        # Channels lie last in h: the few weights are turned to match, rather than all of h.
+        # Channels lie last in h: the few weights are permuted to match, rather than all of h.
         weight, bias = weight_and_bias(self[7])
         turned = weight.unflatten(1, (self.deep, *self.small)).permute(0, 2, 3, 1).flatten(1)
         with torch.autocast(x.device.type, enabled=False):

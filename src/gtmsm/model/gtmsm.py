@@ -48,9 +48,9 @@ from gtmsm.tensors import Actions, Belief, Frames, Gaussian, require_generator
 
 
 class WorldModel(nn.Module):
-    """GTM-SM (Fraccaro et al., 2018): what was seen, where, and what any actions would show.
+    """GTM-SM (Fraccaro et al., 2018): memorises frames with their poses, and predicts the frames of any actions.
 
-    Frames are `batch time channel height width` in [0, 1]; frame t is what action t led to.
+    Frames are `batch time channel height width` in [0, 1]; frame t is observed after action t.
     """
 
     def __init__(self, settings: WorldModelConfig, frame_shape: tuple[int, int, int], action_size: int) -> None:
@@ -66,7 +66,7 @@ class WorldModel(nn.Module):
         self.prior = self._build_prior(places)
         mapped = settings.recall.map_size
         self.metric = nn.Linear(places, mapped, bias=False) if mapped else nn.Identity()
-        self.log_var: nn.Parameter | None = None  # of samples that memory holds
+        self.log_var: nn.Parameter | None = None  # shared by all samples that memory holds
         if settings.recall.holds == "samples":
             self.log_var = nn.Parameter(torch.zeros(settings.vae.code_size))
         self.landmarks: Landmarks | None = None
@@ -86,13 +86,13 @@ class WorldModel(nn.Module):
 
     @property
     def fingerprint(self) -> str | None:
-        """Of its weights: memories say which made them, and are refused by others."""
+        """Hash of the weights, None while they cannot be read; memories made by other weights are refused."""
         return self._fingerprint.of(self)
 
     def without_walls(self) -> "WorldModel":
-        """The same weights with a motion that knows no walls: its walks may begin anywhere on a picture.
+        """The same weights with a motion without walls, for walks that begin anywhere on a picture.
 
-        Learned walls lie where they did from the start of the walks that taught them. Steps that fail are then told by
+        Learned walls lie relative to the start of the walks of training. Without them, failed steps are recognised by
         landmarks alone.
         """
         if self.settings.motion.kind != "walled":
@@ -103,7 +103,7 @@ class WorldModel(nn.Module):
         return free.train(self.training).requires_grad_(next(self.parameters()).requires_grad)
 
     def train(self, mode: bool = True) -> "WorldModel":
-        """`nn.Module.train`; weights may have changed since."""
+        """`nn.Module.train`; drops the cached fingerprint, since weights may have changed."""
         self._fingerprint.forget()
         return super().train(mode)
 
@@ -115,11 +115,12 @@ class WorldModel(nn.Module):
         here: Belief | None = None,
         closure: int | None = None,
     ) -> tuple[Memory, Belief]:
-        """Store what was seen and where (section 3.3); returns the memory and where the agent is now.
+        """Store frames with the poses they were seen from (section 3.3); return the memory and the pose estimate.
 
-        Give `memory` and `here` of an earlier call to go on from there. `closure`: steps after which loops are closed,
-        0 for never; None: as the settings of landmarks say. What `memory` holds already stays as it is: calls of single
-        steps close no loops, `Explorer` does. A memory of samples draws them by the seed len(memory).
+        `memory` and `here` of an earlier call continue its walk. `closure`: number of steps after which loops are
+        closed; 0: never; None: as in the settings of landmarks. Entries that `memory` already holds never change, so
+        calls with single steps close no loops; `Explorer` does. If memory holds samples, they are drawn with the seed
+        len(memory).
         """
         seen = self.observe(frames, actions, memory, here, closure)
         return (memory.write(seen.entries) if memory else seen.entries), seen.walk[:, -1]
@@ -132,7 +133,7 @@ class WorldModel(nn.Module):
         here: Belief | None = None,
         closure: int | None = None,
     ) -> Observed:
-        """What `memorise` writes, and how the walk was followed."""
+        """The entries that `memorise` writes, and the pose estimates of the walk."""
         require_clips(self, frames, actions, "memorise", memory, here)
         require_closure(self, closure)
         alone = bool(closure) and memory is not None and frames.shape[1] == 1
@@ -141,7 +142,7 @@ class WorldModel(nn.Module):
         code = self.vae.encode(frames)
         followed = follow(self, actions, code, memory, here, closure)
         walk, variance = followed.walk, followed.variance
-        # Only where a pose is its own place does its covariance compare places.
+        # Only without a heading is the pose its own place, so that its covariance is that of the place.
         covariance = None if self.settings.motion.has_heading else walk.covariance
         kept = code
         if self.log_var is not None:
@@ -163,9 +164,9 @@ class WorldModel(nn.Module):
         here: Belief | None = None,
         closure: int | None = None,
     ) -> Belief:
-        """Where the agent was after each action: p*(s_t) of its actions, or with landmarks q*(s_t) of what it saw, too.
+        """Pose estimates after each action: p*(s_t) from actions or, with landmarks, q*(s_t) from frames as well.
 
-        `memory` is what it knew before, `here` where it set out from; `anywhere` if that is not known.
+        `memory`: entries known before the walk. `here`: the initial pose; `anywhere` if it is unknown.
         """
         require_clips(self, frames, actions, "follow", memory, here)
         require_closure(self, closure)
@@ -175,16 +176,17 @@ class WorldModel(nn.Module):
         return walk
 
     def anywhere(self, batch: int) -> Belief:
-        """To set out from a place that is not known: looking around will tell, with landmarks and a memory."""
+        """The belief of an unknown initial pose, which landmarks and a memory then estimate from the first frames."""
         landmarks = self.require_landmarks("start anywhere")
         require_whole("batch", batch)
         start = self.motion.start(batch)
         return Belief(start, landmarks.as_covariance(landmarks.ignorance(batch, start), start))
 
     def localise(self, memory: Memory, frames: Frames, actions: Actions | None = None) -> PoseMixture:
-        """Where was this picture, or the last of this short clip, seen? With a probability that it never was.
+        """The poses from which the last frame of each clip may have been seen, and the probability that it never was.
 
-        A clip is followed from anywhere, by its actions where they are given; a single picture is looked up as it is.
+        A clip is followed from an unknown initial pose, by its actions if they are given. A single frame is looked up
+        in memory by its code.
         """
         landmarks = self.require_landmarks("localise")
         require_frames(self, frames)
@@ -199,7 +201,7 @@ class WorldModel(nn.Module):
         return found
 
     def require_landmarks(self, what: str) -> Landmarks:
-        """Refuse what needs landmarks where there are none."""
+        """The landmarks of this model; refuses to do `what` if it has none."""
         if self.landmarks is None:
             raise InputError(
                 f"to {what} takes landmarks, and this model has none; train one with --model.landmark.form"
@@ -214,12 +216,12 @@ class WorldModel(nn.Module):
         generator: torch.Generator | None = None,
         obstacles: Obstacles | None = None,
     ) -> Dream:
-        """Where `actions` would lead from `here`, and what memory says is to be seen there.
+        """Predict where `actions` would lead from `here`, and the frames that memory predicts there.
 
-        Poses come first and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path
-        and the heaviest component; with one: samples of pose, component and code. From one memory and one place to
-        start from, any number of plans may be imagined. `obstacles`: what was bumped into there, which stops plans, as
-        `Obstacles.of` knows; None: the motion alone.
+        Poses are computed at once and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path and
+        the heaviest component; with one: samples of pose, component and code. One memory and one initial pose serve any
+        number of plans. `obstacles`: what the agent bumped into, which stops plans (`Obstacles.of`); None: the motion
+        alone.
         """
         require_actions(self, actions)
         require_generator(generator, actions.device)
@@ -256,24 +258,25 @@ class WorldModel(nn.Module):
     ) -> Plan:
         """Actions that lead from `here` to `goal`, a picture or a pose, by search over sequences of actions.
 
-        `walked`: steps tried so far; what they bumped into is barred. `choices`: actions to choose from, one-hot ones
-        by default. `before`: an earlier plan, of which the search may keep what is left. Without a generator: seed 0.
+        `walked`: steps tried so far; what they bumped into is barred. `choices`: actions to choose from, by default all
+        one-hot actions. `before`: an earlier plan, whose `choices` are one of the sequences that the search begins
+        with. Without a generator: seed 0.
         """
         return plan(self, memory, here, goal, walked, settings, choices, before, generator)
 
     def _recall(self, memory: Memory, query: Belief) -> Forecast:
-        """`read` for a dream: distances must be numbers, or the entries found are any."""
+        """`read` for a dream; refuses distances that are not finite, since the entries found would be arbitrary."""
         forecast = self.read(memory, query)
-        # Attention takes NaN for nothing to attend to, so that what it makes tells nothing of its weights.
+        # Attention treats NaN as nothing to attend to, so its output does not reveal NaN in its weights.
         require_finite(self, "imagine", {}, forecast.neighbours.distance2, *self.odd_weights())
         return forecast
 
     def odd_weights(self) -> Iterable[Tensor]:
-        """The weights of the prior, unless they are known to be numbers: to look at all of them takes milliseconds."""
+        """The weights of the prior, unless they are known to be finite: checking all of them takes milliseconds."""
         return () if self._fingerprint.is_finite(self.prior) else self.prior.parameters()
 
     def _show(self, codes: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch channel height width"]:
-        """Decoded frames for a dream: a weight that is no number shows here."""
+        """Decoded frames for a dream; refuses NaN, which weights of the decoder may cause."""
         frames = self.vae.decode(codes)
         require_finite(self, "imagine", {}, frames)
         return frames
@@ -281,21 +284,21 @@ class WorldModel(nn.Module):
     def forward(
         self, frames: Frames, actions: Actions, plan: Float[Tensor, "batch later A"]
     ) -> Float[Tensor, "batch later channel height width"]:
-        """The frames that `plan` would show after a walk: memorise, then imagine. What `torch.compile` compiles."""
+        """The frames that `plan` would show after a walk: memorise, then imagine. Entry point for `torch.compile`."""
         memory, here = self.memorise(frames, actions)
         return self.imagine(memory, here, plan).frames
 
     def read(self, memory: Memory | FrameMemory, query: Belief, reading: RecallConfig | None = None) -> Forecast:
-        """p(z_t | s_t, m) at the places `query`: K entries of memory, or all where it holds fewer.
+        """p(z_t | s_t, m) at the places `query`, from K entries of memory or from all if it holds fewer.
 
-        A single memory answers any number of clips. Imagining and training read in this one way; poses and distances
-        stay in float32 where networks run in bfloat16.
+        A single memory serves any number of clips. Imagination and training both read memory by this method. Poses and
+        distances stay in float32 where networks run in bfloat16.
         """
         reading = reading or self.settings.recall
         readable = min(reading.latest or len(memory), len(memory))
         k = min(reading.neighbours or readable, readable)
         lead = query.mean.shape[:2]
-        if memory.batch == 1 != lead[0]:  # all of them ask the same memory
+        if memory.batch == 1 != lead[0]:  # all clips read the same memory
             covariance = None if query.covariance is None else query.covariance.flatten(0, 1)[None]
             query = Belief(query.mean.flatten(0, 1)[None], covariance)
         with torch.autocast(query.mean.device.type, enabled=False):
@@ -314,7 +317,7 @@ class WorldModel(nn.Module):
         return self.prior(Retrieved(near, bank, row.view(*lead, k), relative, reading.delta, digest, absolute))
 
     def _search(self, memory: Memory | FrameMemory, query: Belief, k: int, reading: RecallConfig) -> Neighbours:
-        """Which k entries to retrieve, and how far they are; distances may be measured in a learned map of places."""
+        """The k entries to retrieve and their distances, which may be measured in a learned map of places."""
         first = max(0, len(memory) - reading.latest) if reading.latest else 0
         if not first and reading.choice == "nearest" and not self.settings.recall.map_size:
             return memory.nearest(query, k, reading.distance)
@@ -338,9 +341,9 @@ class WorldModel(nn.Module):
     ) -> Elbo:
         """The bound on log p(x_{tau+1:T} | a, x_{1:tau}), per frame (section 3.4), by one sample of poses and codes.
 
-        Memory holds the means of p*(s_t); the future's poses are ancestral samples of it. With landmarks both are of
-        q*(s_t), which looks at the frames as well and, as in training, knows no walls; the bound pays for that.
-        Without a generator: the samples of seed 0.
+        Memory holds the means of p*(s_t); the poses of later steps are ancestral samples of it. With landmarks, both
+        are of q*(s_t), which depends on the frames as well and, as in training, ignores walls; the bound then includes
+        the KL of the poses. Without a generator: seed 0.
         """
         require_clips(self, frames, actions, "explain")
         require_generator(generator, frames.device)
@@ -358,7 +361,7 @@ class WorldModel(nn.Module):
         return Elbo(*terms)
 
     def as_samples(self, code: Gaussian, generator: torch.Generator) -> Gaussian:
-        """What a memory of samples holds: z ~ q(z|x), and one learned variance for all of them."""
+        """Codes for a memory of samples: z ~ q(z|x), with one learned variance for all of them."""
         assert self.log_var is not None
         z = code.sample(generator)
         return Gaussian(z, nn.functional.hardtanh(self.log_var, LOWEST, HIGHEST).expand_as(z).contiguous())
@@ -369,12 +372,12 @@ class WorldModel(nn.Module):
         return Memory(place, code, None if digest is None else digest.unflatten(0, code.mean.shape[:2]), variance)
 
     def save(self, path: str | Path) -> None:
-        """Weights and settings in one safetensors file, atomically."""
+        """Write weights and settings to one safetensors file, atomically."""
         about = {"model": as_plain(self.settings), "frame_shape": self.frame_shape, "action_size": self.action_size}
         write_tensors(as_path(path), self.state_dict(), about)
 
     def begin_with(self, folder: str | Path) -> None:
-        """Take the weights of a trained model of the same parts, as far as it has them: it may lack landmarks."""
+        """Copy the weights of a trained model of the same parts; parts that it lacks, such as landmarks, are kept."""
         folder = find_run(folder)
         if not (folder / WEIGHTS).is_file():
             raise InputError(f"begin_with is {folder}, which holds no {WEIGHTS}; give a run folder with --begin-with")
@@ -384,12 +387,12 @@ class WorldModel(nn.Module):
 
     @staticmethod
     def available() -> tuple[Card, ...]:
-        """The weights that `load` knows by name, with what each is and its licence."""
+        """The weights that `load` knows by name, each with a description and its licence."""
         return cards()
 
     @classmethod
     def load(cls, path: str | Path, device: torch.device | str = "cpu") -> "WorldModel":
-        """From a run folder, a weights file of one, or the name of shipped weights (`available`).
+        """Load a model from a run folder, its weights file, or the name of shipped weights (`available`).
 
         For use, not for training: its weights have no gradients.
         """

@@ -1,9 +1,10 @@
-"""q(s_t | s_{t-1}, a_t, z_t, m): the pose inferred from what is seen (App. D).
+"""q(s_t | s_{t-1}, a_t, z_t, m): the pose inferred from frames (App. D).
 
-Memory is read backwards: the codes nearest to that of the current frame, and the poses they were seen from. The paper's
-form moves the plan towards those poses by weights beta, a small network of the distance between codes. Bayes' form
-computes beta by Bayes' rule from a network that compares two codes (do they show one place, and from which relative
-pose?) and from the distance between that place and the plan, in units of its variance.
+Memory is read backwards: it is searched for the codes nearest to that of the current frame, and returns the poses they
+were seen from. The paper's form moves the planned pose towards those poses by weights beta, from a small network of the
+distance between codes. Bayes' form computes beta by Bayes' rule from a network that compares two codes (do they show
+the same place, and from which relative pose?) and from the distance between that pose and the plan, in units of its
+variance.
 """
 
 import math
@@ -38,25 +39,25 @@ from gtmsm.tensors import (
 )
 
 LAST, MISSED = 8, 0.1
-"""Steps at the end of a walk from an unknown start by whose views it is located once more; the probability that
-something was missed on the way, so that it has not ended where it is believed to."""
+"""Number of last steps by whose views a walk from an unknown start is located once more; prior probability that its
+estimated end is wrong, because something was missed on the way."""
 RENDERED = (0.03, 0.02)
-"""Standard deviations of a pose at which memory shows what was seen, in units of the pose space and radians."""
+"""Standard deviations of a pose at which memory predicts the observed views, in units of the pose space and radians."""
 
 
 @dataclass(frozen=True)
 class Known:
-    """The entries of a map: poses, their variances, and codes of what was seen there; some may be left out."""
+    """Entries of a map: poses, their variances, and codes of the frames seen there; some entries may be left out."""
 
     pose: EntryPoses
     variance: Float[Tensor, "batch n G"]
     code: Gaussian
     number: Int[Tensor, "n"]
-    """Which entries these are."""
+    """Numbers of these entries."""
     held: int
-    """How many there are in all."""
+    """Number of all entries."""
     slips: Slips | None = None
-    """What the steps that made them have told of how often steps slip."""
+    """Statistics of slipped steps after the last entry."""
 
     @classmethod
     def whole(cls, pose: EntryPoses, variance: Float[Tensor, "batch n G"], code: Gaussian) -> "Known":
@@ -69,15 +70,15 @@ class Known:
 
 
 class Trace(NamedTuple):
-    """A walk as it was followed."""
+    """The pose estimates of a walk, and what they are based on."""
 
     track: Track
     start: State
-    """The pose before the first step, estimated where it was not given."""
+    """The state before the first step, estimated if it was not given."""
     sights: Sights | None
-    """What was recognised at each step, by rows of `Known` and on through the steps; in Bayes' form."""
+    """What was recognised at each step, in Bayes' form; indices are rows of `Known`, then steps of the walk."""
     believed: States
-    """The filtered pose of each step, from what was seen up to it."""
+    """The filtered state after each step, from frames up to that step."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Learned:
     before: States
     """The state before each step."""
     match: Match | None = None
-    """What the comparison said of each pair of views, in Bayes' form."""
+    """The comparison of each pair of views, in Bayes' form."""
 
 
 class Landmarks(nn.Module):
@@ -112,7 +113,7 @@ class Landmarks(nn.Module):
 
     @property
     def surprise(self) -> Surprise:
-        """The noise of a step."""
+        """The noise model of a step."""
         chosen = self.settings
         steady, stray = (chosen.steady**2, chosen.steady_turn**2), (chosen.stray**2, chosen.stray_turn**2)
         habits = None
@@ -123,17 +124,17 @@ class Landmarks(nn.Module):
 
     @property
     def asked(self) -> int:
-        """How many entries of memory a step looks up, to find K' that are not too recent."""
+        """Number of entries of memory that a step looks up, to find K' that are not too recent."""
         return self.settings.matches + self.settings.recent
 
     def look_back(
         self, entries: Gaussian, code: Gaussian, first: int, number: Int[Tensor, "n"] | None = None
     ) -> Lookup:
-        """The entries that look most like each step of a walk, among those before it; see `look_up`."""
+        """For each step of a walk, the entries before it that look most like its frame; see `look_up`."""
         return look_up(entries, code, self.settings.matches, first, self.settings.recent, number)
 
     def _sights(self, match: Match, lookup: Lookup) -> Sights:
-        """Matches as the filter takes them: log-odds per unit of area, less `doubt`."""
+        """Matches as input of the filter: log-odds per unit of area, less `doubt`."""
         log_odds = match.log_odds + (self.compare.indifference - self.settings.doubt)
         log_odds = log_odds.masked_fill(~lookup.there, -math.inf)
         return Sights(lookup.index, log_odds, match.offset, match.noise)
@@ -150,11 +151,11 @@ class Landmarks(nn.Module):
         closure: int | None = None,
         show: Show | None = None,
     ) -> Trace:
-        """q*(s_t) of each step, from actions and from what was seen, reading m_{1:t-1}.
+        """q*(s_t) of each step, from actions and frames, reading m_{1:t-1}.
 
-        `guess`: the actions are unknown, and every step may lead anywhere near. `closure`: steps after which loops are
-        closed, 0 for never; None: as the settings say. `show`: what memory shows at a pose, where unknown starts are
-        judged by that.
+        `guess`: the actions are unknown, and each step may lead anywhere nearby. `closure`: number of steps after which
+        loops are closed; 0: never; None: as in the settings. `show`: predicts views at poses, if unknown starts are
+        judged by them.
         """
         slips, lost, doubtful = past.slips, self.is_lost(variance), variance
         surprise = self.surprise.of_any_step() if guess else self.surprise
@@ -186,7 +187,7 @@ class Landmarks(nn.Module):
         else:
             track = motion.filter(start, actions, variance, sights, known, surprise, walls=True, slips=slips)
             believed = track.state
-        # Of a longer walk whose loops were closed these tell more.
+        # In a longer walk whose loops were closed, the loops are more informative than its last views.
         if lost and show is not None and track.watched and steps > LAST and (steps <= self.looks or not closes):
             start, track = self._look_again(start, doubtful, track, track.watched, code, past, show)
             believed = torch.cat([believed[:, :-1], track.state[:, -1:]], dim=1)
@@ -194,30 +195,30 @@ class Landmarks(nn.Module):
 
     @property
     def bonus(self) -> float:
-        """Nats added to the log-odds of sights where loops are closed."""
+        """Nats added to the log-odds of sights when loops are closed."""
         return self.settings.doubt / 3
 
     @property
     def same(self) -> Sameness:
-        """When two views are of one place."""
+        """The criterion for two views to be of the same place."""
         near = (self.settings.tolerance, math.radians(self.settings.tolerance_turn))
         return Sameness(self.settings.grain**2, near[: len(self.groups)])
 
     def is_lost(self, variance: Variance) -> bool:
-        """Whether walks begin at unknown places (`ignorance`)."""
+        """Whether the initial poses of the walks are unknown (`ignorance`)."""
         walks, lost = len(variance), int((variance[:, 0] >= self.settings.reach**2).sum())
         mixed = f"{lost} of {walks} walks begin anywhere, the others at known places; follow them separately"
         require(lost in (0, walks), mixed)
         return lost == walks
 
     def is_placed(self, variance: Variance) -> bool:
-        """Whether the variance of all positions is below that of a step that went otherwise."""
+        """Whether the variance of all positions is below that of a step that does not go as planned."""
         return bool((variance[:, 0] < self.settings.stray**2).all())
 
     def _find_start(
         self, path: Float[Tensor, "batch looks D"], chance: float, code: Gaussian, past: Known, show: Show | None
     ) -> tuple[Float[Tensor, "batch D"], Variance, Bool[Tensor, "batch 1"]]:
-        """The pose before a walk with these first steps, its variance, and whether memory shows there what was seen."""
+        """The initial pose of a walk with these first steps, its variance, and whether predicted views confirm it."""
         count = 1 if show is None else self.settings.rendered
         found, agreed = locate_starts(self.compare, path, chance, code, past.pose, past.code, count)
         if show is None:
@@ -227,16 +228,16 @@ class Landmarks(nn.Module):
         return judged.likeliest, torch.where(judged.shown, self._rendered(agreed), voted), judged.shown
 
     def _rendered(self, like: Tensor) -> Float[Tensor, "G"]:
-        """Variances of a pose at which memory shows what was seen."""
+        """Variances of a pose at which memory predicts the observed views."""
         return like.new_tensor([each**2 for each in RENDERED][: len(self.groups)])
 
     def _look_again(
         self, start: State, doubt: Variance, track: Track, watched: Watched, code: Gaussian, past: Known, show: Show
     ) -> tuple[State, Track]:
-        """A walk from an unknown start, both moved to where memory shows what was seen last.
+        """A walk from an unknown start, with start and track moved to the end at which memory predicts its last views.
 
-        Whatever was missed on the way, views tell where it has ended: where it is believed to, or where matches say.
-        `doubt` is the variance of the start. The first step adds none: the start was found by where it led.
+        These views decide between the estimated end and ends implied by matches, even if a slip on the way was missed.
+        `doubt`: variance of the start. The first step adds none, since the start was inferred from where it led.
         """
         space, states = self.space, torch.cat([start[:, None], track.state], 1)
         pose, momentum = states.tensor_split([space.size], dim=-1)
@@ -251,16 +252,17 @@ class Landmarks(nn.Module):
         return states[:, 0], track._replace(state=states[:, 1:], variance=variance, watched=watched)
 
     def _judge_ends(self, pose: Poses, last: Gaussian, past: Known, show: Show) -> Rendered:
-        """Where a walk may have ended, by its last views: where it is believed to comes first, and is likelier."""
+        """Possible ends of a walk, judged by its last views; the estimated end comes first, with the highest prior."""
         path = self.space.displacement(pose[:, -1:].expand_as(pose), pose)[:, -LAST:]
         ends, _ = locate_starts(self.compare, path, 0.0, last, past.pose, past.code, self.settings.rendered)
         chance = pose.new_tensor([1 - MISSED] + [MISSED] * ends.shape[1])
         return render_and_compare(show, self.space, torch.cat([pose[:, -1:], ends], 1), path, last.mean, chance.log())
 
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
-        """The variance of a start: that of a step that went otherwise if all matches agree on it, up to `ignorance`.
+        """The variance of a start: that of a step that does not go as planned if all matches agree, up to `ignorance`.
 
-        Where steps were watched, some are enough: a start that all steps vote for is better than what single ones see.
+        With `watch`, the fraction `SOME` of the votes is enough: a start that all steps vote for is better than what
+        single ones see.
         """
         fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
         share = (agreed > SOME).to(agreed) if self.settings.watch else agreed
@@ -268,13 +270,16 @@ class Landmarks(nn.Module):
 
     @property
     def looks(self) -> int:
-        """Number of first steps of a walk by which an unknown start is found."""
+        """Number of first steps of a walk from which an unknown start is estimated."""
         return WATCHED if self.settings.watch else PLANNED
 
     def _first_steps(
         self, motion: Motion, actions: Actions, code: Gaussian, surprise: Surprise
     ) -> tuple[Float[Tensor, "batch looks D"], float]:
-        """These steps from the origin on, and the chance that one of them is wrong; walls are not where it has them."""
+        """The path of these steps from the origin, and the chance that a step is wrong.
+
+        Walls are ignored: they lie relative to a start that is unknown here.
+        """
         start, first = motion.start(len(actions)), slice(0, self.looks)
         if not self.settings.watch:
             return motion.unroll_openly(start, actions[:, first])[..., : self.space.size], surprise.chance
@@ -282,14 +287,14 @@ class Landmarks(nn.Module):
         return track.state[..., : self.space.size], 0.0
 
     def _alone(self, motion: Motion, start: State, actions: Actions, code: Gaussian, surprise: Surprise) -> Track:
-        """A walk from a known start that recognises nothing but what it has seen itself, without walls."""
+        """The track of a walk from a known start, without walls, that recognises only its own earlier frames."""
         lookup, sure = self.look_back(code, code, 0), self._certain(start)
         sights = self._sights(self.compare(code, code, lookup), lookup)
         nothing = start[:, None, : self.space.size][:, :0], sure[:, None][:, :0]
         return motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
 
     def _fit_to_walls(self, motion: Motion, start: State, actions: Actions, code: Gaussian) -> Track:
-        """A walk from an unknown start without a memory, shifted to where its failed steps fit the walls."""
+        """The track of a walk from an unknown start without memory, shifted to where its failed steps fit the walls."""
         state, variance, slips, _ = self._alone(motion, start, actions, code, self.surprise)
         before, size = torch.cat([start[:, None], state[:, :-1]], dim=1), self.space.size
         steps = self.space.displacement(before[..., :size], state[..., :size])
@@ -297,10 +302,10 @@ class Landmarks(nn.Module):
         return Track(state + shift[:, None], variance + added[:, None], slips)
 
     def learn(self, motion: Motion, start: State, actions: Actions, code: Gaussian, lookup: Lookup) -> Learned:
-        """The same for a walk from a known start, with gradients and with the KL that the bound pays.
+        """q*(s_t) of a walk from a known start, with gradients and with the KL term of the bound.
 
         The paper's form is differentiated through all of time. Bayes' form filters without gradients first and then
-        takes every step again, all at once, from the filtered states: its gradients are those of single steps.
+        computes all steps again at once from the filtered states: its gradients are those of single steps.
         """
         size, sure = self.space.size, self._certain(start)
         nothing = start[:, None, :size][:, :0], sure[:, None][:, :0]
@@ -312,9 +317,9 @@ class Landmarks(nn.Module):
             return Learned(track, isotropic_divergence(fresh[..., 0], far2, self.noise**2, size), before)
         match = self.compare(code, code, lookup)
         sights = self._sights(match, lookup)
-        surprise = self.surprise._replace(habits=None)  # training has the fast scan, and networks that know little yet
+        surprise = self.surprise._replace(habits=None)  # training uses the fast scan; its networks know little yet
         with torch.no_grad():
-            # Walls are still being learned, and soft ones would squeeze the map.
+            # Walls are still being learned, and half-open ones would shrink the map.
             state, variance, *_ = motion.filter(start, actions, sure, sights, nothing, surprise, walls=False)
         before = torch.cat([start[:, None], state[:, :-1]], dim=1)
         uncertain = torch.cat([sure[:, None], variance[:, :-1]], dim=1)
@@ -346,16 +351,16 @@ class Landmarks(nn.Module):
         return torch.cat([pose + noise * self._spread(track.variance).sqrt(), rest], dim=-1)
 
     def ignorance(self, batch: int, like: Tensor) -> Variance:
-        """The variance of a pose of which nothing is known; that of a heading is uniform."""
+        """The variance of an unknown pose; for a heading, that of a uniform angle."""
         return like.new_tensor([self.settings.reach**2, math.pi**2 / 3][: len(self.groups)]).repeat(batch, 1)
 
     def as_covariance(self, variance: Variance, state: Float[Tensor, "*n S"]) -> Float[Tensor, "*n S S"]:
-        """The covariance of the whole state; velocities have none."""
+        """The covariance of the whole state; that of velocities is 0."""
         rest = state.shape[-1] - self.space.size
         return torch.diag_embed(nn.functional.pad(self._spread(variance), (0, rest)))
 
     def as_variance(self, belief: Belief) -> Variance:
-        """The variances of a belief's pose; 0 where it is known exactly."""
+        """The variances of a belief's pose; 0 if it is known exactly."""
         if belief.covariance is None:
             return self._certain(belief.mean)
         diagonal = belief.covariance.diagonal(dim1=-2, dim2=-1)
@@ -366,7 +371,7 @@ class Landmarks(nn.Module):
         return torch.zeros_like(state[..., : len(self.groups)])
 
     def _spread(self, variance: Variance) -> Float[Tensor, "*n D"]:
-        """The variance of every coordinate."""
+        """The variance of each coordinate."""
         sizes = [group.stop - group.start for group in self.groups]
         return torch.cat(
             [variance[..., g : g + 1].expand(*variance.shape[:-1], n) for g, n in enumerate(sizes)], dim=-1

@@ -1,9 +1,9 @@
-"""The filter of App. D with Bayes' rule for beta: a walk whose poses are corrected by the places recognised on the way.
+"""The filter of App. D with Bayes' rule for beta: poses of a walk are corrected by entries recognised on the way.
 
-At each step the planned pose meets K' sights; each says: this looks like entry k, seen from this relative pose.
-Bayes' rule weighs the sights against each other, and against the hypothesis that none of them is right (`fuse`). Where
-the last frame is asked first how a step went, each sight is right or wrong by itself, and those that are right add up
-(`agree`).
+At each step the planned pose is compared with K' sights. Each claims that the frame shows entry k, seen from a certain
+relative pose. Bayes' rule weighs the sights against each other, and against the hypothesis that none of them is right
+(`fuse`). With `watch`, each step is first estimated from the previous frame. Then each sight is right or wrong by
+itself, and the evidence of those that are right adds up (`agree`).
 """
 
 import itertools
@@ -30,99 +30,99 @@ Settle: TypeAlias = Callable[[State, Float[Tensor, "batch D"]], State]
 
 
 class Sights(NamedTuple):
-    """The K' entries of memory that match the frame of a step, and what each says of the agent's pose."""
+    """The K' entries of memory that match the frame of a step, and the agent's relative pose that each implies."""
 
     index: Int[Tensor, "*batch K"]  # type: ignore[assignment]  # hides a method of tuples
     """Number of the entry: entries of the past come first, then the steps of this walk."""
     log_odds: Float[Tensor, "*batch K"]
-    """That the match is right, per unit of area, before poses are compared; -inf where there is no such entry."""
+    """Log-odds that the match is right, per unit of area, before poses are compared; -inf if there is no entry."""
     offset: Float[Tensor, "*batch K D"]
     """The agent's displacement from the entry's pose, in the frame of the entry."""
     noise: Float[Tensor, "*batch K G"]
     """Variance of that displacement if the match is right."""
 
     def at(self, t: int) -> "Sights":
-        """Those of one step."""
+        """The sights of one step."""
         return Sights(*(part[:, t] for part in self))
 
 
 class Surprise(NamedTuple):
-    """The noise of a step, which goes as planned or otherwise; variances of the position and of a heading if any."""
+    """The noise of a step, which goes as planned or not; variances of the position and, if any, of the heading."""
 
     chance: float
-    """Probability that a step goes otherwise."""
+    """Probability that a step does not go as planned."""
     planned: tuple[float, ...]
     """Variance of a step that goes as planned."""
     stray: tuple[float, ...]
-    """Variance of one that does not."""
+    """Variance of a step that does not go as planned."""
     habits: Habits | None = None
-    """Where the last frame is asked first how a step went: the same probability for the position and for a heading,
-    each by itself; None: it counts as one sight among others, and a step goes otherwise in all of its coordinates."""
+    """With `watch`: that probability for the position and for the heading, independently. None: the previous frame is
+    one sight among others, and a step goes as planned in all coordinates or in none."""
     doubt: float = 0.0
-    """Nats that were subtracted from the log-odds of sights, and do not count where the last frame is asked first."""
+    """Nats that were subtracted from the log-odds of sights; with `watch`, not for the previous frame."""
 
     def of_any_step(self) -> "Surprise":
-        """The same where actions are unknown: nearly every step goes otherwise."""
+        """The same for unknown actions: nearly no step goes as planned."""
         return self._replace(chance=0.9, habits=self.habits and Habits((0.9,) * len(self.habits.chance)))
 
     def chance_of(self, group: int) -> float:
-        """Probability that one group of coordinates goes otherwise."""
+        """Probability that one group of coordinates does not go as planned."""
         return self.chance if self.habits is None else self.habits.chance[group]
 
     def mean(self, group: int) -> float:
-        """Variance of any step, for one group of coordinates."""
+        """Mean variance of a step, for one group of coordinates."""
         chance = self.chance_of(group)
         return (1 - chance) * self.planned[group] + chance * self.stray[group]
 
     def components(self) -> tuple[tuple[float, tuple[float, ...]], ...]:
-        """Probability and variances of both."""
+        """Probability and variances of steps that go as planned, and of those that do not."""
         return (1 - self.chance, self.planned), (self.chance, self.stray)
 
 
 class Watched(NamedTuple):
-    """How each step went by what the last frame said of it, before other places were recognised."""
+    """Each step as estimated from the previous frame, before other sights correct it."""
 
     step: Poses
-    """The mean displacement, in the frame of the pose before it ..."""
+    """The mean displacement, in the frame of the pose before the step."""
     added: Float[Tensor, "batch time G"]
-    """... and the variance that the step added."""
+    """The variance that the step added."""
 
 
 class Track(NamedTuple):
-    """q*(s_t) for every step of a walk."""
+    """q*(s_t) for each step of a walk."""
 
     state: States
     """Means."""
     variance: Variance
-    """Of the position and, where there is one, of the heading."""
+    """Variances of the position and, if there is one, of the heading."""
     slips: Float[Tensor, "batch time H"] | None = None
-    """`Slips` after each step, as a column of memory; None where they are not learned."""
+    """`Slips` after each step, as a column of memory; None if they are not learned."""
     watched: Watched | None = None
-    """What loops are closed by, where the last frame is asked first how a step went."""
+    """The steps by which loops are closed, with `watch`."""
 
 
 class Way(NamedTuple):
-    """One way in which a step may have gone."""
+    """One possible outcome of a step."""
 
     log_chance: Float[Tensor, "*batch"]
     pose: Pose
-    """Mean of the pose after it, given the inferred pose before it ..."""
+    """Mean of the pose after the step, given the inferred pose before it."""
     fresh: Variance
-    """... and the variance that it added."""
+    """The variance that the step added."""
 
 
 CLAIMS = ((0.9, 1.0), (0.1, 9.0))
-"""Shares of the comparisons of successive frames, and by how much their variance is larger than they claim."""
+"""Shares of the comparisons of successive frames, and the factor by which their variance exceeds the predicted one."""
 HEARD = 0.2
-"""Share of what a sight says that counts where sights add up: those of one frame, and of the next, err alike."""
+"""Weight of a sight where sights add up: errors of sights of one frame, and of successive frames, are correlated."""
 ROUNDS = 3
-"""In which sights are weighed by how well they agree with what all of them say."""
+"""Rounds in which sights are weighted by how well they agree with all sights together."""
 
 
 def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
-    """As planned, or otherwise."""
+    """The two outcomes of a step before any sight: as planned, or not."""
 
-    # Filled on the device: a graph under capture can take no tensor from the CPU.
+    # Filled on the device: a graph under capture cannot copy a tensor from the CPU.
     def all_of(*numbers: float) -> Float[Tensor, "*batch numbers"]:
         return torch.stack([torch.full_like(planned[..., 0], number) for number in numbers], dim=-1)
 
@@ -132,10 +132,10 @@ def prior_ways(planned: Pose, surprise: Surprise) -> list[Way]:
 def seen_ways(
     space: Space, planned: Pose, last: Sights, entry: Pose, surprise: Surprise, chance: Float[Tensor, "*batch G"]
 ) -> list[Way]:
-    """What the last frame says of a step: each group of coordinates went as planned or otherwise, by Bayes' rule.
+    """Outcomes of a step given the previous frame, by Bayes' rule: each group of coordinates went as planned or not.
 
-    `last` is the sight of the last frame, without its axis K, and `entry` the pose that the frame was seen from.
-    `chance` is the probability of each group that it went otherwise.
+    `last`: the sight of the previous frame, without its axis K. `entry`: the pose that this frame was seen from.
+    `chance`: the prior probability that each group did not go as planned.
     """
     away = space.difference(planned, space.step(entry, last.offset))
     is_there, ways = last.log_odds > -math.inf, []
@@ -159,7 +159,7 @@ def seen_ways(
 
 
 def otherwise(space: Space, ways: Sequence[Way]) -> Float[Tensor, "*batch G"]:
-    """The probability that each group of coordinates went otherwise, of the ways that `seen_ways` lists."""
+    """The probability that each group of coordinates did not go as planned, from the outcomes of `seen_ways`."""
     chance, groups = torch.stack([way.log_chance for way in ways]).exp(), len(space.groups)
     by_group = chance.unflatten(0, (2,) * groups)
     return torch.stack([by_group.select(g, 1).reshape(-1, *chance.shape[1:]).sum(0) for g in range(groups)], dim=-1)
@@ -171,7 +171,7 @@ def log_normal(far2: Float[Tensor, "*n"], variance: Float[Tensor, "*n"], size: i
 
 
 def joined_ways(space: Space, planned: Pose, ways: Sequence[Way]) -> tuple[Pose, Variance]:
-    """Mean of the pose after a step that may have gone in several ways, and the variance that the step added."""
+    """Mean of the pose after a step with several possible outcomes, and the variance that the step added."""
     weight = torch.stack([way.log_chance for way in ways]).exp()
     moved = torch.stack([space.difference(planned, way.pose) for way in ways])
     mean = (weight[..., None] * moved).sum(0)
@@ -190,10 +190,10 @@ def agree(
     log_odds: Float[Tensor, "*batch K"],
     noise: Float[Tensor, "*batch K G"],
 ) -> tuple[Pose, Variance]:
-    """The pose and its variance after sights of which any number are right: these add up, each by `HEARD`.
+    """The pose and its variance after sights of which any number may be right; they add up, each weighted by `HEARD`.
 
-    As in `fuse`, errors that the agent and an entry have in common cancel. Each round weighs a sight by the probability
-    that it is right: first given where the agent may be, then given where the other sights put it.
+    As in `fuse`, errors that the agent and an entry share cancel. Each round weights a sight by the probability that it
+    is right: first given the belief before the sights, then given the pose that all sights imply.
     """
     away = space.difference(pose[..., None, :], sighted)
     free = (variance[..., None, :] - known).clamp_min(0)
@@ -235,12 +235,12 @@ def fuse(
     noise: Float[Tensor, "*batch K G"],
     surprise: Surprise,
 ) -> Fused:
-    """Bayes' rule over the ways of a step and K' + 1 hypotheses for each: sight k is right; or none is.
+    """Bayes' rule over the outcomes of a step and K' + 1 hypotheses for each: sight k is right, or none is.
 
-    `variance` is that of the pose before the step, `known` that of the entries sighted. Errors of the agent and of an
-    entry that have a common past cancel: what is uncertain between them is what was added since. A sight that is right
-    brings the agent to where the entry lies on the map, errors of the map included; the gain is below 1 only because of
-    the noise of the sight itself.
+    `variance` is that of the pose before the step, `known` that of the entries sighted. Errors that the agent and an
+    entry share cancel: between them, only the variance that was added since is uncertain. A sight that is right brings
+    the agent to where the entry lies on the map, errors of the map included; the gain is below 1 only because of the
+    noise of the sight itself.
     """
     ways = prior_ways(planned, surprise)
     log_weight, moves, spreads, gains = [], [], [], []
@@ -286,9 +286,9 @@ def filter_by_steps(
     surprise: Surprise,
     slips: Slips | None = None,
 ) -> Track:
-    """The walk of any motion, step by step; every pose becomes an entry that later steps may recognise.
+    """Filter a walk of any motion step by step; each pose becomes an entry that later steps may recognise.
 
-    `slips`: what earlier steps have told of how often steps slip.
+    `slips`: statistics of slipped steps before these.
     """
     steps, first = sights.index.shape[1], past[0].shape[1]
     poses, variances = (torch.cat([p, p.new_zeros(len(p), steps, p.shape[-1])], 1) for p in past)
@@ -298,7 +298,7 @@ def filter_by_steps(
         entries, known, plan = gather(poses, seen.index), gather(variances, seen.index), planned[:, : space.size]
         sighted = space.step(entries, seen.offset)
         if surprise.habits is not None and seen.index.shape[-1]:
-            # The sight of the last frame comes first (`look_up`), and is heard once.
+            # The sight of the previous frame comes first (`look_up`), and is used once.
             last, others = Sights(*(part[:, 0] for part in seen)), Sights(*(part[:, 1:] for part in seen))
             ways = seen_ways(space, plan, last, entries[:, 0], surprise, slips.chance(surprise.habits))
             slips = slips.then(otherwise(space, ways))
@@ -306,7 +306,7 @@ def filter_by_steps(
             made, added = joined_ways(space, plan, ways)
             watched.append(Watched(space.displacement(s[:, : space.size], made), added))
             pose, variance = agree(space, made, variance + added, *told)
-            # Old places tell where the agent is, and nothing of how fast it moves.
+            # Sights of older entries correct the pose, but not the velocity.
             s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:
             pose, variance, _ = fuse(space, plan, variance, sighted, known, seen.log_odds, seen.noise, surprise)
@@ -322,7 +322,7 @@ def filter_by_steps(
 def filter_positions(
     start: State, d: States, gate: Gate | None, variance: Variance, sights: Sights, past: Past, surprise: Surprise
 ) -> Track:
-    """The same for motions whose state is a position: the landmark scan, which is fast where no gradient is needed."""
+    """The same for motions whose state is a position: the landmark scan, which is fast if no gradient is needed."""
     W, b, v, c = gate or (None, None, None, None)
     chance, planned, stray = surprise.chance, surprise.planned[0], surprise.stray[0]
     return Track(*landmark_scan(start, d, W, b, v, c, variance, *sights, *past, chance, planned, stray))
@@ -331,7 +331,7 @@ def filter_positions(
 def step_divergence(
     space: Space, pose: Pose, variance: Variance, planned: Pose, uncertain: Variance, surprise: Surprise
 ) -> Float[Tensor, "*batch"]:
-    """An upper bound of KL from the belief to the planned mixture of Gaussians: -log sum_c pi_c exp(-KL_c).
+    """An upper bound of the KL from the belief to the planned mixture of Gaussians: -log sum_c pi_c exp(-KL_c).
 
     `uncertain` is the variance of the pose before the step. Both are marginals of the pose after it.
     """
@@ -349,6 +349,6 @@ def step_divergence(
 def isotropic_divergence(
     variance: Float[Tensor, "*batch"], far2: Float[Tensor, "*batch"], planned: Tensor | float, size: int
 ) -> Float[Tensor, "*batch"]:
-    """KL between isotropic Gaussians of `size` dimensions whose means are far2 apart, squared."""
+    """KL between isotropic Gaussians of `size` dimensions; `far2` is the squared distance of their means."""
     ratio = variance / planned
     return 0.5 * (size * (ratio - 1 - ratio.log()) + far2 / planned)

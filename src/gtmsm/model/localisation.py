@@ -25,7 +25,7 @@ class PoseMixture:
     weight: Float[Tensor, "batch M"]
     pose: Float[Tensor, "batch M D"]
     variance: Float[Tensor, "batch M G"]
-    """Of the position and, where there is one, of the heading."""
+    """Variance of the position and, if there is one, of the heading."""
     entry: Int[Tensor, "batch M"]
     """The entry of memory that matches best."""
     unknown: Float[Tensor, "batch"]
@@ -37,9 +37,9 @@ class PoseMixture:
         return 1 - self.unknown
 
     def judged(self, show: Show, space: Space, seen: Codes, most: int) -> "PoseMixture":
-        """The same mixture once memory has shown what is to be seen at the likeliest of its poses; `most` of them.
+        """The mixture reweighted by the views that memory predicts at the `most` likeliest of its poses.
 
-        The others count as little as the least likely of these. The frame is known if it is shown at the best of them.
+        The other poses are weighted as the least likely of these. The frame is known if the best of these predicts it.
         """
         some = self.pose[:, :most]
         judged = render_and_compare(show, space, some, torch.zeros_like(some[:, :1]), seen)
@@ -61,10 +61,10 @@ def merge_matches(
     entry: Int[Tensor, "batch K"],
     log_known: Float[Tensor, "batch"],
 ) -> PoseMixture:
-    """The mixture of K matches; poses within tolerance of each other become one, with the sum of their weights.
+    """The mixture of K matches; poses within tolerance of each other are merged, with the sum of their weights.
 
-    Its pose is their mean, each by how precise it is. What they have seen is one picture, so that they err alike and
-    its variance is no smaller than theirs.
+    A merged pose is the mean of its poses, weighted by precision; so is its variance, which is not smaller than theirs:
+    all matches are of one picture, so that their errors are correlated.
     """
     space, probability = compare.space, torch.softmax(log_odds, dim=-1)
     left = probability.clone()
@@ -94,10 +94,10 @@ def merge_matches(
 
 
 def localise(model: "WorldModel", memory: Memory, frames: Frames, actions: Actions, guess: bool) -> PoseMixture:
-    """Where the last frame of each clip was seen: by what it looks like and, of several, by the walk that led there and
-    by what memory would show there.
+    """Where the last frame of each clip was seen: from its code; for clips of several frames, from the walk that led
+    there; and, with the setting `rendered`, from the views that memory predicts.
 
-    `guess`: the actions are not known, so that any may have been made.
+    `guess`: the actions are unknown, so that any may have been made.
     """
     landmarks, show = model.require_landmarks("localise"), views_of(model, memory)
     code = model.vae.encode(frames)

@@ -1,4 +1,4 @@
-"""The differentiable neural dictionary: where -> what, as sufficient statistics (section 3.3)."""
+"""The differentiable neural dictionary (section 3.3): keys are places, values sufficient statistics of codes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ from gtmsm.tensors import FLOATS, Belief, Codes, EntryIndex, Gaussian, PerEntry,
 Distance: TypeAlias = Literal["euclidean", "kl"]
 
 FEW = 64
-"""Number of entries up to which looking at them one by one is faster."""
+"""Number of indices up to which checking them one by one is faster."""
 
 Bank: TypeAlias = tuple[Gaussian, EntryIndex, Float[Tensor, "rows tokens width"] | None]
-"""A flat bank of codes, the rows of it that were asked for, and the prior's digest of each row."""
+"""A flat bank of codes, the requested rows of it, and the prior's digest of each row."""
 
 
 @dataclass(frozen=True)
@@ -29,19 +29,19 @@ class Neighbours:
     """The K entries nearest to each query (nearest first, unless K is all of them)."""
 
     index: EntryIndex
-    """Which entries of the memory."""
+    """Indices of the entries in the memory."""
     distance2: PerEntry
     """Squared distances, with gradients; for the KL distance, divergences."""
 
 
 @dataclass(frozen=True)
 class Alike:
-    """Entries of a memory that look like something, in their order."""
+    """Entries of a memory whose codes are similar to given ones, in the order of the memory."""
 
     number: Int[Tensor, "n"]
-    """Which entries they are."""
+    """Numbers of the entries in the memory."""
     held: int
-    """How many the memory holds."""
+    """Number of all entries of the memory."""
     place: Float[Tensor, "batch n P"]
     code: Gaussian
     variance: Float[Tensor, "batch n G"] | None
@@ -50,20 +50,20 @@ class Alike:
 
 @dataclass(frozen=True)
 class Memory:
-    """A value, not a store: writing makes a new one."""
+    """Entries of a batch of memories, as a value: writing returns a new memory."""
 
     place: Belief
     """Keys: mean `batch n P`, covariance `batch n P P`."""
     code: Gaussian
     """Values: mean and log-variance `batch n Z`."""
     digest: Float[Tensor, "batch n tokens width"] | None = None
-    """What the prior computed of each entry when it was written (`Prior.digest`)."""
+    """The prior's digest of each entry, computed when it was written (`Prior.digest`)."""
     variance: Float[Tensor, "batch n G"] | None = None
     """Variance of the pose of each entry, of position and heading separately; landmarks need it."""
     weights: str | None = None
-    """Fingerprint of the weights that made it; None where that is not known."""
+    """Fingerprint of the weights that made it; None if unknown."""
     slips: Float[Tensor, "batch n H"] | None = None
-    """What was known after each entry of how often steps slip (`Slips`), where landmarks learn it."""
+    """Statistics of slipped steps after each entry (`Slips`), if landmarks learn them."""
 
     def __len__(self) -> int:
         """Number of entries in each memory of the batch."""
@@ -76,12 +76,12 @@ class Memory:
 
     @property
     def to_check(self) -> "Memory":
-        """What of it is looked at before it is used: all. A `LongMemory` has looked at its entries when they came."""
+        """The entries to check before use: all. (A `LongMemory` checks entries when they are written.)"""
         return self
 
     @property
     def columns(self) -> dict[str, Tensor]:
-        """What is held of each entry, by name; what there is not is left out."""
+        """The parts of the memory by name, without those that are None."""
         columns = {
             "place": self.place.mean, "mean": self.code.mean, "log_var": self.code.log_var,
             "covariance": self.place.covariance, "digest": self.digest, "variance": self.variance,
@@ -91,27 +91,27 @@ class Memory:
 
     @staticmethod
     def of_columns(columns: Mapping[str, Tensor], weights: str | None) -> "Memory":
-        """The memory that has these `columns`."""
+        """A memory with these `columns`."""
         place, code = Belief(columns["place"], columns.get("covariance")), Gaussian(columns["mean"], columns["log_var"])
         return Memory(place, code, columns.get("digest"), columns.get("variance"), weights, columns.get("slips"))
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether it holds no NaN and no infinity; looked at once, since a memory is a value."""
+        """Whether it holds no NaN and no infinity; computed once, since a memory is a value."""
         return are_finite(*self.columns.values())
 
     def __getitem__(self, which: slice) -> "Memory":
-        """Some of the memories: `memory[:1]` is the first of them."""
+        """Some memories of the batch: `memory[:1]` is the first."""
         parts = (self.digest, self.variance, self.slips)
         digest, variance, slips = (None if x is None else x[which] for x in parts)
         return Memory(self.place[which], self.code[which], digest, variance, self.weights, slips)
 
     def snapshot(self) -> "Memory":
-        """This memory as it is now, whatever is written later: for a value, itself."""
+        """This memory as it is now, unaffected by later writes: for a value, itself."""
         return self
 
     def write(self, later: "Memory") -> "Memory":
-        """A memory of the entries of both, those of `later` last; parts that either lacks are left out."""
+        """A memory of these entries followed by those of `later`; parts that either lacks are dropped."""
         mine = self.columns
         theirs = require_entries(later, mine)
         weights = require_weights_of(later, self.weights)
@@ -123,7 +123,7 @@ class Memory:
         """The k entries nearest to each query."""
         require_query(query, self.place.mean)
         require_choice("distance", distance, get_args(Distance))
-        # To look at a GPU's numbers would wait for it.
+        # Reading values of a GPU would synchronise with it.
         require(query.mean.is_cuda or are_finite(query.mean), "a query holds NaN or infinity; give finite numbers")
         return nearest(self.place, query, k, distance)
 
@@ -138,12 +138,12 @@ class Memory:
         return self.code.at(index)
 
     def at(self, number: Int[Tensor, "n"]) -> "Memory":
-        """The entries of these numbers, as a memory by themselves."""
+        """The entries with these numbers, as a new memory."""
         self._require(number.expand(self.batch, -1))
         return Memory.of_columns({name: column[:, number] for name, column in self.columns.items()}, self.weights)
 
     def alike(self, code: Codes, k: int) -> Alike:
-        """Entries among which are the k whose codes are nearest to each of these, and the last one: here all."""
+        """Entries that include the last one and, for each code, the k entries with the nearest codes: here, all."""
         number = torch.arange(len(self), device=self.code.mean.device)
         return Alike(number, len(self), self.place.mean, self.code, self.variance, self.slips)
 
@@ -151,14 +151,14 @@ class Memory:
         require_index(index, self.batch, len(self), self.code.mean.device)
 
     def retrieve(self, index: EntryIndex) -> Bank:
-        """A flat bank of codes, the rows of it that are the entries `index`, and the prior's digest of each row."""
+        """A flat bank of codes, the rows of the entries `index` in it, and the prior's digest of each row."""
         self._require(index)
         row = index + len(self) * torch.arange(len(index), device=index.device).view(-1, 1, 1)
         return self.code.flatten(), row, None if self.digest is None else self.digest.flatten(0, 1)
 
 
 def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The columns of a memory that is to be written behind columns `like`; refuses what does not fit."""
+    """The columns of a memory that is to be appended to columns `like`; refuses those that do not fit."""
     whole = isinstance(later, Memory) and isinstance(later.place, Belief) and isinstance(later.code, Gaussian)
     require(whole, f"got a {type(later).__name__} to write; give a Memory, as memorise returns")
     columns = later.columns
@@ -173,7 +173,7 @@ def require_entries(later: Any, like: Mapping[str, Tensor]) -> dict[str, Tensor]
 
 
 def require_weights_of(memory: Memory, weights: str | None) -> str | None:
-    """Refuse a memory that other weights have made, where both are known; returns those that are."""
+    """Refuse a memory made by weights other than these, if both are known; return the fingerprint that is known."""
     if None not in (memory.weights, weights) and memory.weights != weights:
         raise InputError(
             f"this memory was made by the weights {memory.weights}, not by {weights}; use the model that made it, or "
@@ -183,7 +183,7 @@ def require_weights_of(memory: Memory, weights: str | None) -> str | None:
 
 
 def require_query(query: Any, place: Float[Tensor, "batch n P"]) -> None:
-    """Refuse what no entries can be near to."""
+    """Refuse a query that does not fit the places of a memory."""
     mean: Any = query.mean if isinstance(query, Belief) else None
     fits = isinstance(mean, Tensor) and mean.is_floating_point() and mean.dim() == 3 and mean.device == place.device
     if not fits or mean.shape[::2] != place.shape[::2]:
@@ -193,7 +193,7 @@ def require_query(query: Any, place: Float[Tensor, "batch n P"]) -> None:
 
 
 def require_index(index: Any, batch: int, held: int, device: torch.device) -> None:
-    """Refuse entries that are not there; a GPU is not waited for, and stops by itself."""
+    """Refuse indices out of range; those on a GPU are not read, to avoid synchronisation: its kernels assert them."""
     fits = isinstance(index, Tensor) and index.dtype in (torch.int32, torch.int64) and index.dim() > 0
     if not fits or len(index) != batch or index.device != device:
         raise InputError(f"asked for entries by {shown(index)}; give int64 of shape ({batch}, ...) on {device}")
@@ -205,7 +205,7 @@ def require_index(index: Any, batch: int, held: int, device: torch.device) -> No
 
 
 def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
-    """The k of `place` nearest to each query: a search without gradients, then distances with them.
+    """The k of `place` nearest to each query: a search without gradients, then distances with gradients.
 
     |q|^2 - 2 q.k + |k|^2, as in a fast distance matrix, is never used: it gives 1e-4 for identical points, as large as
     delta, and wrong neighbours far from the origin.
@@ -229,7 +229,7 @@ def nearest(place: Belief, query: Belief, k: int, distance: Distance = "euclidea
 def measure(place: Float[Tensor, "batch n P"], query: Float[Tensor, "batch time P"], index: EntryIndex) -> Neighbours:
     """The entries `index` with their squared distances from each query.
 
-    Axes come first: gathered one by one, they are several times as fast on a CPU as rows of two numbers.
+    Axes are gathered one by one, which on a CPU is several times as fast as gathering rows of two numbers.
     """
     (batch, time, k), axes = index.shape, place.shape[-1]
     entry = index.reshape(1, batch, time * k).expand(axes, -1, -1)
@@ -243,7 +243,7 @@ def _kl_divergence(query: Belief, key: Belief) -> Float[Tensor, "*pairs"]:
     """KL(query || key) between Gaussians, the alternative that App. A.1 names; broadcasts."""
     if query.covariance is None or key.covariance is None:
         raise InputError("the KL distance needs covariances; memorise and query with beliefs that have them")
-    precision = torch.linalg.inv_ex(key.covariance).inverse  # unlike inv, it never waits for the host
+    precision = torch.linalg.inv_ex(key.covariance).inverse  # unlike inv, it does not synchronise
     offset = key.mean - query.mean
     quadratic = torch.einsum("...i,...ij,...j->...", offset, precision, offset)
     trace = (precision * query.covariance).sum((-2, -1))

@@ -8,7 +8,7 @@ from gtmsm.kernels.layers.dense_layer import dense_layer
 
 
 class Mlp(nn.Sequential):
-    """Linear layers of these sizes, ELU after all but the last; `pictures` are flattened first."""
+    """Linear layers of these sizes, with ELU after all but the last; `pictures`: inputs are flattened first."""
 
     def __init__(self, *sizes: int, pictures: bool = False) -> None:
         layers: list[nn.Module] = [nn.Flatten()] if pictures else []
@@ -17,7 +17,7 @@ class Mlp(nn.Sequential):
         super().__init__(*layers[:-1])
 
     def forward(self, x: Float[Tensor, "n *inputs"], made: torch.dtype | None = None) -> Float[Tensor, "n out"]:
-        """The last layer's output, in the precision of x or as `made`; under autocast hidden layers are in bfloat16."""
+        """The last layer's output, in the type of x or in `made`; under autocast, hidden layers are in bfloat16."""
         x, made = x.flatten(1), made or x.dtype
         hidden = between_layers(x)
         *first, last = (layer for layer in self if isinstance(layer, nn.Linear))
@@ -27,7 +27,7 @@ class Mlp(nn.Sequential):
 
 
 def between_layers(x: Tensor) -> torch.dtype:
-    """The type of what networks pass from layer to layer: that of autocast, or else of x."""
+    """The type of activations between layers: that of autocast, or else that of x."""
     if torch.is_autocast_enabled(x.device.type):
         return torch.get_autocast_dtype(x.device.type)
     return x.dtype if x.is_floating_point() else torch.float32

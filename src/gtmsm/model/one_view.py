@@ -1,8 +1,8 @@
-"""The view from one pose on a CPU, as a page asks for it: the arithmetic of `RayAttention`, with everything kept.
+"""The view from a single pose on a CPU, as the page needs it: the arithmetic of `RayAttention`, with caches.
 
-What does not depend on the pose is computed once: joined weights, queries of the first layer, and keys and values of
-each view in every layer (`told_views.py`). Nothing as large as the views is allocated anew: that would take longer than
-to compute it.
+Everything that does not depend on the pose is computed once: joined weights, queries of the first layer, and keys and
+values of each view in every layer (`told_views.py`). Buffers as large as the views are reused: to allocate them takes
+longer than to compute them.
 """
 
 from collections.abc import Hashable, Sequence
@@ -26,7 +26,7 @@ Pair: TypeAlias = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """The weights of attention to memory, and of the block after it."""
+    """The weights of attention to memory, and of the block of self-attention after it."""
 
     query: Tensor
     out: Pair
@@ -56,7 +56,7 @@ class Layer:
         )
 
     def ask(self, x: Tensor, query: Tensor, told: Tensor, head: int, eps: float) -> Float[Tensor, "tokens width"]:
-        """Adds to x what this layer makes of it, in place; returns the norm of that for the next one."""
+        """Add the output of this layer to x in place; return the norm of the sum for the next layer."""
         dtype, width = self.query.dtype, x.shape[-1:]
         found = _attend(query, told, head)
         x += F.linear(found, *self.out)
@@ -70,7 +70,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class _Folded:
-    """All that is made of the weights."""
+    """Everything that is computed from the weights alone."""
 
     made_of: Hashable
     start: Float[Tensor, "tokens width"]
@@ -81,7 +81,7 @@ class _Folded:
 
 
 class OneView(Cache):
-    """Makes single views; several threads may ask at once."""
+    """Predicts single views; several threads may call it at once."""
 
     def __init__(self) -> None:
         self._views, self._lock, self._buffers = ToldViews(), Lock(), local()
@@ -96,7 +96,7 @@ class OneView(Cache):
         eps: float,
         dtype: torch.dtype,
     ) -> Float[Tensor, "tokens both"]:
-        """Mean and log-variance of the code of every patch; products in `dtype`, sums and norms as digests."""
+        """Mean and log-variance of the code of each patch; products in `dtype`, sums and norms in that of digests."""
         folded = self._known(prior, eps, dtype)
         blocks = prior.get_submodule("across").children()
         weights = [block.get_parameter("attention.key_value.weight") for block in blocks]
@@ -109,7 +109,7 @@ class OneView(Cache):
         return F.linear(normed, *folded.out).to(digest.dtype)
 
     def _known(self, prior: nn.Module, eps: float, dtype: torch.dtype) -> _Folded:
-        """What is made of the weights, and again where they have changed."""
+        """Everything that is computed from the weights, computed again if they have changed."""
         state = state_of(tensors_of(prior))
         with self._lock:
             known = self._folded.get(dtype)
@@ -130,7 +130,7 @@ class OneView(Cache):
 def _attend(
     query: Float[Tensor, "asking width"], told: Float[Tensor, "asked both"], head: int
 ) -> Float[Tensor, "asking width"]:
-    """`attend` of a single view; by parts in bfloat16, in which they take half of the time."""
+    """`attend` for a single view; in bfloat16 by separate products, which take half of the time."""
     if query.dtype != torch.bfloat16:
         return attend(query[None], told[None], head)[0]
     q, k, v = (x.unflatten(-1, (-1, head)).transpose(0, 1) for x in (query, *told.chunk(2, dim=-1)))

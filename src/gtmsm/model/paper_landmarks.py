@@ -1,4 +1,4 @@
-"""App. D as it is written: the plan is moved towards recognised poses by weights that are known before the walk."""
+"""App. D as it is written: the planned pose is moved towards recognised poses by weights that depend on codes alone."""
 
 import math
 from collections.abc import Callable
@@ -28,7 +28,7 @@ class PaperNetworks(nn.Module):
         self.spread = nn.Sequential(nn.Linear(2 * settings.matches + 1, 32), nn.ELU(), last[1])
 
     def weights(self, lookup: Lookup) -> PerEntry:
-        """beta_k in [0, 1], 0 where there is no entry yet."""
+        """beta_k in [0, 1], 0 if there is no entry yet."""
         distance = lookup.distance
         logit = self.beta(torch.stack([(distance + 1e-4).log(), distance.clamp(max=50.0) / 10], dim=-1))[..., 0]
         return torch.sigmoid(logit).masked_fill(~lookup.there, 0.0)

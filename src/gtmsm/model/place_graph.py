@@ -1,8 +1,8 @@
-"""A map of places: equal views are of one place, and all steps from one place to another count together.
+"""A graph of places for loop closure: equal views are of one place, and all steps between two places count together.
 
-Whoever comes back to the same views has been at few places, however long the walk. So all of it stays correctable: a
-part of the map that lies aside is seen by every step into it, and moves as a whole. A graph of single steps explains
-each of these steps by a slip of its own, and leaves the part where it is (docs/notebook.md).
+A walk that returns to the same views visits few places, however long it is, so that its whole map can be corrected. If
+a part of the map is misplaced, each step into it contradicts that, and the part moves as a whole. A graph of single
+steps would explain each of these steps by a slip of its own, and leave the part where it is (docs/notebook.md).
 """
 
 import math
@@ -19,31 +19,31 @@ from gtmsm.model.pose_graph import SLACK, relax, stiffness, trust
 from gtmsm.pose import Space
 
 ROUNDS = ((math.inf, 0.0), (0.5, 0.0), (0.1, 0.0), (0.05, 0.0), *((1.0, slack) for slack in SLACK[-3:]))
-"""A width and a slack each. Without slack residuals below the width, in units of a step that goes otherwise, count by
-their square, others by their length: from least squares to least distances, which a minority of slips cannot move.
-Then steps and sights are weighed as in a graph of single steps."""
+"""Width and slack of each round. Without slack, residuals below the width, in units of a step that does not go as
+planned, count by their square, others by their length: from least squares to least distances, which a minority of slips
+does not affect. With slack, steps and sights are weighted as in a graph of single steps."""
 FREE = 1_024
-"""Places that are corrected; those that were left longest ago stay where they are."""
+"""Maximum number of places that are corrected; those that were left longest ago are fixed."""
 EXACTLY = 1 + 1e-6
-"""Factor of the least noise of all up to which a sight is of an equal view."""
+"""Factor of the minimum noise up to which a sight counts as that of an equal view."""
 
 
 class Sameness(NamedTuple):
-    """When two views are of one place."""
+    """The criterion for two views to be of the same place."""
 
     noise: float
-    """Variance of the position that equal views have."""
+    """Variance of the relative position of equal views."""
     near: tuple[float, ...]
-    """How far apart poses of one place may be, for every group of coordinates."""
+    """Maximum distance between poses of one place, for each group of coordinates."""
 
     def equal(self, sights: Sights) -> Bool[Tensor, "*batch K"]:
         """Which sights are of views that are equal."""
         return (sights.noise[..., 0] <= EXACTLY * self.noise) & (sights.log_odds > -math.inf)
 
     def is_back(self, sights: Sights, first: int) -> Bool[Tensor, "batch"]:
-        """Whether most views of walks that differ from the last are equal to an earlier one; `first` numbers the steps.
+        """Whether most views of each walk, of those that differ from the previous view, are equal to an earlier one.
 
-        The last view is among the sights of each step.
+        `first`: number of the entry of the first step. The previous view is among the sights of each step.
         """
         last = first - 1 + torch.arange(sights.index.shape[1], device=sights.index.device)[:, None]
         equal = self.equal(sights)
@@ -52,22 +52,22 @@ class Sameness(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """What is known of the way between two places."""
+    """Displacements between pairs of places, by steps and by sights."""
 
     pair: Int[Tensor, "n 2"]
     offset: Float[Tensor, "n D"]
     """The second place in the frame of the first."""
     noise: Float[Tensor, "n G"]
-    """Of sights."""
+    """Variances of sights."""
     log_odds: Float[Tensor, "n"]
-    """Of sights."""
+    """Log-odds of sights."""
     steps: Int[Tensor, "n"]
-    """How many steps made it; 0: it is a sight, which always says the same and is kept once."""
+    """Number of steps in the edge; 0: it is a sight, which is always the same and is kept once."""
 
 
 @dataclass(frozen=True)
 class PlaceGraph:
-    """A value: the places of one walk, and what leads from one to another. It is on the CPU, in float64."""
+    """The places of one walk and the edges between them, as a value on the CPU, in float64."""
 
     first: int
     """Number of the entry of the first step."""
@@ -76,12 +76,12 @@ class PlaceGraph:
     pose: Float[Tensor, "places D"]
     fixed: Bool[Tensor, "places"]
     past: Int[Tensor, "m 2"]
-    """Entries from before the walk that were recognised, by number, and their places, which are fixed."""
+    """Numbers of recognised entries from before the walk, and their places, which are fixed."""
     edges: Edges
 
     @classmethod
     def begin(cls, first: int, start: Float[Tensor, "D"], groups: int) -> "PlaceGraph":
-        """Nothing but the place where the walk sets out."""
+        """The graph before the first step: only the place where the walk begins."""
         pose, none = start[None].detach().cpu().double(), torch.zeros(0, dtype=torch.int64)
         edges = Edges(none.view(0, 2), pose[:0], pose.new_zeros(0, groups), pose.new_zeros(0), none)
         return cls(first, none, pose, torch.ones(1, dtype=torch.bool), none.view(0, 2), edges)
@@ -92,17 +92,17 @@ class PlaceGraph:
 
     @property
     def poses(self) -> Float[Tensor, "steps D"]:
-        """Where each step led."""
+        """The pose after each step."""
         return self.pose[self.of]
 
     @property
     def moves(self) -> int:
-        """Steps that led from one place to another."""
+        """Number of steps that led from one place to another."""
         return int(self.edges.steps.sum())
 
     @property
     def is_map(self) -> bool:
-        """Whether most steps led to places that were known: then the graph tells more than single steps."""
+        """Whether most steps led to known places: then the graph is more informative than single steps."""
         return 2 * int((~self.fixed).sum()) < self.moves
 
     def then(
@@ -114,14 +114,14 @@ class PlaceGraph:
         sights: Sights,
         place_of: Callable[[Int[Tensor, "n"]], Float[Tensor, "n D"]],
     ) -> "PlaceGraph":
-        """With more steps: where they led, what was planned, what was recognised; `place_of` has poses of the past."""
+        """The graph with more steps: their poses, planned displacements and sights; `place_of`: poses of the past."""
         pose, plan = pose.detach().cpu().double(), plan.detach().cpu().double()
         seen = Sights(*(part.detach().cpu() for part in sights))
         is_there = seen.log_odds > -math.inf
         graph = self._with_past(seen.index[is_there], place_of)
         known, begun, places = graph._known(seen.index[is_there]), self.first + len(self), list(graph.pose)
         last = int(self.of[-1]) if len(self) else 0
-        rows: list[tuple[int, int, int, int]] = []  # the pair, the step, and which of its sights; -1: the step itself
+        rows: list[tuple[int, int, int, int]] = []  # the pair, the step, and index of its sight; -1: the step itself
         for t, (numbers, there, alike) in enumerate(
             zip(seen.index.tolist(), is_there.tolist(), same.equal(seen).tolist(), strict=True)
         ):
@@ -142,12 +142,12 @@ class PlaceGraph:
         return replace(graph, of=torch.cat([self.of, of]), pose=torch.stack(places), fixed=fixed, edges=_pooled(edges))
 
     def _known(self, number: Int[Tensor, "n"]) -> dict[int, int]:
-        """The places of these entries, as far as they are of the past or of the walk so far."""
+        """The places of entries of the past, and of those of `number` that are steps of the walk so far."""
         steps = number[(number >= self.first) & (number < self.first + len(self))].unique()
         return dict(self.past.tolist()) | dict(zip(steps.tolist(), self.of[steps - self.first].tolist(), strict=True))
 
     def _with_past(self, number: Int[Tensor, "n"], place_of: Callable[[Tensor], Tensor]) -> "PlaceGraph":
-        """With fixed places for the entries from before the walk among these."""
+        """The graph with fixed places for those of these entries that are from before the walk."""
         number = number[number < self.first].unique()
         number = number[~torch.isin(number, self.past[:, 0])]
         if not len(number):
@@ -158,12 +158,12 @@ class PlaceGraph:
         return replace(self, pose=torch.cat([self.pose, pose]), fixed=fixed, past=past)
 
     def closed(self, space: Space, same: Sameness, surprise: Surprise, bonus: float) -> "PlaceGraph":
-        """With the poses that agree best with all steps and sights; places that turn out to be one are put together."""
+        """The graph with the poses that agree best with all steps and sights; places found to be one are merged."""
         pose, edges = self.pose, self.edges
         free = self._free()
         row = torch.full((len(pose),), -1).masked_scatter(free, torch.arange(int(free.sum())))
         earlier, later = row[edges.pair].unbind(1)
-        outer = (later < 0) & (earlier >= 0)  # the end that may move is called the later one
+        outer = (later < 0) & (earlier >= 0)  # swap these, so that the later end is one that may move
         swapped, made = torch.where(outer, earlier, later), edges.steps.double()
         kept = swapped >= 0
         sights = Sights(edges.pair[:, 1], edges.log_odds + bonus, edges.offset, edges.noise)
@@ -193,7 +193,7 @@ class PlaceGraph:
         return free & (last > last.topk(FREE + 1).values[-1]) if len(last) > FREE else free
 
     def _merged(self, space: Space, same: Sameness, equal: Bool[Tensor, "n"]) -> "PlaceGraph":
-        """With one place for those of equal views that came to lie together."""
+        """The graph with one place for places of equal views whose poses are now close to each other."""
         label = torch.arange(len(self.pose))
         pairs = self.edges.pair[equal]
         far2 = space.squared_lengths(space.difference(self.pose[pairs[:, 0]], self.pose[pairs[:, 1]]))
@@ -211,7 +211,7 @@ class PlaceGraph:
 
 
 def _nearest(space: Space, same: Sameness, pose: Tensor, places: list[int], poses: list[Tensor]) -> int | None:
-    """The nearest of these places, if it is near enough to be that of `pose`."""
+    """The nearest of these places, None if it is not near enough to be that of `pose`."""
     if not places:
         return None
     far2 = space.squared_lengths(space.difference(torch.stack([poses[place] for place in places]), pose))
@@ -232,7 +232,7 @@ def _edges(rows: list[tuple[int, int, int, int]], plan: Tensor, seen: Sights, li
 
 
 def _pooled(edges: Edges) -> Edges:
-    """Steps of one kind between two places as one edge; of sights of the same two places the first."""
+    """One edge for all equal steps between two places; of the sights between two places, the first."""
     kind = (100 * edges.offset).round().long() * (edges.steps > 0)[:, None]
     key = torch.cat([edges.pair, (edges.steps > 0)[:, None].long(), kind], 1)
     unique, which = key.unique(dim=0, return_inverse=True)

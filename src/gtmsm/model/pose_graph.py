@@ -1,8 +1,8 @@
 """Loop closure: a place recognised now also corrects the poses of the walk since it was last seen.
 
 A pose graph: nodes are poses, edges are planned steps and sights. Least squares over all edges spreads the error that a
-revisit shows over the steps that made it. Where the last frame was asked how each step went, a step has the variance
-that was left: one that went as planned hardly gives way, and one that bumped does.
+revisit shows over the steps that made it. With `watch`, the variance of a step is what is left after it was estimated
+from the previous frame: a step that went as planned is stiff, and one that bumped is not.
 """
 
 import math
@@ -21,13 +21,13 @@ SLACK = (0.5, 0.5, 0.5, 0.5, 0.2, 0.1)
 """Variance of planned steps in each round, in units of their mean variance. Loose steps first show which sights agree;
 stiffer ones then leave the error to the few steps that made it (docs/notebook.md)."""
 ROUNDS = 4
-"""In which sights are weighed by how likely they are, where steps were watched."""
+"""Rounds in which sights are weighted by their probability, with `watch`."""
 HEARD = 0.1
-"""Share of what a sight says that counts there: sights of one frame, and of the next, err alike."""
+"""Weight of a sight, with `watch`: errors of sights of one frame, and of successive frames, are correlated."""
 
 
 def planned_steps(motion: Motion, start: State, states: States, actions: Actions) -> Poses:
-    """The displacement that each action was to make, from where the agent was before it."""
+    """The planned displacement of each action, from the state before it."""
     before = torch.cat([start[:, None], states[:, :-1]], dim=1)
     planned = motion.step(before, actions)[..., : motion.pose_size]
     return motion.space.displacement(before[..., : motion.pose_size], planned)
@@ -38,7 +38,7 @@ def close_loops(
 ) -> Poses:
     """The poses of a walk that agree best with its planned displacements and with all sights at once.
 
-    Entries of the past are fixed. Each round weighs sights and steps by how likely they are at the current poses.
+    Entries of the past are fixed. Each round weights sights and steps by how likely they are at the current poses.
     """
     for slack in SLACK:
         known = gather(torch.cat([past, pose], dim=1), sights.index)
@@ -66,13 +66,13 @@ def close_watched_loops(
     sights: Sights,
     past: EntryPoses,
 ) -> tuple[Poses, Float[Tensor, "batch time G"]]:
-    """The same for steps that were watched, each of which is as stiff as it was seen; also variances of the poses.
+    """The same with `watch`, where each step has a stiffness of its own; also the variances of the poses.
 
     `variance` is that of the start, which moves as well. In float64, since variances of steps differ by many orders of
     magnitude.
     """
     like, pose, start, past = pose, pose.double(), start.double(), past.double()
-    # The sight of the last frame comes first, and was heard when the step was watched.
+    # The sight of the previous frame comes first; the estimates of the steps have used it already.
     index, *said = (part[:, :, 1:] for part in sights)
     sights, steps = Sights(index, *(part.double() for part in said)), Watched(*(part.double() for part in steps))
     first = steps.added[:, :1] + variance[:, None]
@@ -103,7 +103,7 @@ def trust(space: Space, off: Float[Tensor, "*n D"], sights: Sights) -> Float[Ten
 
 
 def stiffness(off2: Float[Tensor, "*n"], chance: float, loose: float, stray: float, size: int) -> Float[Tensor, "*n"]:
-    """The expected precision of a planned step, given its residual: it may have gone otherwise."""
+    """The expected precision of a planned step, given its residual: it may not have gone as planned."""
     otherwise = stray + loose
     log_ratio = size * math.log(otherwise / loose) + off2 * (1 / otherwise - 1 / loose)
     planned = torch.sigmoid(math.log((1 - chance) / chance) + 0.5 * log_ratio)
@@ -113,7 +113,7 @@ def stiffness(off2: Float[Tensor, "*n"], chance: float, loose: float, stray: flo
 class _Net(NamedTuple):
     """Steps and sights as edges of known stiffness between the poses of a walk.
 
-    What lies before the walk, the start and steps of a negative index, does not move.
+    The start and entries from before the walk, which have negative indices, are fixed.
     """
 
     steps: int
@@ -123,7 +123,7 @@ class _Net(NamedTuple):
 
     @classmethod
     def of(cls, stiff: Float[Tensor, "batch time"], index: Int[Tensor, "batch time K"], pull: PerEntry) -> "_Net":
-        """Steps with this stiffness, and sights that pull this much."""
+        """Steps of stiffness `stiff`, and sights of stiffness `pull`."""
         batch, steps, k = index.shape
         now = torch.arange(steps, device=index.device)
         later = torch.cat([now, now[:, None].expand(steps, k).flatten()]).expand(batch, -1)
@@ -135,7 +135,7 @@ class _Net(NamedTuple):
     ) -> tuple[States, Float[Tensor, "batch time time"]]:
         """How far to move each step: the d that minimises, over all steps t and sights k,
 
-        stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2; and the matrix by which it was found.
+        stiff (d_t - d_{t-1} + off_plan)^2 + pull (d_t - d_k + off_sight)^2; and the Cholesky factor, as in `relax`.
         """
         return relax(*self, torch.cat([off_plan, off_sight.flatten(1, 2)], dim=1))
 
@@ -147,9 +147,9 @@ def relax(
     weight: Float[Tensor, "batch edges"],
     off: Float[Tensor, "batch edges S"],
 ) -> tuple[Float[Tensor, "batch nodes S"], Float[Tensor, "batch nodes nodes"]]:
-    """The d that minimises weight (d_later - d_earlier + off)^2 over all edges; a negative `earlier` does not move.
+    """The d that minimises weight (d_later - d_earlier + off)^2, summed over all edges; a negative `earlier` is fixed.
 
-    Also the Cholesky factor of the Hessian of half of that.
+    Also the Cholesky factor of the Hessian of half of this sum.
     """
     batch, pulled = len(weight), weight[..., None] * off
     inner, inside = earlier.clamp(min=0), earlier >= 0

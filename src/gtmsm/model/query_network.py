@@ -1,4 +1,4 @@
-"""The GQN prior of App. A.2: retrieved views, seen from the pose asked for, become one view."""
+"""The GQN prior of App. A.2: the view at the query pose, predicted from the retrieved views and their poses."""
 
 import torch
 import torch.nn.functional as F
@@ -13,9 +13,9 @@ from gtmsm.tensors import Gaussian
 class QueryNetwork(Prior):
     """h = f({s_i, z_i}), then mean and variance from h and s_t.
 
-    Poses enter relative to s_t: the same room seen from another start is the same task. With `poses` absolute they
-    enter as they are, and s_t beside h, as App. A.2 has it. The mean is a correction of the weighted mean of the codes,
-    so that a revisit is remembered before training.
+    Poses are given relative to s_t, so that the same room seen from another start is the same task. With `poses`
+    absolute they are given as they are, and s_t beside h, as in App. A.2. The mean is a correction of the weighted mean
+    of the codes, so that a revisit is recalled even before training.
     """
 
     def __init__(self, settings: RecallConfig, code_size: int, place_size: int) -> None:
@@ -30,7 +30,7 @@ class QueryNetwork(Prior):
         nn.init.zeros_(last.bias)
 
     def forward(self, retrieved: Retrieved) -> SingleView:
-        """Embed every view, pool them evenly and by nearness, and predict the code at the pose asked for."""
+        """Embed each view, pool them evenly and by nearness, and predict the code at the query pose."""
         code, log_weight = retrieved.code, retrieved.log_weight
         near = (retrieved.neighbours.distance2 + retrieved.delta).log()
         place, asked = self._poses(retrieved)
@@ -47,7 +47,7 @@ class QueryNetwork(Prior):
     def _poses(
         self, retrieved: Retrieved
     ) -> tuple[Float[Tensor, "batch time K P"], list[Float[Tensor, "batch time P"]]]:
-        """Where the entries are; and where the query is, if that does not say it."""
+        """Places of the entries; and that of the query in a list, which is empty if the entries are relative to it."""
         if not self.absolute:
             return retrieved.relative, []
         assert retrieved.find_absolute is not None

@@ -1,4 +1,4 @@
-"""A prior with geometry: every ray of the view asked for attends to the rays of the retrieved views."""
+"""A prior with geometry: each ray of the queried view attends to the rays of the retrieved views."""
 
 import math
 from collections.abc import Iterable
@@ -26,16 +26,16 @@ DIGEST_LAYERS = 1
 EPSILON = 1e-5
 """Added to variances by layer norms."""
 VIEWS = 1_024
-"""Views that are digested at a time where no gradients are wanted: between layers each takes a megabyte or more."""
+"""Views that are digested at once without gradients: the activations of each take a megabyte or more."""
 AT_ONCE = 256
-"""Views made together where no gradients are wanted: some 400 MB of tokens."""
+"""Views that are predicted at once without gradients: some 400 MB of tokens."""
 
 
 class RayAttention(Prior):
-    """Codes are spatial, a vector for every patch of a frame; a patch is a bundle of rays with a place and a direction.
+    """Attention between rays: spatial codes have a vector for each patch, a bundle of rays from a place in a direction.
 
-    Tokens of a view are computed once, when it is written to memory (`digest`). A read adds where the columns of rays
-    run relative to the pose asked for, and lets the rays of that pose attend to all of them.
+    Tokens of a view are computed once, when it is written to memory (`digest`). A read adds the lines of the columns of
+    rays relative to the query pose, and lets the rays of that pose attend to all of them.
     """
 
     def __init__(self, settings: RecallConfig, code_size: int, grid: tuple[int, int]) -> None:
@@ -71,12 +71,12 @@ class RayAttention(Prior):
         return [parameter for parameter in blocks.parameters() if parameter.dim() == 2]
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"]:
-        """A token for every patch of each view, computed from that view alone; in portions without gradients."""
+        """A token for each patch of each view, computed from that view alone; without gradients, in portions."""
         n = len(code.mean)
         if n > VIEWS and not torch.is_grad_enabled():
             return torch.cat([self.digest(code[some : some + VIEWS]) for some in range(0, n, VIEWS)])
         mean, log_var = self._patches(code.mean), 0.1 * self._patches(code.log_var)
-        # The place of a patch is an input of the first layer: adding it to every view would be a pass of its own.
+        # The place of a patch is an input of the first layer: adding it to each view would take another pass.
         place = self.number.to(mean.dtype).expand(len(mean), -1, -1)
         weight = torch.cat([self.patch.weight, (self.where_in_view + self.patch.bias).T], dim=1)
         x = F.linear(torch.cat([mean, log_var, place], dim=-1), weight)
@@ -85,7 +85,7 @@ class RayAttention(Prior):
         return x
 
     def forward(self, retrieved: Retrieved) -> SingleView:
-        """Attend to the retrieved views, ray by ray; in portions without gradients, since tokens are large."""
+        """Attend to the retrieved views, ray by ray; without gradients, in portions, since tokens are large."""
         assert retrieved.digest is not None
         relative, row = retrieved.relative.flatten(0, 1), retrieved.row.flatten(0, 1)
         at_once = len(row) if retrieved.digest.requires_grad else AT_ONCE
@@ -100,7 +100,7 @@ class RayAttention(Prior):
     def _ask(
         self, digest: Float[Tensor, "rows tokens width"], row: Int[Tensor, "n K"], relative: Float[Tensor, "n K 4"]
     ) -> Float[Tensor, "n tokens both"]:
-        """Mean and log-variance of the code of every patch."""
+        """Mean and log-variance of the code of each patch."""
         lines = _gelu_layer(self._columns(relative).flatten(0, 2), self.column[0])
         lines = F.linear(lines, self.column.get_parameter("2.weight")).unflatten(0, (*row.shape, self.grid[1]))
         if len(row) == 1 and self._lasting(digest, lines):
@@ -117,7 +117,7 @@ class RayAttention(Prior):
         return cast(Tensor, out(normed))
 
     def _lasting(self, digest: Float[Tensor, "rows tokens width"], lines: Float[Tensor, "n K columns width"]) -> bool:
-        """Whether keys and values of views should be kept for the next read: on a CPU, without gradients."""
+        """Whether keys and values of views are cached for the next read: on a CPU, without gradients."""
         as_weights = digest.dtype == self.asked.dtype
         return not torch.is_grad_enabled() and digest.device.type == "cpu" and as_weights and have_values(digest, lines)
 
@@ -127,10 +127,10 @@ class RayAttention(Prior):
         row: Int[Tensor, "n K"],
         lines: Float[Tensor, "n K columns width"],
     ) -> Iterable[tuple[Tensor, Tensor | None]]:
-        """Keys and values of every layer, and where their gradient is to be written."""
+        """Keys and values of each layer, and the tensor that their gradient is to be written to."""
         weights = [block.attention.key_value.weight for block in cast(list[_CrossBlock], list(self.across))]
         memory = gathered_views(digest.to(lines.dtype), row, lines, EPSILON)  # digests may be of another precision
-        if not torch.is_grad_enabled():  # nothing is kept, so that one layer's at a time take the least memory
+        if not torch.is_grad_enabled():  # no backward pass needs them: one layer at a time takes the least memory
             return ((F.linear(memory, weight), None) for weight in weights)
         return _slices(F.linear(memory, torch.cat(weights)), len(weights))
 
@@ -139,11 +139,11 @@ class RayAttention(Prior):
         return code.unflatten(-1, (self.channels, -1)).mT
 
     def _columns(self, relative: Float[Tensor, "*views 4"]) -> Float[Tensor, "*views columns features"]:
-        """Where the columns of rays of a view run, in the frame of the pose asked for, in the next layer's precision.
+        """The lines of a view's columns of rays, in the frame of the query pose, in the next layer's precision.
 
-        Origin and direction, and the coordinates of the line: its distance from the asking eye, and the way along it to
-        the point next to the eye. Then sines and cosines of all six at several frequencies, which attention can compare
-        finely. The slope of a ray follows from its row alone, which the digest knows.
+        Origin and direction, and coordinates of the line: its distance from the query's eye, and the distance along it
+        to the point nearest to that eye. Then sines and cosines of all six at several frequencies, which attention can
+        compare finely. The slope of a ray follows from its row alone, which the digest encodes.
         """
         x, y, c, s = (part[..., None] for part in relative.unbind(-1))
         yaw_cos, yaw_sin = self.yaw.cos(), self.yaw.sin()
@@ -188,7 +188,7 @@ class _Attention(nn.Module):
         key_value: Float[Tensor, "n asked both"],
         gradient: Float[Tensor, "n asked both"] | None = None,
     ) -> Float[Tensor, "n asking width"]:
-        """The values attended to, by `out` without its bias; `gradient`: see `attend`."""
+        """The values attended to, projected by `out` without its bias; `gradient`: see `attend`."""
         return F.linear(attend(query, key_value, HEAD, gradient), self.out.weight)
 
 
@@ -208,7 +208,7 @@ class _CrossBlock(nn.Module):
         gradient: Float[Tensor, "n asked both"] | None,
         following: _Norm,
     ) -> tuple[Float[Tensor, "n asking width"], Float[Tensor, "n asking width"]]:
-        """The result, and its norm by `following`, the next block's; `normed` is x by this block's own norm."""
+        """The result, and its norm by `following`, the norm of the next block; `normed`: x by this block's own norm."""
         query = F.linear(normed, self.attention.query.weight)
         return following(x, self.attention(query, key_value, gradient), self.attention.out.bias)
 
@@ -232,9 +232,9 @@ class _SelfBlock(nn.Module):
         return following(x, thought, self.think.get_parameter("3.bias"))
 
     def _asked_and_told(self, normed: Float[Tensor, "n tokens width"]) -> Iterable[Tensor]:
-        """Queries, and keys with values: by one product, where its gradients are wanted."""
+        """Queries, and keys with values; by one product if gradients are needed."""
         weights = self.attention.query.weight, self.attention.key_value.weight
-        if not torch.is_grad_enabled():  # to join the weights takes longer than a second product of a few views
+        if not torch.is_grad_enabled():  # for a few views, joining the weights takes longer than a second product
             return (F.linear(normed, weight) for weight in weights)
         width = normed.shape[-1]
         return F.linear(normed, torch.cat(weights)).split([width, 2 * width], dim=-1)
@@ -246,7 +246,7 @@ def _gelu_layer(x: Float[Tensor, "*batch inputs"], layer: nn.Module) -> Float[Te
 
 
 def _slices(x: Float[Tensor, "n asked width"], count: int) -> list[tuple[Tensor, Tensor | None]]:
-    """The last axis in `count` equal slices, each to be used once, and where its gradient is to be written."""
+    """The last axis in `count` equal slices, each to be used once, and the tensor that its gradient is written to."""
     if not x.requires_grad or torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return [(part, None) for part in x.chunk(count, dim=-1)]
     gradient = torch.empty_like(x)
@@ -256,19 +256,19 @@ def _slices(x: Float[Tensor, "n asked width"], count: int) -> list[tuple[Tensor,
 class _Slices(torch.autograd.Function):
     """Slices of x, whose gradients are written side by side into one tensor by the backward pass of `attend`.
 
-    That of `chunk` would copy them together: 1.3 GB in an update of walk-strong, 7% of its time.
+    The backward pass of `chunk` would copy them together: 1.3 GB in an update of walk-strong, 7% of its time.
     """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, gradient: Tensor, count: int) -> tuple[Tensor, ...]:
-        """Slices of the last axis; none is copied."""
+        """Slices of the last axis, without a copy."""
         ctx.gradient, ctx.count = gradient, count
         return x.chunk(count, dim=-1)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *found: Tensor) -> tuple[Tensor, None, None]:
-        """The tensor that they were written into, or a copy where any of them lies elsewhere."""
+        """The tensor that the gradients were written to, or a joined copy if any of them lies elsewhere."""
         wanted = ctx.gradient.chunk(ctx.count, dim=-1)
         written = all(one.data_ptr() == other.data_ptr() for one, other in zip(found, wanted, strict=True))
         return ctx.gradient if written else torch.cat(found, dim=-1), None, None

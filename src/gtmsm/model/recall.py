@@ -1,4 +1,4 @@
-"""p(z_t | s_t, m): what memory says is to be seen at a pose."""
+"""p(z_t | s_t, m): the code that memory predicts at a pose."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,35 +21,35 @@ class RecallConfig:
     """How memory is read."""
 
     prior: Literal["mixture", "query", "rays"] = "mixture"
-    """mixture: the retrieved codes, weighted by nearness (App. A.1); query: a network makes one view of them (GQN,
-    App. A.2); rays: the rays of the view asked for attend to those of the retrieved views (not in the paper)."""
+    """mixture: the retrieved codes, weighted by nearness (App. A.1); query: a network predicts one view from them (GQN,
+    App. A.2); rays: the rays of the queried view attend to those of the retrieved views (not in the paper)."""
     neighbours: int = 5
     """K, the entries retrieved per query (App. A.1); 0 reads all of memory."""
     delta: float = 1e-4
     """Added to squared distances before they are inverted into weights (App. A.1)."""
     distance: Distance = "euclidean"
-    """Between means (App. A.1), or the KL divergence between the stored Gaussians, which it names as well."""
+    """Between means (App. A.1), or the KL divergence between the stored Gaussians, which App. A.1 names as well."""
     choice: Literal["nearest", "visible"] = "nearest"
-    """Which entries to retrieve: the nearest, or those that together see most of what is to be seen (for agents with a
+    """Which entries to retrieve: the nearest, or those that together see most of the queried view (for agents with a
     heading whose poses are in units of a wall's height)."""
     map_size: int = 0
     """Dimensions of a learned linear map of places in which distances are measured (App. A.2 tried 5); 0: none."""
     latest: int = 0
-    """Entries that are read, the latest so many: as of a memory that forgets its oldest entry when full; 0: all."""
+    """Number of latest entries that are read, as if memory dropped its oldest entry when full; 0: all."""
     holds: Literal["statistics", "samples"] = "statistics"
-    """What memory holds of a frame: mean and variance of q(z|x), or one sample of it (section 3 names both); samples
-    share a variance, which is learned."""
+    """What memory holds of a frame: mean and variance of q(z|x), or one sample of it (section 3 names both). Samples
+    share one learned variance."""
     poses: Literal["relative", "absolute"] = "relative"
-    """What the query network is told: poses of entries as they lie from the query, or as they are, and the query's."""
+    """Input of the query network: poses of entries relative to the query, or absolute poses of entries and query."""
     width: int = 512
     """Hidden units of the query network; size of a token of the rays."""
     layers: int = 6
-    """Of attention, where rays attend."""
+    """Layers of attention of prior rays."""
     field_of_view: float = 80.0
-    """Degrees that a frame covers from left to right, where rays attend or choose."""
+    """Horizontal field of view of a frame in degrees, for prior rays and for choice visible."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be read with."""
+        """Refuse invalid settings."""
         require(self.neighbours >= 0, f"neighbours is {self.neighbours}; give K > 0, or 0 for all of memory")
         require(self.delta > 0, f"delta is {self.delta}; an exact revisit would divide by it: it must be above 0")
         require(self.map_size >= 0, f"map_size is {self.map_size}; give the dimensions of the map, or 0 for none")
@@ -84,24 +84,24 @@ class RecallConfig:
 
 @dataclass(frozen=True)
 class Retrieved:
-    """What a query got out of memory."""
+    """What queries retrieved from memory."""
 
     neighbours: Neighbours
     bank: Gaussian
     """Codes of the entries of all memories, `rows Z`, or only of those that were retrieved."""
     row: EntryIndex
-    """Which of them were."""
+    """The rows of `bank` that were retrieved."""
     find_relative: Callable[[], Float[Tensor, "batch time K P"]]
-    """Computes `relative`, which not every prior uses."""
+    """Computes `relative`, which not all priors use."""
     delta: float
     digest: Float[Tensor, "rows tokens width"] | None = None
-    """What the prior made of each code of the bank when it was written."""
+    """The prior's digest of each row of the bank, computed when it was written."""
     find_absolute: Callable[[], tuple[Float[Tensor, "batch time K P"], Float[Tensor, "batch time P"]]] | None = None
-    """Places of the entries and of the query as they are, for a prior that is told those instead."""
+    """Computes absolute places of the entries and of the query, for a prior that uses these instead."""
 
     @cached_property
     def relative(self) -> Float[Tensor, "batch time K P"]:
-        """Where each entry lies from the query (`Motion.relative`)."""
+        """The place of each entry relative to the query (`Motion.relative`)."""
         return self.find_relative()
 
     @cached_property
@@ -121,11 +121,11 @@ class Forecast(Protocol):
 
     @property
     def neighbours(self) -> Neighbours:
-        """The memory entries it was made of."""
+        """The memory entries that it was made from."""
 
     @property
     def heaviest(self) -> Int[Tensor, "batch time"]:
-        """The memory entry it rests on most."""
+        """The memory entry that contributes most."""
 
     def peak(self) -> Codes:
         """A point estimate."""
@@ -138,14 +138,14 @@ class Forecast(Protocol):
 
 
 class Prior(nn.Module, ABC):
-    """Turns what was retrieved into a forecast."""
+    """A network or a rule that makes a forecast from retrieved entries."""
 
     digest_sizes: tuple[int, int] | None = None
-    """Number of tokens of an entry's digest, and their width; None where the prior has no digest."""
+    """Number of tokens of an entry's digest, and their width; None if the prior has no digest."""
 
     @property
     def matrices(self) -> list[nn.Parameter]:
-        """Weights of the layers between the first and the last of a deep prior, which Muon can move."""
+        """Weights of the layers between the first and the last of a deep prior, which Muon can optimise."""
         return []
 
     @abstractmethod
@@ -153,7 +153,7 @@ class Prior(nn.Module, ABC):
         """p(z_t | s_t, m) at every query."""
 
     def digest(self, code: Gaussian) -> Float[Tensor, "n tokens width"] | None:
-        """What can be computed once, when an entry is written, instead of at every read."""
+        """Features of entries that are computed once, when they are written, instead of at each read."""
         return None
 
 
@@ -165,7 +165,7 @@ class Mixture:
 
     @property
     def neighbours(self) -> Neighbours:
-        """The entries it is made of."""
+        """The memory entries that it is made from."""
         return self.retrieved.neighbours
 
     @property
@@ -183,12 +183,12 @@ class Mixture:
         return mixture_log_prob(z.flatten(0, 1), *self._parts()).view(z.shape[:2])
 
     def divergence(self, code: Gaussian, z: Codes) -> PerStep:
-        """By one sample: a mixture has no closed form."""
+        """Estimated by one sample: a mixture has no closed form."""
         mean, log_var, flat = (part.flatten(0, 1) for part in (code.mean, code.log_var, z))
         return mixture_divergence(mean, log_var, flat, *self._parts()).view(z.shape[:2])
 
     def _parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor, float]:
-        """Codes, which of them, how far they are, and delta."""
+        """Means and log-variances of the bank, retrieved rows, squared distances, and delta."""
         bank, row, distance2 = self.retrieved.bank, self.retrieved.row, self.neighbours.distance2
         return bank.mean, bank.log_var, row.flatten(0, 1), distance2.flatten(0, 1), self.retrieved.delta
 
@@ -211,7 +211,7 @@ class Mixture:
 
 @dataclass(frozen=True)
 class SingleView:
-    """One Gaussian, made by a network of all that was retrieved: the prior of App. A.2."""
+    """One Gaussian, predicted by a network from all retrieved entries: the prior of App. A.2."""
 
     code: Gaussian
     """`batch time Z`."""
@@ -231,7 +231,7 @@ class SingleView:
         return self.code.sample(generator)
 
     def divergence(self, code: Gaussian, z: Codes) -> PerStep:
-        """Between two Gaussians it is exact."""
+        """Exact: both are Gaussian."""
         return code.divergence(self.code)
 
 
@@ -242,7 +242,7 @@ def _pick(values: Tensor, which: Int[Tensor, "batch time"]) -> Tensor:
 
 
 class MixturePrior(Prior):
-    """The retrieved codes themselves, weighted by how near they are: nothing to learn."""
+    """The retrieved codes themselves, weighted by nearness; it has no parameters."""
 
     def forward(self, retrieved: Retrieved) -> Mixture:
         """Weights from distances."""

@@ -1,4 +1,4 @@
-"""Memory read backwards: entries whose codes match what is seen now, and the relative pose that each implies."""
+"""Memory read backwards: entries whose codes match the current frame, and the relative pose that each match implies."""
 
 import math
 from dataclasses import dataclass
@@ -16,63 +16,66 @@ from gtmsm.tensors import LOG_TWO_PI, EntryIndex, EntryPoses, Gaussian, PerEntry
 
 @config
 class LandmarkConfig:
-    """How the pose is corrected by what is seen."""
+    """How pose estimates are corrected by frames."""
 
     form: Literal["off", "paper", "bayes"] = "off"
-    """off: actions alone tell where the agent is (section 3.3); paper: App. D as it is written; bayes: beta by Bayes'
-    rule from a network that compares two views, with a chance that a step goes otherwise (docs/deviations.md)."""
+    """off: poses from actions alone (section 3.3); paper: App. D as written; bayes: beta by Bayes' rule from a network
+    that compares two views, with a chance that a step does not go as planned (docs/deviations.md)."""
     matches: int = 12
-    """K', the entries looked up by their codes (App. D); the last frame is always among them."""
+    """K', the number of entries looked up by their codes (App. D); the previous frame is always among them."""
     width: int = 256
     """Hidden units of the network that compares two views; App. D's own networks have 32."""
     recent: int = 1
-    """The last steps, whose frames are not looked up (the very last one excepted): to an agent that moves slowly they
-    are the nearest of all."""
+    """Number of most recent steps whose frames are not looked up, except for the previous frame: for an agent that
+    moves slowly, their codes are the nearest of all."""
     steady: float = 0.05
-    """Standard deviation of a step that goes as planned, in units of the pose space ..."""
+    """Standard deviation of the position after a step that goes as planned, in units of the pose space; the paper's
+    form uses the motion's own noise."""
     steady_turn: float = 0.01
-    """... and of its heading, in radians; the paper's form takes the motion's own noise for both."""
+    """Standard deviation of the heading after a step that goes as planned, in radians; the paper's form uses the
+    motion's own noise."""
     surprise: float = 0.1
     """Chance that a step does not go as planned."""
     watch: bool = False
-    """Whether the last frame is asked first how a step went: whether it was made as planned and, by itself, whether the
-    agent turned as planned. Other places that are recognised then correct that, all that agree together. Step by step,
-    without a fast scan."""
+    """Estimate each step from the previous frame first: whether the agent moved as planned and, independently, whether
+    it turned as planned. Other entries that are recognised then correct this estimate, and those that agree add up.
+    Runs step by step, without the fast scan."""
     surprise_turn: float = 0.05
     """With `watch`: chance that an agent does not turn as planned."""
     surprise_worth: float = 0.0
-    """With `watch`: steps of a walk that tell as much of how often steps go wrong as these chances do. It is learned on
-    the way, and memory keeps it. 0: it is not learned."""
+    """With `watch`: number of steps of a walk whose evidence counts as much as the chances above. How often steps fail
+    is then learned during a walk, and kept in memory. 0: it is not learned."""
     surprise_again: float = 0.0
-    """With `surprise_worth`: least chance that a step does not go as planned after one that did not, but for turns."""
+    """With `surprise_worth`: minimum chance that a step does not go as planned after one that did not, except turns."""
     stray: float = 1.0
-    """Standard deviation of where such a step leads, in units of the pose space."""
+    """Standard deviation of the position after a step that does not go as planned, in units of the pose space."""
     stray_turn: float = 0.2
-    """The same of the heading, in radians."""
+    """Standard deviation of the heading after a step that does not go as planned, in radians."""
     closure: int = 0
-    """Steps after which loops are closed: what was recognised since then also corrects all earlier poses of the walk.
-    0: never, so that no pose depends on what was seen after it."""
+    """Number of steps after which loops are closed: matches since then also correct all earlier poses of the walk.
+    0: never, so that no pose depends on later frames."""
     grain: float = 0.1
-    """Least standard deviation of a relative pose, in the same units: that of two equal codes."""
+    """Minimum standard deviation of a relative pose: that of equal codes, in units of the pose space and in radians."""
     last_grain: float = 0.0
-    """The same of positions between a view and the last one, which a network of its own then compares: a single step
-    is seen more precisely, and less so how far it turned. 0: one network, and `grain`, for all."""
+    """Minimum standard deviation of the position relative to the previous frame, with which a network of its own then
+    compares each frame: single steps are seen more precisely, but not their turns. 0: one network, and `grain`, for
+    all frames."""
     doubt: float = 6.0
-    """Nats subtracted from the log-odds of every match: K' matches from one memory are not independent, and a plan is
+    """Nats subtracted from the log-odds of each match: K' matches from one memory are not independent, and plans are
     right more often than not. Closing a loop subtracts two thirds of it."""
     reach: float = 4.0
-    """Standard deviation of the distance between two views of a walk, in the same units: the density of the relative
-    pose of views that do not match."""
+    """Standard deviation of the distance between two views of a walk that do not match, in units of the pose space."""
     rendered: int = 0
-    """Poses at which a walk may have begun, or a picture may have been taken, that are judged by what memory would show
-    there, the best of them refined (`rendering.py`); for priors that make one view. 0: matches of codes alone tell."""
+    """Number of candidate poses, of the start of a walk or of a picture, that are judged by the views that memory
+    predicts there; the best are refined (`rendering.py`). For priors query and rays. 0: judged by matches of codes
+    alone."""
     tolerance: float = 0.5
-    """Largest error of a position that counts as recognised, in the same units ..."""
+    """Maximum error of a position that counts as recognised, in units of the pose space."""
     tolerance_turn: float = 10.0
-    """... and of a heading, in degrees."""
+    """Maximum error of a heading that counts as recognised, in degrees."""
 
     def __post_init__(self) -> None:
-        """Refuse values that make no sense."""
+        """Refuse invalid settings."""
         require(self.matches >= 1, f"matches is {self.matches}; look up at least 1 entry")
         require(self.closure >= 0, f"closure is {self.closure}; give a number of steps, or 0 for never")
         require(
@@ -95,10 +98,10 @@ class LandmarkConfig:
 
 @dataclass(frozen=True)
 class Lookup:
-    """The K' entries whose codes are nearest to each query's."""
+    """The K' entries whose codes are nearest to that of each query."""
 
     index: EntryIndex
-    """Of the entries; 0 where `there` is false."""
+    """Indices of the entries; 0 where `there` is False."""
     there: Bool[Tensor, "batch time K"]
     """False where there are fewer than K entries yet."""
     distance: PerEntry
@@ -108,11 +111,11 @@ class Lookup:
 
     @property
     def first(self) -> "Lookup":
-        """Of each query the first entry alone."""
+        """Only the first entry of each query."""
         return Lookup(self.index[..., :1], self.there[..., :1], self.distance[..., :1], self.after)
 
     def begun_elsewhere(self) -> "Lookup":
-        """The same if the entry before the first query is not the frame before it: it is not compared."""
+        """The lookup if the entry before the first query is not its previous frame: that pair is not compared."""
         if self.after is None:
             return self
         there, after = self.there.clone(), self.after.clone()
@@ -121,7 +124,7 @@ class Lookup:
         return Lookup(self.index, there, self.distance, after)
 
     def at(self, steps: Int[Tensor, "batch asked"]) -> "Lookup":
-        """Of these queries alone."""
+        """Only these queries."""
         after = None if self.after is None else gather(self.after, steps)
         return Lookup(gather(self.index, steps), gather(self.there, steps), gather(self.distance, steps), after)
 
@@ -136,9 +139,9 @@ def look_up(
 ) -> Lookup:
     """The `k` entries nearest to each query by code.
 
-    With `first`, query t is entry first + t itself, sees only entries from `recent` steps before it, and the one just
-    before it is always among them. `number` says which entries these are, where some were left out. The search is
-    without gradients, and for all steps at once: codes do not depend on poses.
+    With `first`, query t is entry first + t itself: it is compared only with entries at least `recent` steps before it,
+    and always with the one just before it. `number`: numbers of the entries, if some were left out. The search is
+    without gradients and for all steps at once, since codes do not depend on poses.
     """
     with torch.no_grad():
         far = torch.cdist(query.mean, entries.mean, compute_mode="donot_use_mm_for_euclid_dist")
@@ -156,10 +159,10 @@ def look_up(
 
 
 class Match(NamedTuple):
-    """What the comparison of an entry and a query says, for every pair of a lookup."""
+    """The comparison of an entry and a query, for each pair of a lookup."""
 
     log_odds: PerEntry
-    """That both show the same place."""
+    """Log-odds that both show the same place."""
     offset: Float[Tensor, "batch time K D"]
     """The displacement from the entry's pose to the query's, in the frame of the entry."""
     noise: Float[Tensor, "batch time K G"]
@@ -167,11 +170,11 @@ class Match(NamedTuple):
 
 
 class Pairs(nn.Module):
-    """A network of two codes and of how far apart they are."""
+    """A network whose inputs are two codes and the distance between them."""
 
     def __init__(self, code_size: int, width: int, outputs: int) -> None:
         super().__init__()
-        # Layers of one view alone are computed once per view, not once per pair.
+        # Layers that depend on one view alone are computed once per view, not once per pair.
         self.view = nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.first, self.second = nn.Linear(width, width), nn.Linear(width, width, bias=False)
         self.alike = nn.Linear(1, width, bias=False)
@@ -180,7 +183,7 @@ class Pairs(nn.Module):
         )
 
     def outputs(self, entries: Gaussian, query: Gaussian, lookup: Lookup) -> Float[Tensor, "batch time K outputs"]:
-        """Of each query and the entries that were looked up for it; codes get no gradient."""
+        """Outputs for each query and the entries that were looked up for it; codes get no gradient."""
         distance = lookup.distance.detach()[..., None]
         there = gather(self.first(self.view(entries.mean.detach())), lookup.index)
         here = self.second(self.view(query.mean.detach()))[:, :, None]
@@ -218,14 +221,14 @@ class Comparison(Pairs):
         return Match(*map(put_first, self.step(entries, query, lookup.first), match))
 
     def step(self, entries: Gaussian, query: Gaussian, last: Lookup) -> Match:
-        """Compare each query with the frame just before it, which was looked up alone."""
+        """Compare each query with the frame just before it, the only entry of `last`."""
         network, grain = (self, self.settings.grain) if self.last is None else (self.last, self.settings.last_grain)
         return self._match(network.outputs(entries, query, last), last, grain)
 
     def _match(self, made: Float[Tensor, "batch time K outputs"], lookup: Lookup, grain: float) -> Match:
-        """What a network says of each pair, whose positions are known no better than `grain`."""
+        """The match of each pair, from outputs of a network; `grain`: minimum standard deviation of the position."""
         log_odds, offset, log_noise = made.split([1, self.space.size, len(self.space.groups)], dim=-1)
-        # Equal codes show the same place, whatever the network has learned.
+        # Equal codes imply equal poses, whatever the network has learned.
         distance = lookup.distance.detach()[..., None]
         other = distance / (distance + 0.1)
         least = torch.full_like(log_noise, self.settings.grain)
@@ -242,7 +245,7 @@ class Comparison(Pairs):
     def loss(
         self, log_odds: Float[Tensor, "*batch"], offset: Pose, noise: Variance, relative: Pose
     ) -> Float[Tensor, "*batch"]:
-        """-log p(relative pose | both codes): a mixture of what the match says and of a density as wide as `reach`."""
+        """-log p(relative pose | both codes): a mixture of the density of the match and one as wide as `reach`."""
         far2 = self.space.squared_lengths(self.space.difference(offset, relative))
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
         for g, group in enumerate(self.space.groups):
@@ -262,9 +265,9 @@ class Comparison(Pairs):
     ) -> Float[Tensor, ""]:
         """Negative log-likelihood of the relative poses of a walk's pairs of views, plus the calibration of confidence.
 
-        Every walk is also compared with entries of another one, in which nothing can be recognised. `match` is that of
-        the walk itself, if it has been computed already; `trust` weighs each pair by how sure its relative pose is.
-        With `asked`, all that was looked up is compared at these steps, and the last frame at every step.
+        Each walk is also compared with entries of another walk, in which nothing can be recognised. `match`: that of
+        the walk itself, if it has been computed already. `trust`: weights of pairs, by how certain their relative poses
+        are. With `asked`, all looked-up entries are compared at these steps, and the previous frame at each step.
         """
         query, here, total, count = code, path, path.new_zeros(()), path.new_zeros(())
         if asked is not None:
@@ -285,7 +288,7 @@ class Comparison(Pairs):
     def _pairs(
         self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses
     ) -> tuple[Float[Tensor, "batch time K D"], PerEntry]:
-        """How far off the relative pose of each pair is, and its loss; `here` are the poses of the queries."""
+        """The error of the relative pose of each pair, and its loss; `here`: poses of the queries."""
         relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
         return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative)
 
@@ -293,7 +296,7 @@ class Comparison(Pairs):
         self, match: Match, lookup: Lookup, error: Float[Tensor, "batch time K D"], stranger: Match, strange: Lookup,
         trust: PerEntry | None,
     ) -> Float[Tensor, ""]:  # fmt: skip
-        """Cross-entropy of the confidence that the best match of each query is right; those of strangers never are."""
+        """Cross-entropy of the confidence that the best match of each query is right; in another walk it never is."""
         odds = match.log_odds.masked_fill(~lookup.there, -30.0)
         best = self.evidence(odds, match.noise).argmax(-1, keepdim=True)
         right = self.right(error.gather(2, best[..., None].expand(-1, -1, 1, error.shape[-1]))[:, :, 0])
@@ -327,7 +330,7 @@ class Comparison(Pairs):
         return sure
 
     def tolerances(self, like: Tensor) -> Float[Tensor, "D"]:
-        """The largest error that counts as recognised, in every coordinate of a pose."""
+        """The maximum error that counts as recognised, for each coordinate of a pose."""
         turn = math.radians(self.settings.tolerance_turn)
         return like.new_tensor([self.settings.tolerance] * self.space.positions + [turn] * self.space.angles)
 

@@ -1,8 +1,8 @@
-"""Render and compare: the pose at which memory would show what is seen.
+"""Render and compare: the pose at which the view predicted by memory fits the observed view.
 
-Two views that match tell a pose to some percent of a room, and now and then a wrong one. What memory shows at a pose,
-p(z | s, m), is far more telling: at a wrong place it hardly ever looks like what is seen, and near the right one its
-derivatives by the pose say where to go.
+A match of two views gives a pose to within some percent of a room, and now and then a wrong one. The view that memory
+predicts at a pose, p(z | s, m), is far more informative: at a wrong pose it hardly ever looks like the observed view,
+and near the right one its derivatives with respect to the pose point there.
 """
 
 from collections.abc import Callable
@@ -18,22 +18,22 @@ from gtmsm.tensors import Codes, Gaussian, gather
 Show: TypeAlias = Callable[[Float[Tensor, "batch n D"]], Gaussian]
 """p(z | s, m) at poses."""
 VIEWS = 4
-"""Steps of a walk, at most, whose views are compared."""
+"""Maximum number of steps of a walk whose views are compared."""
 CHOSEN = 2
-"""Of several poses so many are refined: those at which memory shows most of what is seen."""
+"""Number of poses that are refined: those whose predicted views fit best."""
 ROUNDS = 2
-"""Of a Gauss-Newton search."""
+"""Rounds of a Gauss-Newton search."""
 HEARD = 0.05
-"""Share of a code's log-probability that counts: its numbers err alike."""
+"""Weight of a code's log-probability: errors of its dimensions are correlated."""
 PROBE, PROBE_TURN = 0.03, 0.02
-"""Steps by which derivatives are taken, in units of the pose space and radians ..."""
+"""Step sizes of finite differences, in units of the pose space and in radians."""
 LOOSE, LOOSE_TURN = 0.15, 0.12
-"""... and standard deviations of the poses to begin with."""
+"""Prior standard deviations of the poses, in the same units."""
 ALIKE = 5.0
-"""Memory shows what is seen where the misfit is below this: at the right pose it is 0.5 to 2, of another place it is 8
-and more (validation rooms)."""
+"""A predicted view counts as the observed one if the misfit is below this: it is 0.5 to 2 at the right pose, and 8 and
+more at another place (validation rooms)."""
 FARTHEST = 0.3
-"""A round moves a pose by no more than that, in each coordinate."""
+"""Maximum change of each coordinate of a pose in one round."""
 
 
 class Rendered(NamedTuple):
@@ -41,28 +41,28 @@ class Rendered(NamedTuple):
 
     pose: Float[Tensor, "batch M D"]
     log_prob: Float[Tensor, "batch M"]
-    """Of what was seen, as memory shows it there: the mean over views, as far as it counts; with the prior, if any."""
+    """Weighted log-probability of the observed views under the predicted ones, averaged over views, plus any prior."""
     misfit: Float[Tensor, "batch M"]
-    """Squared difference between what was seen and what memory shows there, in units of its variance: 1 is usual."""
+    """Mean squared difference of observed and predicted views, in units of the predicted variance: 1 is usual."""
 
     @property
     def known(self) -> Float[Tensor, "batch M"]:
-        """Probability that what was seen is what memory shows there."""
+        """Probability that the observed views are those that memory predicts there."""
         return torch.sigmoid(ALIKE - self.misfit)
 
     @property
     def best(self) -> Int[Tensor, "batch 1"]:
-        """Which of the poses is the likeliest."""
+        """Index of the likeliest pose."""
         return self.log_prob.argmax(1, keepdim=True)
 
     @property
     def likeliest(self) -> Float[Tensor, "batch D"]:
-        """That pose."""
+        """The likeliest pose."""
         return gather(self.pose, self.best)[:, 0]
 
     @property
     def shown(self) -> Bool[Tensor, "batch 1"]:
-        """Whether memory shows there what was seen."""
+        """Whether the observed views are those that memory predicts at the likeliest pose."""
         return self.known.gather(1, self.best) > 0.5
 
 
@@ -75,10 +75,10 @@ def render_and_compare(
     code: Codes,
     log_prior: Float[Tensor, "M"] | None = None,
 ) -> Rendered:
-    """How likely a walk began at each of M poses; the best are moved to where memory shows more of what is seen.
+    """How likely a walk began at each of M poses; the best poses are refined until predicted views fit better.
 
-    `path` is the walk from the origin, and `code` what was seen on it; a single picture is a walk that has not moved.
-    `log_prior` is that of the poses, all alike if there is none.
+    `path`: the walk from the origin. `code`: codes of the frames seen on it; a single picture is a walk that has not
+    moved. `log_prior`: log-prior of the poses, uniform if None.
     """
     steps = torch.linspace(path.shape[1] - 1, 0, min(VIEWS, path.shape[1])).long().flip(0)
     search = _Search(show, space, path[:, steps], code[:, steps])
@@ -95,7 +95,7 @@ def render_and_compare(
 
 
 class _Search(NamedTuple):
-    """A walk whose start is looked for."""
+    """A walk whose start is searched."""
 
     show: Show
     space: Space
@@ -103,22 +103,22 @@ class _Search(NamedTuple):
     seen: Float[Tensor, "batch T Z"]
 
     def views(self, start: Float[Tensor, "batch m D"]) -> Gaussian:
-        """What memory shows along the walk from each start, `batch m T Z`."""
+        """The views that memory predicts along the walk from each start, `batch m T Z`."""
         pose = self.space.step(start[:, :, None], self.path[:, None].expand(-1, start.shape[1], -1, -1))
         return self.show(pose.flatten(1, 2)).unflatten(1, (start.shape[1], -1))
 
     def likelihood(self, views: Gaussian) -> Float[Tensor, "batch m"]:
-        """How likely it is that these views are what was seen."""
+        """Weighted log-likelihood of the observed views under `views`."""
         return HEARD * views.log_prob(self.seen[:, None]).mean(-1)
 
     def misfit(self, views: Gaussian) -> Float[Tensor, "batch m"]:
-        """How far these views are from what was seen, in units of their variance."""
+        """Mean squared difference of `views` and the observed views, in units of their variance."""
         return ((self.seen[:, None] - views.mean).square() * (-views.log_var).exp()).mean((-2, -1))
 
     def refined(
         self, start: Float[Tensor, "batch m D"], views: Gaussian
     ) -> tuple[Float[Tensor, "batch m D"], Gaussian]:
-        """Starts after some rounds of Gauss-Newton, each damped by whether the last one helped, and the views there."""
+        """Starts after rounds of Gauss-Newton, each damped by whether the last one helped; and the views there."""
         likely, damping = self.likelihood(views), torch.ones_like(start[..., 0])
         for _ in range(ROUNDS):
             there = start + self._step(start, views, damping).clamp(-FARTHEST, FARTHEST)
@@ -136,7 +136,7 @@ class _Search(NamedTuple):
     def _step(
         self, start: Float[Tensor, "batch m D"], views: Gaussian, damping: Float[Tensor, "batch m"]
     ) -> Float[Tensor, "batch m D"]:
-        """To where the views would be what was seen if they changed as they do around each start."""
+        """The damped Gauss-Newton step from each start, with derivatives of views by finite differences."""
         positions, angles = self.space.positions, self.space.angles
         probe = start.new_tensor([PROBE] * positions + [PROBE_TURN] * angles)
         loose = start.new_tensor([LOOSE] * positions + [LOOSE_TURN] * angles)

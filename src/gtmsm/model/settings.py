@@ -1,4 +1,4 @@
-"""What a world model is made of, as settings, and what a file of weights says of it."""
+"""Settings of a world model, and the description of it that a weights file holds."""
 
 from gtmsm.config import config, require, require_whole
 from gtmsm.errors import shown
@@ -8,7 +8,7 @@ from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
 
 LARGEST = 1_024
-"""Side of a frame in pixels, and number of actions."""
+"""Largest side of a frame in pixels, and largest number of actions."""
 
 
 @config
@@ -20,7 +20,7 @@ class WorldModelConfig:
     recall: RecallConfig = RecallConfig()
     landmark: LandmarkConfig = LandmarkConfig()
     bumps: int = 0
-    """Units of the network that tells from a view which steps from it fail (not in the paper); 0: none does."""
+    """Hidden units of the network that predicts from a view which steps fail (not in the paper); 0: no network."""
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -65,19 +65,19 @@ class WorldModelConfig:
 
 @config
 class Description:
-    """What a file of weights says of the model that they belong to."""
+    """The description of a model in its weights file."""
 
     model: WorldModelConfig
     frame_shape: tuple[int, int, int]
     action_size: int
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no world has."""
+        """Refuse sizes out of range."""
         require_sizes(self.frame_shape, self.action_size)
 
 
 def require_sizes(frame_shape: tuple[int, int, int], action_size: int) -> None:
-    """Refuse frames and actions of sizes that no world has, before anything is allocated for them."""
+    """Refuse sizes of frames and actions out of range, before anything is allocated for them."""
     shaped = isinstance(frame_shape, tuple) and len(frame_shape) == 3
     require(shaped, f"frame_shape is {shown(frame_shape)}; give a tuple (channels, height, width)")
     for name, size in (*(("frame_shape", size) for size in frame_shape), ("action_size", action_size)):

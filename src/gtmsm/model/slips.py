@@ -1,8 +1,8 @@
-"""How often steps slip, learned on the way: a hidden Markov chain of two states, as planned and otherwise.
+"""How often steps slip, learned during a walk: a hidden Markov chain with two states, as planned and slipped.
 
-After a step that went as planned the next one slips with a probability of which a Beta distribution is known. After one
-that slipped it does so with a probability that is given, since bumps come in rows. Counts are expected ones, by the
-probability that each step slipped, given all that was seen up to it.
+After a step that went as planned, the next one slips with a probability that has a Beta distribution. After a step that
+slipped, the probability has a given minimum, since bumps come in rows. Counts are expected counts, by the probability
+that each step slipped given all frames up to it.
 """
 
 from typing import NamedTuple
@@ -12,48 +12,48 @@ from jaxtyping import Float
 from torch import Tensor
 
 LEAST, MOST = 0.001, 0.5
-"""Between which a learned probability lies: nobody is so sure of steps that no view could tell otherwise."""
+"""Bounds of a learned probability, so that views can always contradict it."""
 
 
 class Habits(NamedTuple):
-    """What is known of slips before a walk; of the position and, by itself, of a heading if there is one."""
+    """Prior of slips before a walk; of the position and, independently, of the heading if there is one."""
 
     chance: tuple[float, ...]
     """Probability that a step slips after one that went as planned."""
     worth: float = 0.0
-    """Number of steps that count as much as this does; 0: it is never learned."""
+    """Number of steps whose evidence counts as much as `chance`; 0: it is never learned."""
     again: float = 0.0
-    """Probability that a step slips after one that did, for the position; that of a heading does not depend on it."""
+    """Minimum probability that a step slips after one that did, for the position; it does not apply to the heading."""
 
 
 class Slips(NamedTuple):
-    """What the steps of a walk so far have told; a column of memory holds it after each step."""
+    """Statistics of the steps of a walk so far; a column of memory holds them after each step."""
 
     begun: Float[Tensor, "*batch G"]
-    """Expected number of steps that slipped after one that went as planned ..."""
+    """Expected number of steps that slipped after a step that went as planned."""
     tried: Float[Tensor, "*batch G"]
-    """... of so many after one that went as planned."""
+    """Expected number of all steps after a step that went as planned."""
     last: Float[Tensor, "*batch G"]
     """Probability that the last step slipped."""
 
     @classmethod
     def none(cls, like: Float[Tensor, "*batch G"]) -> "Slips":
-        """Of a walk that has not begun."""
+        """The statistics of a walk that has not begun."""
         nothing = torch.zeros_like(like)
         return cls(nothing, nothing, nothing)
 
     @classmethod
     def of_column(cls, column: Float[Tensor, "*batch H"]) -> "Slips":
-        """What `column` holds."""
+        """The statistics that `column` holds."""
         return cls(*column.chunk(3, dim=-1))
 
     @property
     def column(self) -> Float[Tensor, "*batch H"]:
-        """All of it, side by side."""
+        """All statistics, side by side."""
         return torch.cat(self, dim=-1)
 
     def at_rest(self) -> "Slips":
-        """The same before a walk that begins somewhere else: its first step follows none that slipped."""
+        """The same before a walk that begins somewhere else: its first step does not follow a slip."""
         return self._replace(last=torch.zeros_like(self.last))
 
     def chance(self, habits: Habits) -> Float[Tensor, "*batch G"]:
@@ -66,6 +66,6 @@ class Slips(NamedTuple):
         return begins + self.last * (again - begins)
 
     def then(self, slipped: Float[Tensor, "*batch G"]) -> "Slips":
-        """After one more step, which slipped with this probability."""
+        """The statistics after one more step, which slipped with probability `slipped`."""
         as_planned = 1 - self.last
         return Slips(self.begun + as_planned * slipped, self.tried + as_planned, slipped)

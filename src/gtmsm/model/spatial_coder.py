@@ -1,6 +1,6 @@
-"""Frames to codes of patches and back, by residual convolutions: no layer sees the whole frame.
+"""Encoder and decoder with a code for each patch, by residual convolutions: no layer sees the whole frame.
 
-Layers are PyTorch's, for their weights. Their biases, SiLU and shortcuts are applied together, in one pass.
+The layers of PyTorch only hold the weights. Biases, SiLU and shortcuts are applied together, in one pass.
 """
 
 import math
@@ -17,7 +17,7 @@ from gtmsm.model.mlp import between_layers
 
 
 class _Residual(nn.Module):
-    """Two convolutions beside a shortcut; before training, the shortcut alone."""
+    """Two convolutions beside a shortcut; before training, the shortcut and a bias alone."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class _Residual(nn.Module):
     def forward(
         self, x: Float[Tensor, "n channel height width"], active: Float[Tensor, "n channel height width"]
     ) -> tuple[Float[Tensor, "n channel height width"], Float[Tensor, "n channel height width"]]:
-        """From x and SiLU(x), the block's result and SiLU of that."""
+        """From x and SiLU(x), the block's result and SiLU of the result."""
         inner = activated(_convolved(active, self.first), self.first.get_parameter("bias"), "silu")
         return shortcut(x, _convolved(inner, self.second), self.second.get_parameter("bias"), "silu")
 
 
 class SpatialEncoder(nn.Sequential):
-    """Stages, each of half the resolution and twice the channels, and a linear map of every patch: two stages where
-    patches are 4x4 pixels, three where they are 8x8."""
+    """Stages, each of half the resolution and twice the channels, and a linear map of each patch: two stages for 4x4
+    pixels per patch, three for 8x8."""
 
     def __init__(self, channels: int, deep: int, outputs: int, patch: int = 4) -> None:
         layers: list[nn.Module] = []
@@ -48,7 +48,7 @@ class SpatialEncoder(nn.Sequential):
         _scale_stages(layers)
 
     def forward(self, x: Float[Tensor, "n channel height width"]) -> Float[Tensor, "n both"]:
-        """Means of all patches, channel by channel, and then log-variances; in float32 also under autocast."""
+        """Means of all patches, channel by channel, then log-variances; in the precision of x even under autocast."""
         start, *layers, last, _ = self
         assert isinstance(start, nn.Conv2d)
         y, active = shortcut(_windows_convolved(x, start), None, start.get_parameter("bias"), "silu")
@@ -65,7 +65,7 @@ class SpatialDecoder(nn.Sequential):
         layers: list[nn.Module] = [nn.Conv2d(inputs, deep, 3, padding=1), _Residual(deep), _Residual(deep), nn.SiLU()]
         before = deep
         for doublings in range(_stages(patch)):
-            # A frame of 8x8 patches has four times the pixels, and half the channels there: twice the numbers.
+            # With patches of 8x8, a frame has four times the pixels, and half the channels there: twice the numbers.
             width = deep >> max(1, doublings)
             layers += [nn.ConvTranspose2d(before, width, 4, stride=2, padding=1), _Residual(width), nn.SiLU()]
             before = width
@@ -81,15 +81,15 @@ class SpatialDecoder(nn.Sequential):
 
 
 def _stages(patch: int) -> int:
-    """How often a frame is halved until a patch is a pixel."""
+    """Number of times a frame is halved until a patch is a pixel."""
     return patch.bit_length() - 1
 
 
 def _scale_stages(layers: Iterable[nn.Module]) -> None:
-    """Initial weights of three stages or more, larger than PyTorch's: what passes through them hardly shrinks.
+    """Initialise three stages or more with larger weights than PyTorch's, which keep the scale of activations.
 
-    With PyTorch's own each stage divides its scale by three or more: through three stages, codes hardly depend on the
-    frame at first. Two stages keep PyTorch's, so that a seed gives the weights that it always gave.
+    With PyTorch's, each stage divides the scale by three or more: after three stages, codes hardly depend on the frame
+    at first. Two stages keep PyTorch's, so that a seed gives the same weights as ever.
     """
     stages = [layer for layer in layers if isinstance(layer, nn.Conv2d | nn.ConvTranspose2d)]
     if sum(max(layer.stride) > 1 for layer in stages) < 3:
@@ -97,7 +97,7 @@ def _scale_stages(layers: Iterable[nn.Module]) -> None:
     for layer in stages:
         taps = math.prod(layer.kernel_size)
         if isinstance(layer, nn.ConvTranspose2d):
-            taps //= math.prod(layer.stride)  # a pixel is reached by so many of the weights
+            taps //= math.prod(layer.stride)  # number of weights that reach a pixel
         nn.init.normal_(layer.weight, std=math.sqrt(2 / (layer.in_channels * taps)))
 
 
@@ -106,7 +106,7 @@ def _features(
     x: Float[Tensor, "n channel height width"],
     active: Float[Tensor, "n channel height width"],
 ) -> Float[Tensor, "n deep high wide"]:
-    """The output of the last of these layers for x and SiLU(x), activated."""
+    """The activated output of these layers, one after the other, for x and SiLU(x)."""
     for layer in layers:
         if isinstance(layer, _Residual):
             x, active = layer(x, active)
@@ -120,7 +120,7 @@ def _features(
 def _convolved(
     x: Float[Tensor, "n inputs height width"], layer: nn.Conv2d | nn.ConvTranspose2d
 ) -> Float[Tensor, "n outputs high wide"]:
-    """A layer without its bias."""
+    """The output of a layer without its bias."""
     convolve = F.conv_transpose2d if isinstance(layer, nn.ConvTranspose2d) else F.conv2d
     return convolve(x, layer.weight, None, layer.stride, _padding(layer))
 
@@ -128,7 +128,7 @@ def _convolved(
 def _windows_convolved(
     x: Float[Tensor, "n channel height width"], layer: nn.Conv2d
 ) -> Float[Tensor, "n outputs high wide"]:
-    """A layer without its bias, as one product of all its windows.
+    """The output of a layer without its bias, as one product of all its windows.
 
     For the first layer: libraries are slow at convolving three channels, and windows of 4x4 pixels, two pixels apart,
     are only four times as many numbers.
@@ -141,7 +141,7 @@ def _windows_convolved(
 
 
 def _padding(layer: nn.Conv2d | nn.ConvTranspose2d) -> tuple[int, int]:
-    """Above and beside a picture, in pixels; PyTorch's words for it are not used here."""
+    """Vertical and horizontal padding in pixels; PyTorch's padding by name is not used here."""
     assert not isinstance(layer.padding, str)
     above, beside = layer.padding
     return above, beside

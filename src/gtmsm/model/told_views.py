@@ -1,7 +1,7 @@
-"""Keys and values of views that are read again and again: the next frame of a walk is made of nearly the same ones.
+"""A cache of keys and values of views: the next frame of a walk is predicted from nearly the same views.
 
-A token of memory is the norm of d + l, where d is a view's own and l says where its column of rays runs. So its keys
-and values are W (d + l - mean) / sigma: the part of d is computed once, that of l once a column.
+A token of memory is the norm of d + l, where d belongs to the view and l describes the line of its column of rays. So
+its keys and values are W (d + l - mean) / sigma: the part of d is computed once, that of l once per column.
 """
 
 from collections import OrderedDict
@@ -16,11 +16,11 @@ from torch import Tensor
 from gtmsm.model.fingerprint import state_of
 
 MOST = 64
-"""Views that are kept: 50 MB of `walk-strong`."""
+"""Maximum number of cached views: 50 MB for `walk-strong`."""
 
 
 class Cache:
-    """A cache whose copies and pickles are empty: another model has read nothing yet."""
+    """A cache whose copies and pickles are empty, since the copy of a model has read nothing yet."""
 
     def __deepcopy__(self, memo: object) -> "Cache":
         return type(self)()
@@ -30,7 +30,7 @@ class Cache:
 
 
 class ToldViews(Cache):
-    """What layers are told of the views read lately; a view is known by its digest, and forgotten with the weights."""
+    """Keys and values of the latest views read, found by their digests; cleared when the weights change."""
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -47,10 +47,10 @@ class ToldViews(Cache):
         dtype: torch.dtype,
         buffers: dict[str, Tensor],
     ) -> Float[Tensor, "layers asked both"]:
-        """Keys and values of every layer, of all tokens of these views, in `dtype`, written to `buffers`."""
+        """Keys and values of all tokens of these views in each layer, in `dtype`, written to `buffers`."""
         (k, tokens, width), columns = digest.shape, line.shape[1]
         shifted = digest.view(k, -1, columns, width) + line[:, None]
-        # 1 / sigma, seven times as fast as by `var`.
+        # 1 / sigma, seven times as fast as with `var`.
         scale = torch.native_layer_norm(shifted, (width,), None, None, eps)[2]
         weight, views = self._known(weights, digest, dtype)
         shape = len(weights), k, tokens // columns, columns, weight.shape[0] // len(weights)
@@ -69,13 +69,13 @@ class ToldViews(Cache):
         digest: Float[Tensor, "K tokens width"],
         dtype: torch.dtype,
     ) -> tuple[Float[Tensor, "all width"], list[Float[Tensor, "layers tokens both"]]]:
-        """The weights of all layers, and what each view is to them; what is new is worked out."""
+        """The joined weights of all layers, and their products with each view, computed for new views."""
         state = dtype, state_of(weights)
         keys = [view[0].numpy().tobytes() for view in digest]
         with self._lock:
             if self._made_of != state:
                 joined = torch.cat([*weights])
-                # Less their means, which takes those of tokens away.
+                # Subtracting the means of the weights removes the means of tokens from the products.
                 self._made_of, self._weight = state, (joined - joined.mean(1, keepdim=True)).to(dtype)
                 self._views.clear()
             weight, found = self._weight, [self._views.get(key) for key in keys]

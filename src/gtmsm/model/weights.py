@@ -1,4 +1,4 @@
-"""Weights with their settings in one safetensors file, opened in one way for world models and their rivals."""
+"""Opens weights with their settings from one safetensors file, for world models and their rivals."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -47,17 +47,17 @@ def open_weights(
 
 
 class Weighted(Protocol):
-    """A module, as far as its weights go."""
+    """The methods of a module that concern its weights."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every module."""
+        """As in `nn.Module`."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """As of every module."""
+        """As in `nn.Module`."""
 
 
 def take_weights(module: Weighted, tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Give a module the weights of `source`, which must be those of a module like this one."""
+    """Load the weights of `source` into a module; refuses those of a module unlike this one."""
     mine = {name: tuple(value.shape) for name, value in module.state_dict().items()}
     theirs = {name: tuple(value.shape) for name, value in tensors.items()}
     for name in sorted(mine.keys() | theirs.keys()):
@@ -71,7 +71,7 @@ def take_weights(module: Weighted, tensors: Mapping[str, Tensor], source: Path) 
 
 
 def require_weights(tensors: Mapping[str, Tensor], source: Path) -> None:
-    """Weights that are finite real numbers."""
+    """Require weights that are finite real numbers."""
     for name, value in tensors.items():
         require(value.dtype in FLOATS, f"{source}: {name} is {value.dtype}; weights are real floats of 16 bits or more")
         require(

@@ -1,4 +1,4 @@
-"""Which worlds can be walked here, and which weights remember them."""
+"""The worlds that can be walked here, and the weights that are used in each."""
 
 import threading
 from collections.abc import Callable
@@ -26,18 +26,18 @@ SHIPPED = {
     "image": "image-walk", "obstacles": "obstacles-celeba",
     "room": "walk-strong", "rooms": "walk-strong", "maze": "walk-strong", "doom": "walk-strong",
 }  # fmt: skip
-"""Name of a world: the weights that are shipped for it."""
+"""Names of worlds, and the shipped weights for each."""
 MOST_PIXELS = 1 << 24
-"""Of a picture that somebody sends: 4,096 by 4,096."""
+"""Maximum number of pixels of a picture that a visitor sends: 4,096 by 4,096."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A world to choose, and the run whose weights remember it."""
+    """A world, and the run whose weights are used in it."""
 
     run: Run
     enter: Callable[[int, bytes | None], AnyWalkable]
-    """A place from a seed, or from a picture of one's own where that can be."""
+    """Makes a place from a seed, or from the visitor's own picture if the world takes pictures."""
     takes_pictures: bool = False
 
     @property
@@ -47,7 +47,7 @@ class Entry:
 
 
 class Catalogue:
-    """Worlds by name, in the order in which they are offered; models are loaded when they are wanted."""
+    """Worlds by name, in the order in which they are offered; models are loaded when needed."""
 
     def __init__(self, run: Path | None, device: torch.device) -> None:
         self.device = device
@@ -76,7 +76,7 @@ class Catalogue:
         return self.entries[name]
 
     def enter(self, name: str, seed: int, picture: bytes | None) -> tuple[Entry, WorldModel, AnyWalkable]:
-        """A place of that world, and the model that is to remember it."""
+        """A new place of that world, with its entry and the model to use in it."""
         entry = self.choose(name)
         require_seed(seed)
         require(
@@ -88,7 +88,7 @@ class Catalogue:
         return entry, self._models[entry.run.folder], entry.enter(seed, picture)
 
     def _of_run(self, run: Run) -> dict[str, Entry]:
-        """The worlds that a run's weights know how to walk in."""
+        """The worlds in which a run's weights can be used."""
         experiment = run.experiment
         if isinstance(experiment, ImageWalkExperiment):
             name = "obstacles" if experiment.world.obstacles else "image"
@@ -100,7 +100,7 @@ class Catalogue:
 
 
 def _require_engine(name: str) -> None:
-    """Refuse mazes without what draws them."""
+    """Refuse mazes whose engine is not installed."""
     import_labmaze(name)
     if name == "doom":
         try:
@@ -114,7 +114,7 @@ def _chance(seed: int) -> torch.Generator:
 
 
 def _on_image(experiment: ImageWalkExperiment, seed: int, picture: bytes | None) -> OnImage:
-    """A picture that no model was trained on."""
+    """A walk on a picture that no model was trained on."""
     size = experiment.world.size
     images = load_images(BUILTIN, size).test if picture is None else load_picture(picture, size, MOST_PIXELS)[None]
     return OnImage(ImageWalk(images, experiment.world), PoissonWalker(experiment.walker), _chance(seed))
@@ -127,5 +127,5 @@ def _in_rooms(experiment: RoomsExperiment, plan: Plan, seed: int, picture: bytes
 
 
 def _in_doom(seed: int, picture: bytes | None) -> InDoom:
-    """A maze of a real engine."""
+    """A maze in ViZDoom."""
     return InDoom(seed)

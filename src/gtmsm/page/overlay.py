@@ -1,4 +1,4 @@
-"""Poses of a model, laid over the world in which it walks, and over the map of it."""
+"""Poses of a model as poses of the world in which it walks, and as points of the map."""
 
 import math
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import MOVES
 
 FITTED = 8
-"""Poses from which on those in units of the model's own can be laid over the true ones."""
+"""Number of poses needed to fit a model with units of its own to the true poses."""
 
 
 class Overlay:
-    """By the first moment, where units are known; else by all of them.
+    """Transforms poses of the model to the world: by the first moment if units are known, else fitted to all moments.
 
-    A model that was not told of true displacements has units of its own. On images its learned moves tell them.
+    A model trained without true displacements has units of its own. On images its learned moves give these units.
     """
 
     def __init__(self, model: WorldModel, place: AnyWalkable, metric: bool) -> None:
@@ -38,12 +38,12 @@ class Overlay:
         self._fixed = metric or not model.settings.motion.has_heading
 
     def fit(self, heres: Sequence[Belief], true: Sequence[Pose]) -> None:
-        """Lay a walk over the true one again, where units are not known."""
+        """Fit the walk to the true one again, if units are not known."""
         if not self._fixed and len(heres) >= FITTED:
             self._fit = fit_poses(np.stack([self.pose(here) for here in heres]), np.stack(true), False)
 
     def pose(self, here: Belief) -> Pose:
-        """As the model has it."""
+        """The pose of a belief, in the model's frame."""
         return here.mean[0, : self._model.motion.pose_size].double().cpu().numpy()
 
     def in_world(self, pose: Pose) -> Pose:
@@ -51,12 +51,12 @@ class Overlay:
         return self._fit(pose[None])[0]
 
     def on_map(self, pose: Pose) -> list[float]:
-        """A pose of the world as shares of the map's side, to the right and down, and its heading."""
+        """A pose of the world as fractions of the map's side, to the right and down, and its heading."""
         point = self._place.on_map(pose[None, :2])[0].tolist()
         return [round(x, 4) for x in (*point, *pose[2:].tolist())]
 
     def shares(self, pose: Pose) -> list[float]:
-        """A pose of the model on the map."""
+        """A pose of the model on the map, as `on_map`."""
         return self.on_map(self.in_world(pose))
 
     def at(self, point: Float[np.ndarray, "2"], here: Belief) -> tuple[Pose, Pose]:

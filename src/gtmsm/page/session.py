@@ -1,4 +1,4 @@
-"""A visitor: what the page asks for, and the walk that answers."""
+"""The session of a visitor: requests of the page, and the walk that answers them."""
 
 import io
 import secrets
@@ -15,7 +15,7 @@ from gtmsm.worlds.physics import IDLE
 
 
 class Session:
-    """A visitor's walk, and the next one."""
+    """A visitor's session, with one walk at a time."""
 
     def __init__(self, catalogue: Catalogue, history: int = HISTORY) -> None:
         self.key = secrets.token_urlsafe(24)
@@ -24,7 +24,7 @@ class Session:
         self._place: bytes = b""
 
     def answer(self, request: Request) -> Iterator[bytes]:
-        """Messages to the page; what was said is looked at before anything is done."""
+        """Answer a request by messages to the page; the request is checked before anything is done."""
         if request.do == "begin":
             return self._begin(request.word("world"), request.whole("seed", 0, 2**31 - 1), request.content)
         walk = self.walk
@@ -42,18 +42,18 @@ class Session:
             "imagine": lambda: walk.imagine(request.point("at")),
             "goal": lambda: walk.set_out(request.point("at")),
         }
-        answer = answers[request.do]()  # which looks at what was said, but does nothing yet
+        answer = answers[request.do]()  # checks the arguments, but does nothing yet
         if "from" in request.said:
             walk.go_back(request.whole("from", 0, len(walk.moments) - 1))
         return answer
 
     def close(self) -> None:
-        """Give back what the place holds."""
+        """Release the resources of the place."""
         if self.walk is not None:
             self.walk.place.close()
 
     def _begin(self, name: str, seed: int, picture: bytes) -> Iterator[bytes]:
-        """Enter a place, and look."""
+        """Enter a place and look for the first time."""
         entry, model, place = self._catalogue.enter(name, seed, picture or None)
         self.close()
         self.walk = Walk(entry, model, place, seed, self._history)
@@ -72,7 +72,7 @@ class Session:
 
 
 def as_png(picture: Picture) -> bytes:
-    """The bytes of a file."""
+    """A picture as the bytes of a PNG file."""
     file = io.BytesIO()
     Image.fromarray(picture).save(file, "PNG")
     return file.getvalue()

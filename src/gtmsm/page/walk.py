@@ -1,4 +1,4 @@
-"""A walk through one place: an explorer, and all that has happened, so that one can go back."""
+"""A walk through one place: an explorer, and the history of moments that a visitor can go back to."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -28,64 +28,64 @@ from gtmsm.worlds.images import load_picture
 from gtmsm.worlds.physics import IDLE
 
 HISTORY = 512
-"""Steps that a visitor can go back, as long as a test sequence (section 4.1); older ones are forgotten."""
+"""Number of steps that a visitor can go back, the length of a test sequence (section 4.1); older ones are dropped."""
 MOST_MEMORY = 1 << 25
-"""Bytes of a visitor's memory: 500 views of walk-strong."""
+"""Maximum bytes of a visitor's memory: 500 views of walk-strong."""
 LATELY = 64
-"""Steps that tell what is done next: who walks repeats himself."""
+"""Number of last steps from which the next action is guessed: visitors repeat what they did."""
 ALIKE = 18.0
-"""PSNR from which two views may be of the same place."""
+"""Minimum PSNR in dB of two views of the same place."""
 
 Seen: TypeAlias = tuple[Pose, Frame] | tuple[None, None]
-"""Where an agent of the real world is, and what it sees; nothing where there is none."""
+"""Pose and frame of the agent in the real world; None if there is no such agent."""
 
 Next: TypeAlias = tuple[Future[tuple[Any, Seen]] | None, Future[Dream]]
-"""What an action leads to: a state of the world and what is seen there, where it can go back, and what is imagined."""
+"""Result of an action: state of the world and what is seen there (None if it cannot go back), and what is imagined."""
 
 
 @dataclass(frozen=True)
 class Moment:
-    """A step of the timeline: real, or dreamt."""
+    """A step of the timeline, real or imagined."""
 
     action: int | None
     state: Any
-    """Of the world; in a dream that of an agent who does the same in the real world; None where there is none."""
+    """State of the world; in a dream, that of an agent which does the same in the real world. None if there is none."""
     here: Belief
-    """Where the model thinks it is."""
+    """The pose estimate of the model."""
     seen: Seen
     imagined: Frame
     recalled: tuple[int, ...]
-    """The moments whose views memory was read from."""
+    """Numbers of the moments whose views were read from memory."""
     dreamt: bool
     body: int
-    """The latest real moment: where the agent is when it wakes up."""
+    """Number of the latest real moment, to which the end of a dream returns."""
     entries: int
-    """Views memorised so far."""
+    """Number of views memorised so far."""
     memorised: bool
 
 
 class Walk:
-    """A walk through one place, from its first moment on; what is asked for is answered in messages to the page."""
+    """A walk through one place, from its first moment on; requests are answered by messages to the page."""
 
     def __init__(self, entry: Entry, model: WorldModel, place: AnyWalkable, seed: int, history: int) -> None:
         self.place, self._model, self._history = place, model, history
         self._explorer = Explorer(model)
         self._overlay = Overlay(model, place, entry.metric)
         self.moments: list[Moment] = []
-        self._numbers: list[int] = []  # of the moments that are memorised, in the order of memory
+        self._numbers: list[int] = []  # numbers of the memorised moments, in the order of memory
         self._chance = torch.Generator().manual_seed(seed)
         self._walker: Iterator[int] | None = None
         self._way: Way | None = None
-        self._ahead: dict[int, Next] = {}  # what actions would lead to from the last moment on
-        self._in_world = Lock()  # a place has one agent, and who looks ahead may do so in another thread
+        self._ahead: dict[int, Next] = {}  # results of actions after the last moment, computed ahead
+        self._in_world = Lock()  # a place has one agent, and `foresee` may run in another thread
 
     @property
     def entries(self) -> int:
-        """Views memorised."""
+        """Number of views memorised."""
         return len(self._explorer)
 
     def begin(self) -> Iterator[bytes]:
-        """Look around for the first time."""
+        """Look for the first time."""
         state = self.place.begin()
         seen = self._seen(state)
         yield self._told_truth(0, seen, None, False)
@@ -93,7 +93,7 @@ class Walk:
         yield self._add(None, state, here, seen, self._dream(here, IDLE), dreamt=False, memorised=True)
 
     def again(self) -> Iterator[bytes]:
-        """Everything, for a page that was loaded again."""
+        """Send all moments again, for a page that was reloaded."""
         for number, moment in enumerate(self.moments):
             yield self._told_truth(number, moment.seen, moment.action, moment.dreamt)
             yield self._told(number)
@@ -101,12 +101,12 @@ class Walk:
     # ---- steps
 
     def step(self, action: int) -> Iterator[bytes]:
-        """One step, in the world or in the dream."""
+        """Make one step, in the world or in the dream."""
         self._walker = self._way = None
         yield from self._step(action)
 
     def explore(self) -> Iterator[bytes]:
-        """A step of who looks around by itself."""
+        """Make one step of a walker that explores by itself."""
         now = self.moments[-1]
         require(now.state is not None, "there is no walker in this dream; use the keys")
         self._way = None
@@ -118,7 +118,7 @@ class Walk:
         yield from self._step(action)
 
     def follow(self) -> Iterator[bytes]:
-        """A step of the way to the goal."""
+        """Make one step of the way to the goal."""
         require(self._way is not None, "there is no way to follow; choose a goal first")
         assert self._way is not None
         yield from self._step(self._way.next(self.moments[-1].here))
@@ -134,16 +134,16 @@ class Walk:
             here = self._belief(now.here, dream, action)
             yield self._add(action, state, here, seen, dream, dreamt=True)
             return
-        # What is expected, before it is memorised.
+        # The prediction is sent before the view is memorised.
         yield packed({"t": "expected", "at": number}, [as_frame(dream.frames[0, 0]).tobytes()])
         here = self._memorise(seen, action)
         yield self._add(action, state, here, seen, dream, dreamt=False, memorised=True)
 
     def foresee(self) -> Iterator[None]:
-        """What every action would lead to from here, one by one, while nothing is asked for; the likeliest first.
+        """Compute the result of every action from here, one at a time while there are no requests; the likeliest first.
 
-        That is what was done after the last two actions before, then after the last one, then lately. It may go on in
-        another thread while a step is made: what that has to wait for is at most the frame it wants.
+        The likeliest are actions that followed the last two actions before, then those that followed the last one, then
+        recent ones. It may run in another thread while a step is made; a step waits at most for the frame it needs.
         """
         self._ahead = {}
         memory = self._explorer.memory.snapshot()
@@ -171,21 +171,21 @@ class Walk:
             yield
 
     def dream(self, on: bool) -> Iterator[bytes]:
-        """Fall asleep: the model imagines, and the real world goes along in silence, where it can. Or wake up."""
+        """Begin or end a dream: in it the model imagines, and the real world follows unseen by the model, if it can."""
         now = self.moments[-1]
         require(now.dreamt != on, f"it is {'dreaming' if on else 'awake'} already")
         body = self.moments[now.body]
         yield from self._appear(body.state if self.place.rewinds or not on else None, body.here, dreamt=on)
 
     def imagine(self, point: tuple[float, float]) -> Iterator[bytes]:
-        """A dream that begins at a point of the map, looking where the agent looks now."""
+        """Begin a dream at a point of the map, with the present heading."""
         inferred, true = self._overlay.at(np.array(point), self.moments[-1].here)
         start, size = self._model.motion.start(1), self._model.motion.pose_size
         here = Belief(torch.cat([torch.from_numpy(inferred)[None].to(start), start[:, size:]], 1))
         yield from self._appear(self.place.at(true), here, dreamt=True)
 
     def _appear(self, state: Any, here: Belief, dreamt: bool) -> Iterator[bytes]:
-        """Be somewhere without having walked."""
+        """Put the agent somewhere without a step."""
         yield from self._forget()
         self._walker = self._way = None
         seen = self._seen(state)
@@ -200,7 +200,7 @@ class Walk:
         yield packed({"t": "way", "path": path, "goal": point, "steps": self._way.left})
 
     def _memorise(self, seen: Seen, action: int | None) -> Belief:
-        """Add what is seen to memory; returns where the model thinks that is."""
+        """Add what is seen to memory; return the pose estimate."""
         assert seen[1] is not None
         here = self._explorer.step(seen[1], None if action == IDLE else action)
         self._numbers.append(len(self.moments))
@@ -208,7 +208,7 @@ class Walk:
         return here
 
     def _lay_over(self) -> None:
-        """Poses of the model over those of the world."""
+        """Fit poses of the model to those of the world."""
         real = [(moment.here, moment.seen[0]) for moment in self.moments if moment.memorised]
         self._overlay.fit([here for here, _ in real], [true for _, true in real if true is not None])
 
@@ -217,14 +217,14 @@ class Walk:
             return (None, None) if state is None else (self.place.pose(state), self.place.look(state))
 
     def _stepped(self, state: Any, action: int) -> tuple[Any, Seen]:
-        """What an action leads to in the world, and what is seen there."""
+        """State of the world after an action, and what is seen there."""
         if state is not None:
             with self._in_world:
                 state = self.place.step(state, action)
         return state, self._seen(state)
 
     def _dream(self, here: Belief, action: int, memory: Memory | None = None) -> Dream:
-        """What an action would show; its frame is worked out at once."""
+        """Imagine one action; its frame is decoded at once."""
         with torch.no_grad():
             dream = self._model.imagine(memory or self._explorer.memory, here, self._vector(action))
             with rough(dream.poses.device):  # poses are never rounded
@@ -232,7 +232,7 @@ class Walk:
         return dream
 
     def _belief(self, before: Belief, dream: Dream, action: int) -> Belief:
-        """Where a dreamt action leads; covariances are kept where memory is searched by them."""
+        """Pose estimate after an imagined action; with a covariance only if memory is searched by it."""
         if self._model.settings.recall.distance != "kl":
             return Belief(dream.poses[:, -1])
         return self._model.motion.believe(before, self._vector(action))[:, -1]
@@ -246,7 +246,7 @@ class Walk:
         self, action: int | None, state: Any, here: Belief, seen: Seen, dream: Dream, *, dreamt: bool,
         memorised: bool = False,
     ) -> bytes:  # fmt: skip
-        """A moment, with what was imagined."""
+        """Append a moment, with what was imagined; return its message."""
         imagined, entries = as_frame(dream.frames[0, 0]), dream.prior.neighbours.index[0, 0].tolist()
         number, recalled = len(self.moments), tuple(self._numbers[entry] for entry in entries)
         body = self.moments[-1].body if dreamt else number
@@ -257,7 +257,7 @@ class Walk:
     # ---- back in time
 
     def go_back(self, number: int) -> None:
-        """Forget what came after a moment; memory is a value, so that of then is the first entries of that of now."""
+        """Drop all later moments; the memory of that time is the first entries of the present one."""
         if number == len(self.moments) - 1:
             return
         body = self.moments[self.moments[number].body]
@@ -276,7 +276,7 @@ class Walk:
         self._lay_over()
 
     def _forget(self) -> Iterator[bytes]:
-        """Drop the oldest quarter of a history that has become too long, and what was memorised then."""
+        """Drop the oldest quarter of a history that has become too long, with its memory entries."""
         memory = self._explorer.memory
         assert memory is not None
         size = sum(column[:, :1].nbytes for column in memory.snapshot().columns.values())
@@ -305,7 +305,7 @@ class Walk:
     # ---- where was this?
 
     def where(self, content: bytes) -> Iterator[bytes]:
-        """By landmarks, with a probability; or else the views that are most like it."""
+        """Find where a picture was seen: by landmarks, with probabilities, or else by the most similar views."""
         picture = load_picture(content, self._model.frame_shape[-1], MOST_PIXELS)
         frame = picture.permute(1, 2, 0).contiguous().numpy()
         said = self._by_landmarks(frame) if self._model.landmarks is not None else self._by_likeness(picture, frame)
@@ -336,14 +336,14 @@ class Walk:
     # ---- messages
 
     def _told_truth(self, number: int, seen: Seen, action: int | None, dreamt: bool) -> bytes:
-        """What is really there: it is known first."""
+        """Message with the real frame and pose, which are known first."""
         true, frame = seen
         place = None if true is None else self._overlay.on_map(true)
         said = {"t": "truth", "at": number, "dream": dreamt, "action": action, "true": place}
         return packed(said, [] if frame is None else [frame.tobytes()])
 
     def _told(self, number: int) -> bytes:
-        """What the model makes of it."""
+        """Message with the imagined frame and the pose estimate."""
         moment = self.moments[number]
         here, (true, frame) = self._overlay.in_world(self._overlay.pose(moment.here)), moment.seen
         off = turned = None
@@ -367,14 +367,14 @@ def part_of(memory: Memory, first: int, last: int) -> Memory:
 
 @contextmanager
 def rough(device: torch.device) -> Iterator[None]:
-    """Products in bfloat16 where a processor is made for it: for frames that are looked at, not for what is kept."""
+    """Compute products in bfloat16 on CPUs made for it: for frames that are displayed, not for what is kept."""
     made_for_it = device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
     with torch.autocast(device.type, torch.bfloat16, enabled=made_for_it):
         yield
 
 
 def psnr(one: Frame, other: Frame | None) -> float | None:
-    """In dB, at most 60."""
+    """PSNR in dB, at most 60; None without a second frame."""
     if other is None:
         return None
     error2 = float(np.square(one.astype(np.float32) - other).mean()) / 255**2

@@ -1,4 +1,4 @@
-"""Worlds for one agent whose state is a value: to go back is to go on from an earlier state."""
+"""Worlds for one agent whose state is a value, so that a walk can continue from any earlier state."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -23,40 +23,40 @@ from gtmsm.worlds.world import World
 State = TypeVar("State")
 Frame: TypeAlias = UInt8[np.ndarray, "height width 3"]
 Picture: TypeAlias = UInt8[np.ndarray, "height width channels"]
-"""Of three channels, or four, where parts of it can be seen through."""
+"""With three channels, or four if parts are transparent."""
 Pose: TypeAlias = Float[np.ndarray, "D"]
 
 MAP = 512
 """Side of the picture of a map in pixels, or a little less."""
 AHEAD = 64
-"""Steps that a walker chooses at once, unless it can choose one at a time."""
+"""Number of steps that a walker chooses at once, unless it can choose one at a time."""
 
 
 class Walkable(ABC, Generic[State]):
-    """A place, and an agent in any state that it could be in."""
+    """A place with one agent, whose state is an argument of the methods."""
 
     unit = "wall heights"
-    """In which positions are told."""
+    """Unit of positions."""
     rewinds = True
-    """Whether it can go on from any state, or only from the latest one."""
+    """Whether it can continue from any state, or only from the latest one."""
     view = 0.0
-    """Side of what is seen as a share of the map's, where frames are parts of the map."""
+    """Side of a frame as a fraction of the map's side, if frames are parts of the map; otherwise 0."""
     action_names: tuple[str, ...]
 
     @abstractmethod
     def begin(self) -> State:
-        """Where the agent is first."""
+        """The first state."""
 
     @abstractmethod
     def step(self, state: State, action: int) -> State:
-        """What an action leads to; -1: no key is pressed."""
+        """The state after an action; -1: no key is pressed."""
 
     def enter(self, state: State) -> None:
-        """Be in this state, for a walker to choose from."""
+        """Set the world to this state, from which a walker then chooses."""
 
     @abstractmethod
     def look(self, state: State) -> Frame:
-        """What is seen."""
+        """The frame that is seen."""
 
     @abstractmethod
     def pose(self, state: State) -> Pose:
@@ -64,11 +64,11 @@ class Walkable(ABC, Generic[State]):
 
     @abstractmethod
     def at(self, pose: Pose) -> State | None:
-        """An agent that stands there; None where nobody can be put."""
+        """The state of an agent at rest at this pose; None if no agent can be put there."""
 
     @abstractmethod
     def explore(self, state: State, generator: torch.Generator) -> Iterator[int]:
-        """Actions of an agent that looks around, from this state on."""
+        """Actions of an agent that explores, from this state on."""
 
     @abstractmethod
     def picture(self) -> Picture:
@@ -76,14 +76,14 @@ class Walkable(ABC, Generic[State]):
 
     @abstractmethod
     def on_map(self, position: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-        """Positions as shares of the map's side, to the right and down."""
+        """Positions as fractions of the map's side, to the right and down."""
 
     @abstractmethod
     def from_map(self, shares: Float[np.ndarray, "2"]) -> Float[np.ndarray, "2"]:
         """The position at a point of the map."""
 
     def close(self) -> None:
-        """Give back what it holds."""
+        """Release resources."""
 
 
 class OnImage(Walkable[Tensor]):
@@ -97,21 +97,21 @@ class OnImage(Walkable[Tensor]):
         self.view = world.config.crop / world.config.size
 
     def begin(self) -> Tensor:
-        """The centre, mostly."""
+        """The first cell, mostly the centre."""
         return self.world.cell
 
     def enter(self, state: Tensor) -> None:
-        """Stand in that cell."""
+        """Put the agent into this cell."""
         self.world.cell = state
 
     def step(self, state: Tensor, action: int) -> Tensor:
-        """One cell, unless something is in the way."""
+        """Move by one cell, unless something is in the way."""
         self.world.cell = state
         self.world.step(torch.tensor([self.world.rest if action == IDLE else action]))
         return self.world.cell
 
     def look(self, state: Tensor) -> Frame:
-        """The crop under the agent."""
+        """The crop at the agent's cell."""
         self.world.cell = state
         return as_frame(self.world.look()[0])
 
@@ -135,13 +135,13 @@ class OnImage(Walkable[Tensor]):
         return as_frame(hatched(large, self.world.config, zoom, self.world.solid[0]))
 
     def on_map(self, position: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-        """The middle of what is seen from a cell."""
+        """The centre of the crop that is seen from a cell."""
         settings = self.world.config
         middle = settings.margin + settings.stride * position + settings.crop / 2
         return middle[:, ::-1] / settings.size
 
     def from_map(self, shares: Float[np.ndarray, "2"]) -> Float[np.ndarray, "2"]:
-        """A cell, and parts of one."""
+        """The cell at a point of the map, as fractional numbers."""
         settings = self.world.config
         cell = (shares[::-1] * settings.size - settings.crop / 2 - settings.margin) / settings.stride
         return cell.clip(0, settings.cells - 1)
@@ -160,17 +160,17 @@ class InRooms(Walkable[Body]):
         return self.world.body
 
     def enter(self, state: Body) -> None:
-        """Have that body."""
+        """Set the body of the agent."""
         self.world.body = state
 
     def step(self, state: Body, action: int) -> Body:
-        """Four ticks of an action."""
+        """Apply an action for four ticks."""
         self.world.body = state
         self.world.step(torch.tensor([action]))
         return self.world.body
 
     def look(self, state: Body) -> Frame:
-        """What lies ahead."""
+        """The view ahead."""
         return self.world.see(self.world.where, state.pose)[0].permute(1, 2, 0).contiguous().numpy()
 
     def pose(self, state: Body) -> Pose:
@@ -184,20 +184,20 @@ class InRooms(Walkable[Body]):
         return body if bool(free) else None
 
     def explore(self, state: Body, generator: torch.Generator) -> Iterator[int]:
-        """From object to object, or turning on the spot."""
+        """Walk from object to object, or turn on the spot."""
         self.world.body = state
         if isinstance(self._walker, ScavengerWalker):
             return (int(action) for action in self._walker.steps(self.world, generator))
         return _in_portions(self._walker, self.world, generator)
 
     def picture(self) -> Picture:
-        """The place from above; nothing is outside."""
+        """The place from above; what is outside is transparent."""
         pixels = self._map.pixels()
         inside = (pixels != np.array(OUTSIDE)).any(-1, keepdims=True)
         return np.concatenate([pixels, np.uint8(255) * inside], -1)
 
     def on_map(self, position: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-        """North is up."""
+        """Positions as fractions of the map's side; north is up."""
         right, up = ((position - self._map.corner) * self._map.scale / self._map.image.width).T
         return np.stack([right, 1 - up], 1)
 
@@ -224,7 +224,7 @@ class InDoom(Walkable[int]):
         return 0
 
     def step(self, state: int, action: int) -> int:
-        """Four tics of the engine; it has no action of pressing no key."""
+        """Apply an action for four tics of the engine, which has no action for pressing no key."""
         self._require_latest(state)
         if action != IDLE:
             self._frame, _, _, _, info = self.env.step(action)
@@ -233,7 +233,7 @@ class InDoom(Walkable[int]):
         return self._steps
 
     def look(self, state: int) -> Frame:
-        """What lies ahead."""
+        """The view ahead."""
         self._require_latest(state)
         return self._frame
 
@@ -243,11 +243,11 @@ class InDoom(Walkable[int]):
         return self._pose.astype(np.float64)
 
     def at(self, pose: Pose) -> int | None:
-        """The engine has one agent, who walks."""
+        """None: the engine's agent can only walk."""
         return None
 
     def explore(self, state: int, generator: torch.Generator) -> Iterator[int]:
-        """Between a few goals."""
+        """Walk between a few goals."""
         while True:
             yield int(self.env.explore(self._rng))
 
@@ -263,7 +263,7 @@ class InDoom(Walkable[int]):
         return sheet.repeat(zoom, 0).repeat(zoom, 1)
 
     def on_map(self, position: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-        """North is up."""
+        """Positions as fractions of the map's side; north is up."""
         low, side = self._extent
         right, up = ((position - low) / side).T
         return np.stack([right, 1 - up], 1)
@@ -283,17 +283,17 @@ class InDoom(Walkable[int]):
         require(state == self._steps, "Doom's engine cannot go back; walk on from the last step, or begin anew")
 
     def close(self) -> None:
-        """End the engine."""
+        """Close the engine."""
         self.env.close()
 
 
 def as_frame(picture: Float[Tensor, "3 height width"]) -> Frame:
-    """Channels last, as bytes."""
+    """A picture as bytes, channels last."""
     return (255 * picture).round().byte().permute(1, 2, 0).contiguous().cpu().numpy()
 
 
 def _in_portions(walker: Walker, world: World, generator: torch.Generator) -> Iterator[int]:
-    """Actions of a walker that takes no notice of where it is."""
+    """Actions of a walker that does not depend on its pose, `AHEAD` steps at a time."""
     while True:
         yield from walker(world, AHEAD, generator)[0].tolist()
 

@@ -1,4 +1,4 @@
-"""A way to a goal, one action at a time, planned again as one goes."""
+"""A way to a goal, one action at a time, with repeated planning."""
 
 import math
 from dataclasses import replace
@@ -13,9 +13,9 @@ from gtmsm.model.planning import Plan
 from gtmsm.tensors import Belief
 
 AGAIN = 4
-"""Steps after which the rest of the way is planned again."""
+"""Number of steps after which the rest of the way is planned again."""
 LONGEST = 200
-"""Steps that are walked for one goal."""
+"""Maximum number of steps for one goal."""
 
 
 class Way:
@@ -34,11 +34,11 @@ class Way:
 
     @property
     def left(self) -> int:
-        """Steps that are planned."""
+        """Number of planned steps that are left."""
         return len(self._plan.choices)
 
     def next(self, here: Belief) -> int:
-        """The next action, from where one is now; -1: none."""
+        """The next action from the present pose estimate; -1: none."""
         require(self.left > 0, "the way is walked; choose another goal")
         if self._taken and self._taken % AGAIN == 0:
             again = self._planned(here, self._plan)
@@ -50,7 +50,7 @@ class Way:
 
     @torch.no_grad()
     def _planned(self, here: Belief, before: Plan | None) -> Plan:
-        """From `here`, which is in a dream not where the explorer is."""
+        """Plan from `here`, which in a dream differs from the explorer's pose."""
         explorer = self._explorer
         assert explorer.memory is not None
         goal, walked = self._goal, explorer.walked

@@ -1,8 +1,8 @@
-"""Messages of the one websocket: a line of JSON and bytes behind it, both ways.
+"""Messages of the websocket, in both directions: JSON followed by bytes.
 
     length of the JSON (4 bytes, little-endian) | JSON in UTF-8 | bytes
 
-The JSON of the page has `do` and what belongs to it; ours has `t`, and `sizes` of the pictures behind it.
+The JSON of the page has `do` and its arguments; that of the server has `t`, and the `sizes` of the pictures after it.
 """
 
 import json
@@ -16,9 +16,9 @@ from gtmsm.errors import did_you_mean, shown
 from gtmsm.files import parse_json
 
 LONGEST = 4_096
-"""Bytes of the JSON of a request."""
+"""Maximum bytes of the JSON of a request."""
 MOST_BYTES = 4 << 20
-"""Of a picture that is sent."""
+"""Maximum bytes of a picture that is sent."""
 MOST_MESSAGE = MOST_BYTES + LONGEST + 4
 
 FIELDS: dict[str, tuple[str, ...]] = {
@@ -32,12 +32,12 @@ FIELDS: dict[str, tuple[str, ...]] = {
     "follow": ("from",),
     "where": (),
 }
-"""What can be asked for, and what is said with it."""
+"""All requests, with the names of their arguments."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the page asks for."""
+    """A request of the page."""
 
     do: str
     said: dict[str, Any]
@@ -45,7 +45,7 @@ class Request:
 
     @classmethod
     def parse(cls, message: bytes) -> "Request":
-        """Refuse whatever is not a request, in one line."""
+        """Parse a message; refuse anything that is not a request with an error of one line."""
         require(len(message) <= MOST_MESSAGE, f"a message has {len(message):,} bytes; send at most {MOST_MESSAGE:,}")
         require(len(message) >= 4, f"a message has {len(message)} bytes; send the length of its JSON first, in 4 bytes")
         length = int.from_bytes(message[:4], "little")
@@ -60,26 +60,26 @@ class Request:
         return cls(do, said, message[4 + length :])
 
     def whole(self, name: str, least: int, most: int) -> int:
-        """A whole number that must be there."""
+        """A required argument: a whole number."""
         value: Any = self.said.get(name)
         fits = is_whole(value) and least <= int(value) <= most
         require(fits, f"{name} is {shown(value)}; give a whole number from {least} to {most}")
         return int(value)
 
     def word(self, name: str) -> str:
-        """A word that must be there."""
+        """A required argument: a word."""
         value = self.said.get(name)
         require(isinstance(value, str), f"{name} is {shown(value)}; give a word")
         return str(value)
 
     def flag(self, name: str) -> bool:
-        """true or false."""
+        """A required argument: true or false."""
         value = self.said.get(name)
         require(isinstance(value, bool), f"{name} is {shown(value)}; give true or false")
         return bool(value)
 
     def point(self, name: str) -> tuple[float, float]:
-        """A point of the map: shares of its side, to the right and down."""
+        """A required argument: a point of the map, as fractions of its side to the right and down."""
         value: Any = self.said.get(name)
         fits = isinstance(value, list) and len(value) == 2
         fits = fits and all(type(x) in (int, float) and math.isfinite(x) and 0 <= x <= 1 for x in value)
@@ -88,6 +88,6 @@ class Request:
 
 
 def packed(said: dict[str, Any], pictures: Sequence[bytes] = ()) -> bytes:
-    """A message to the page."""
+    """Encode a message to the page."""
     head = json.dumps({**said, "sizes": [len(picture) for picture in pictures]}, allow_nan=False).encode()
     return b"".join([len(head).to_bytes(4, "little"), head, *pictures])

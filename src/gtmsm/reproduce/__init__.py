@@ -1,4 +1,4 @@
-"""`gtmsm reproduce`: rows of the table, trained and scored; results as JSON, and the pages made of it."""
+"""`gtmsm reproduce`: train and score rows of the table, write results as JSON, and make pages of them."""
 
 from gtmsm.reproduce.rows import ROWS, Row, choose_rows
 from gtmsm.reproduce.work import Failed, Order, reproduce

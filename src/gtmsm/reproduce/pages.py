@@ -1,4 +1,4 @@
-"""Pages made of results: the table in Markdown, its plots, and nothing that was typed by hand."""
+"""Pages made from results alone: the table in Markdown, and its plots."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,13 +24,13 @@ from gtmsm.reproduce.table import (
 )
 
 Scores: TypeAlias = Mapping[str, Any]
-"""Of one seed on one set."""
+"""Scores of one seed on one set."""
 TABLE = "table.md"
 RIVALS = "https://github.com/gtmsm/gtmsm/blob/main/docs/rivals.md#at-the-papers-size"
 CLIPS = "psnr_late_by_clip"
-"""The key of what each clip contributes; older results have none."""
+"""Key of the clips' contributions to the late PSNR, which older results lack."""
 BLIND = ("mean frame", "last frame")
-"""Controls that look at no place: who is not ahead of them has remembered nothing of use."""
+"""Controls that ignore places: a model that is not ahead of them makes no use of its memory."""
 VERDICTS = (
     "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
     "over clips{}; otherwise *level*. In brackets, the difference of the means."
@@ -40,7 +40,7 @@ PAIRED = {
     frozenset([True, False]): " of their difference where both results keep the same clips, of each where not",
     frozenset([False]): "",
 }
-"""By which comparisons there were: clip by clip, or not."""
+"""Words for `VERDICTS`, by whether comparisons were made clip by clip: all, some or none."""
 BANDS = (
     "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
     "single seed of GTM-SM it is twice the standard error over clips.*"
@@ -53,7 +53,7 @@ FRAMES = "*The first test walk, true above imagined frames; red steps are at pla
 
 
 def write_pages(out: Path, results: Sequence[Result], made_by: str) -> list[Path]:
-    """The table and its plots, from results alone; returns what was written."""
+    """Write the table and its plots from results alone; return the files."""
     from gtmsm.reproduce.plots import write_plots
 
     rows = [row for result in results if not (row := ROWS[result.row]).is_ablation]
@@ -90,7 +90,7 @@ def _intro(results: Sequence[Result], made_by: str) -> str:
 
 
 def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> str:
-    """The section of a world: a table for the first set, one for all others, costs, and who is ahead."""
+    """The section of a world: a table for the first set, verdicts, plots, a table for all other sets, and costs."""
     first, *others = sets_of(results, world)
     lines = lines_of(results, world, first)
     about = lines[0].scores[0]
@@ -124,7 +124,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
 
 
 def _checksum(lines: Sequence[Line], results: Sequence[Result]) -> str:
-    """Of the clips, whether it is that which is listed, and whether all rows were scored on the same ones."""
+    """The clips' checksum in words: whether it is as listed, and whether all rows were scored on the same clips."""
     about = lines[0].scores[0]
     found = list(dict.fromkeys(scores["sha256"] for line in lines for scores in line.scores))
     quick = any(result.facts["quick"] for result in results)
@@ -140,7 +140,7 @@ def _has_figure(result: Result, world: str) -> bool:
 
 
 def _ahead(lines: Sequence[Line], horizon: int) -> str:
-    """Where GTM-SM is ahead of rivals and blind controls by more than the bands, and where it is not."""
+    """Verdicts at the late steps: GTM-SM against each rival and each of the `BLIND` controls."""
     if not lines or not lines[0].bold:
         return ""
     late = late_steps(horizon)
@@ -161,13 +161,13 @@ def _ahead(lines: Sequence[Line], horizon: int) -> str:
 
 
 def _verdict(ours: Line, theirs: Line, late: slice) -> str:
-    """Whether the worst seed of one is better than the best of the other, by more than chance over clips."""
+    """In words: ahead or behind if the worst seed of one clearly beats the best of the other, else level."""
     (worst, best), (low, high) = (_extremes(line, late) for line in (ours, theirs))
     return "ahead of" if _beats(worst, high, late) else "behind" if _beats(low, best, late) else "level with"
 
 
 def _extremes(line: Line, late: slice) -> tuple[Scores, Scores]:
-    """Of the seed with the lowest and of the one with the highest PSNR at the late steps."""
+    """Scores of the seeds with the lowest and with the highest PSNR at the late steps."""
     value = mean_over(late)
     known = sorted((found, seed) for seed, scores in enumerate(line.scores) if (found := value(scores)) is not None)
     return line.scores[known[0][1]], line.scores[known[-1][1]]
@@ -176,7 +176,7 @@ def _extremes(line: Line, late: slice) -> tuple[Scores, Scores]:
 def _beats(one: Scores, other: Scores, late: slice) -> bool:
     """Whether one is better than the other by more than twice the standard error over clips.
 
-    That of their difference, clip by clip, where both results keep the same clips.
+    If both results have contributions of the same clips, it is the standard error of their difference, clip by clip.
     """
     value = mean_over(late)
     gap = (value(one) or 0.0) - (value(other) or 0.0)
@@ -189,18 +189,18 @@ def _beats(one: Scores, other: Scores, late: slice) -> bool:
 
 
 def _is_paired(one: Scores, other: Scores) -> bool:
-    """Whether both keep what each clip contributes, and were scored on the same clips."""
+    """Whether both have contributions of clips, and were scored on the same clips."""
     return CLIPS in one and CLIPS in other and bool(one["sha256"] == other["sha256"])
 
 
 def _standard_error(scores: Scores, late: slice) -> float:
-    """Of the PSNR at the late steps over clips."""
+    """Standard error over clips of the PSNR at the late steps."""
     known = [error for error in scores["psnr_band"]["error"][late] if error is not None]
     return mean(known) if known else 0.0
 
 
 def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
-    """Loops, returns and other places: one number a set, PSNR at places that were memorised."""
+    """Table of the other sets (loops, returns, other places): PSNR at memorised places, one column per set."""
     if not names:
         return ""
     by_set = {name: {line.label: line for line in lines_of(results, world, name)} for name in names}
@@ -214,7 +214,7 @@ def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> 
 
 
 def _costs(results: Sequence[Result], world: str) -> str:
-    """What each row cost."""
+    """Table of the size and training cost of each row."""
     rows = [row for row in ROWS.values() if row.world == world and not row.is_ablation]
     found = [(row, [r.facts for r in results if r.row == row.name]) for row in rows]
     body = [
@@ -241,13 +241,13 @@ def _costs(results: Sequence[Result], world: str) -> str:
 
 
 def _share_converged(facts: Sequence[Mapping[str, Any]]) -> str:
-    """How many seeds converged, where that is defined."""
+    """How many seeds converged, as text; a dash if that is undefined."""
     known = [fact["converged"] for fact in facts if fact.get("converged") is not None]
     return f"{sum(known)} of {len(known)}" if known else "–"
 
 
 def _ablations(results: Sequence[Result]) -> str:
-    """GTM-SM with one thing changed, beside itself."""
+    """Tables of ablations, with GTM-SM itself as the first row."""
     changed: list[Row] = [row for row in ROWS.values() if row.is_ablation]
     worlds = dict.fromkeys(row.world for row in changed if any(r.row == row.name for r in results))
     parts = []
@@ -273,7 +273,7 @@ def _ablations(results: Sequence[Result]) -> str:
 
 
 def _provenance(results: Sequence[Result]) -> str:
-    """Which code made it, and where."""
+    """Section with versions, commits and machines of the results."""
     made = dict.fromkeys(
         "- version {version}, commit `{commit}`, PyTorch {torch}, {machine}".format(**r.facts) for r in results
     )

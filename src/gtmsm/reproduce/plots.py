@@ -1,4 +1,4 @@
-"""Plots of the table: PSNR over the predicted steps, and over how long ago a place was left."""
+"""Plots of the table: PSNR over the predicted steps, and over the time since a place was left."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from gtmsm.rivals.build import KINDS
 COLOURS: dict[str, str] = dict(
     zip(KINDS, (ORANGE, GREEN, PURPLE, RED, SKY, "#5a4fcf", "#8a6d3b", "#2b2b2b"), strict=True)
 )
-"""By rival: the same in all worlds."""
+"""Colour of each rival, the same in all worlds."""
 RETURN = re.compile(r".*/return-(\d+)")
 SHOWN_CONTROLS = ("VAE ceiling", "mean frame", "last frame")
 SMOOTHED = 8
@@ -38,11 +38,11 @@ SMOOTHED = 8
 LIGHT = {key: ("#1b1f24" if value == "#010203" else value) for key, value in STYLE.items()} | {
     "figure.facecolor": "white", "savefig.facecolor": "white",
 }  # fmt: skip
-"""As the figures of reports, on white: these are files of their own."""
+"""Style of the reports' figures on a white background, since these are separate files."""
 
 
 def write_plots(out: Path, world: str, lines_by_set: Mapping[str, Sequence[Line]]) -> list[Path]:
-    """The horizon of the first set, and the return probe where there is one; returns the files."""
+    """Plot the horizon of the first set, and the return probe if there is one; return the files."""
     first = next(iter(lines_by_set))
     figures = {f"{world}-horizon.png": _horizon(lines_by_set[first], first)}
     returns = {int(found[1]): lines for name, lines in lines_by_set.items() if (found := RETURN.fullmatch(name))}
@@ -55,14 +55,14 @@ def write_plots(out: Path, world: str, lines_by_set: Mapping[str, Sequence[Line]
 
 
 def write_frames(path: Path, gallery: Gallery) -> None:
-    """The paper's figure: true above imagined frames at its time steps, of the first walk."""
+    """Draw the paper's figure: true above imagined frames of the first walk, at the paper's time steps."""
     figure = strips(gallery, 0)
     with mpl.rc_context(LIGHT), replacing(path) as draft:
         figure.savefig(draft, dpi=160, facecolor="white")
 
 
 def _styles(lines: Sequence[Line]) -> dict[str, tuple[str, str, float]]:
-    """Colour, dash and width of each line: ours blue, extensions of it dashed, rivals in colours, controls grey."""
+    """Colour, line style and width of each line: ours blue, extensions dashed, rivals in colours, controls grey."""
     styles: dict[str, tuple[str, str, float]] = {}
     for line in lines:
         if line.bold:
@@ -80,7 +80,7 @@ def _shown(lines: Sequence[Line]) -> list[Line]:
 
 @mpl.rc_context(LIGHT)
 def _horizon(lines: Sequence[Line], name: str) -> Figure:
-    """PSNR at each predicted step; bands: the range of seeds, or of a single one twice the standard error over clips.
+    """PSNR at each predicted step, with bands (see `_band`).
 
     Bands of single seeds overlap so much that only GTM-SM's is drawn.
     """
@@ -102,7 +102,7 @@ def _horizon(lines: Sequence[Line], name: str) -> Figure:
 
 
 def _band(line: Line, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Of several seeds their range; of one, twice the standard error over clips."""
+    """Ends of a band: the range of seeds, or for a single seed ± twice the standard error over clips."""
     if len(curves) > 1:
         return curves.min(0), curves.max(0)
     error = np.array([np.nan if v is None else v for v in line.scores[0]["psnr_band"]["error"]], dtype=float)
@@ -111,7 +111,7 @@ def _band(line: Line, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 @mpl.rc_context(LIGHT)
 def _returns(returns: Mapping[int, Sequence[Line]]) -> Figure:
-    """PSNR at a place that was left n steps ago."""
+    """PSNR at a revisited place, by the number of steps spent elsewhere."""
     figure = new_figure(0.95 * WIDTH)
     axes = figure.subplots()
     gaps = sorted(returns)
@@ -145,7 +145,7 @@ def _legend(figure: Figure, axes: Axes) -> None:
 
 
 def _smooth(curve: np.ndarray) -> np.ndarray:
-    """Means over a few steps."""
+    """Moving average over `SMOOTHED` steps; short curves are returned unchanged."""
     if len(curve) < 4 * SMOOTHED:
         return curve
     padded = np.pad(curve, SMOOTHED // 2, mode="edge")

@@ -1,4 +1,4 @@
-"""Results on disk: one file of JSON for each row and seed."""
+"""Results on disk: one JSON file for each row and seed."""
 
 import platform
 import subprocess
@@ -16,32 +16,32 @@ from gtmsm.reproduce.rows import ROWS
 
 FORMAT = 1
 DIGITS = 5
-"""Significant digits of numbers in lists: curves are looked at, not computed with."""
+"""Significant digits of numbers in lists, which are curves to be drawn."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one training of a row has shown."""
+    """The result of one training of a row."""
 
     row: str
     seed: int
     facts: dict[str, Any]
-    """All that the file says: commit, device, times, parameters, and scores by set."""
+    """Contents of the file: commit, device, times, parameters, and scores by set."""
 
 
 def result_path(out: Path, row: str, seed: int) -> Path:
-    """Where the result of a row and seed belongs."""
+    """Path of the result of a row and seed."""
     return out / f"{row.replace('/', '.')}.seed{seed}.json"
 
 
 def write_result(out: Path, row: str, seed: int, facts: dict[str, Any]) -> None:
-    """Write a result whole or not at all."""
+    """Write a result atomically, with its provenance."""
     plain = {"format": FORMAT, "row": row, "seed": seed, **provenance(), **facts}
     write_json(result_path(out, row, seed), _brief(plain))
 
 
 def read_results(folder: Path) -> list[Result]:
-    """All results of a folder, by row and seed."""
+    """All results in a folder, sorted by row and seed."""
     require(folder.is_dir(), f"{folder} is no folder of results; make one with `gtmsm reproduce --out {folder}`")
     return sorted(_read(folder), key=lambda result: (result.row, result.seed))
 
@@ -58,7 +58,7 @@ def _read(folder: Path) -> Iterator[Result]:
 
 
 def provenance() -> dict[str, Any]:
-    """By which code, and where, something was made."""
+    """Version, commit, PyTorch version and machine that something is made with."""
     from gtmsm import __version__
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
@@ -71,21 +71,21 @@ def provenance() -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """Of the repository that this package is in, with a plus where its files differ from it; None: it is in none."""
+    """Commit of the repository of this package, with a plus if its files differ from it; None outside a repository."""
 
     def git(*words: str) -> str:
         package = Path(__file__).parents[1]
         return subprocess.run(["git", *words], cwd=package, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        git("ls-files", "--error-unmatch", "--", "__init__.py")  # or it is installed inside of another repository
+        git("ls-files", "--error-unmatch", "--", "__init__.py")  # fails if installed inside another repository
         return git("rev-parse", "--short=7", "HEAD") + ("+" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
 def _brief(value: Any) -> Any:
-    """Floats in lists with few digits, so that files stay small enough to be kept."""
+    """Round floats in lists to few digits, so that files are small enough to be committed."""
     if isinstance(value, dict):
         return {name: _brief(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

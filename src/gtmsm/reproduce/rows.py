@@ -1,6 +1,6 @@
-"""Rows of the table: what is trained, by which numbers, and on which sets it is scored.
+"""Rows of the table: what is trained, with which settings, and on which sets it is scored.
 
-A row is GTM-SM in a world, a rival in the same world, GTM-SM with one thing changed, or an extension of it.
+A row is GTM-SM in a world, a rival in the same world, an ablation of GTM-SM (one change), or an extension of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from gtmsm.rivals.rival import Kind, RivalConfig
 Numbers = Mapping[str, Any]
 QUICK_RIVAL = {"width": 64, "layers": 1}
 QUICK_SHARE = 0.3
-"""Of the updates of GTM-SM that a rival has at toy size: each of its own costs two to twenty times as much on a CPU."""
+"""Fraction of GTM-SM's updates that a rival gets at toy size, since its updates take 2 to 20 times as long on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
 PRESET_RATE = "the preset's learning rate, as all rows below have it"
@@ -28,18 +28,18 @@ QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute",
 
 @dataclass(frozen=True)
 class TableWorld:
-    """A world of the table: its preset, its sets, and the numbers of its toy size."""
+    """A world of the table: its preset, its sets, and the settings of its toy size."""
 
     preset: str
     about: str
     sets: tuple[str, ...]
     """Named sets that rows are scored on; the first is the paper's own protocol."""
     quick: Numbers
-    """What changes with --quick; empty: the world is too large for that, and left out."""
+    """Changes of settings with --quick; empty: --quick leaves this world out, since it is too large."""
     changes: Numbers = field(default_factory=dict)
-    """What is other than in the preset."""
+    """Changes of the preset's settings."""
     rivals: bool = True
-    """Whether rivals are trained there, too."""
+    """Whether rivals are trained in this world."""
 
 
 @dataclass(frozen=True)
@@ -52,59 +52,59 @@ class Row:
     rival: Kind | None = None
     """The kind of rival; None: GTM-SM."""
     changes: Numbers = field(default_factory=dict)
-    """What an ablation or an extension changes."""
+    """Changes of settings by an ablation or an extension."""
     extension: str = ""
-    """What an extension of ours is called, which stands in the table beside GTM-SM; empty: it is none."""
+    """Name of an extension in the table; empty: the row is not an extension."""
     seeds: int = 3
-    """How many are trained where nobody says: five where the row makes a claim."""
+    """Default number of seeds; five for GTM-SM, its extensions and ablations."""
     at_toy_size: bool = True
-    """Whether --quick makes it, too."""
+    """Whether --quick includes the row."""
 
     @property
     def needs(self) -> str:
-        """The row whose weights, of the same seed, this one is built on; empty: none."""
+        """The row whose weights of the same seed this one uses; empty: none."""
         return self.world if self.rival and KINDS[self.rival] is GridMap else ""
 
     @property
     def is_ablation(self) -> bool:
-        """Whether it is GTM-SM with something changed, to see what that was for."""
+        """Whether the row is an ablation of GTM-SM."""
         return bool(self.changes) and not self.extension
 
     @property
     def title(self) -> str:
-        """In the table."""
+        """Name of the row in the table."""
         return self.rival or self.extension or "GTM-SM"
 
     def experiment(
         self, seed: int, quick: bool, images: str | None, share: float = 1.0
     ) -> ImageWalkExperiment | RoomsExperiment:
-        """The experiment that it trains, or a share of its updates.
+        """The experiment of this row, with a share of its updates.
 
-        Rivals use its world, its coder, its windows and its number of updates, at toy size `QUICK_SHARE` of these.
+        A rival uses the experiment's world, coder, windows and number of updates (at toy size `QUICK_SHARE` of them).
         """
         world = WORLDS[self.world]
         made = changed(PRESETS[world.preset][1], {"seed": seed})
         for numbers in (world.changes, world.quick if quick else {}, self.changes):
             made = changed(made, numbers)
-        if images is not None and self.sets(images) != self.sets(None):  # what is scored elsewhere learns elsewhere
+        if images is not None and self.sets(images) != self.sets(None):  # train on the images that are scored on
             made = changed(made, {"images": images})
         assert isinstance(made, ImageWalkExperiment | RoomsExperiment)
         share *= QUICK_SHARE if quick and self.rival else 1.0
         return made if share == 1.0 else _shortened(made, share)
 
     def rival_settings(self, quick: bool) -> RivalConfig:
-        """The sizes of a rival."""
+        """The settings of a rival."""
         assert self.rival is not None
         return RivalConfig(kind=self.rival, **(QUICK_RIVAL if quick else {}))
 
     def context(self, quick: bool) -> str:
-        """How much of what was seen a prediction of it can use, in words."""
+        """How many of the memorised frames a prediction can use, in words."""
         if self.rival:
             return KINDS[self.rival].context.format(**asdict(self.rival_settings(quick)))
         return f"{self.experiment(0, quick, None).model.recall.neighbours} of all frames"
 
     def sets(self, images: str | None) -> tuple[str, ...]:
-        """Named sets that it is scored on: an ablation on the first only; on a user's images that set is CelebA's."""
+        """Named sets to score on; ablations use the first only. With `images`, built-in sets become CelebA's."""
         named = WORLDS[self.world].sets[: 1 if self.is_ablation else None]
         return named if images is None else tuple(name.replace("/builtin", "/celeba") for name in named)
 
@@ -157,7 +157,7 @@ WORLDS = {
 
 
 def _rate_of(preset: str) -> Numbers:
-    """The learning rate that ablations have, whichever was found to be the best for GTM-SM as it is."""
+    """The preset's learning rate, which all ablations have, whichever was found best for GTM-SM itself."""
     return {"training.optimiser.learning_rate": PRESETS[preset][1].training.optimiser.learning_rate}
 
 
@@ -203,7 +203,7 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         "paper": ("all of App. A.2 and 4.2.2, as preset walk-paper", AS_WRITTEN),
     },
 }  # fmt: skip
-"""By world and name: what is changed, in words and in numbers."""
+"""By world and name: description and changes of settings."""
 
 
 EXTENSIONS: dict[str, dict[str, tuple[str, str, Numbers]]] = {
@@ -216,13 +216,13 @@ EXTENSIONS: dict[str, dict[str, tuple[str, str, Numbers]]] = {
         }),
     },
 }  # fmt: skip
-"""By world and name: what it is called, what it is, and what is changed."""
+"""By world and name: title in the table, description, and changes of settings."""
 
 
 def _shortened(
     experiment: ImageWalkExperiment | RoomsExperiment, share: float
 ) -> ImageWalkExperiment | RoomsExperiment:
-    """The same schedule in fewer updates; the curriculum is as long as it was, if half of them are enough for it."""
+    """The experiment with a share of its updates; the curriculum keeps its length if half of them suffice."""
     training = experiment.training
     optimiser, curriculum = training.optimiser, training.curriculum
     growing = curriculum.warm_up + sum(curriculum.grow)
@@ -263,11 +263,11 @@ def _rows() -> dict[str, Row]:
 
 
 ROWS = _rows()
-"""By name: WORLD, WORLD/RIVAL, WORLD/EXTENSION or WORLD/ABLATION."""
+"""Rows by name: WORLD, WORLD/RIVAL, WORLD/EXTENSION or WORLD/ABLATION."""
 
 
 def choose_rows(names: Sequence[str], quick: bool) -> list[Row]:
-    """The rows of these names, in which * stands for anything; all of them where none is named."""
+    """The rows that match these names, in which * matches anything; all rows without names."""
     there = {name: row for name, row in ROWS.items() if not quick or (WORLDS[row.world].quick and row.at_toy_size)}
     chosen: dict[str, Row] = {}
     for name in names or ("*",):

@@ -1,4 +1,4 @@
-"""Lines and columns of the table, from results."""
+"""Lines and columns of the table, made from results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,26 +11,26 @@ from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, Row
 
 FIRST = 16
-"""Predicted steps that most models can do."""
+"""Number of first predicted steps, at which most models do well."""
 NOTHING = "nothing"
 CONTROL = "control"
-"""What a control is given is said elsewhere: docs/protocol.md."""
+"""Stands for the privileges of a control, which docs/protocol.md describes."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """All seeds of a row on one set, or a control."""
+    """Scores of all seeds of a row, or of a control, on one set."""
 
     name: str
     given: str
     """Privileges, in words."""
     scores: tuple[Mapping[str, Any], ...]
-    """Of each seed."""
+    """Scores of each seed."""
     bold: bool = False
 
     @property
     def label(self) -> str:
-        """In a table: bold what the table is about, controls in italics."""
+        """Name in a table: GTM-SM and its extensions in bold, controls in italics."""
         return f"**{self.name}**" if self.bold else f"*{self.name}*" if self.given == CONTROL else self.name
 
     def over_seeds(self, value: Callable[[Mapping[str, Any]], float | None]) -> list[float]:
@@ -39,7 +39,7 @@ class Line:
 
 
 def mean_over(steps: slice) -> Callable[[Mapping[str, Any]], float | None]:
-    """The mean over some predicted steps of the PSNR at each."""
+    """A function that averages the PSNR over some predicted steps."""
 
     def value(scores: Mapping[str, Any]) -> float | None:
         curve = [step for step in scores["psnr_by_step"][steps] if step is not None]
@@ -49,13 +49,13 @@ def mean_over(steps: slice) -> Callable[[Mapping[str, Any]], float | None]:
 
 
 def key(name: str) -> Callable[[Mapping[str, Any]], float | None]:
-    """A score by its name."""
+    """A function that returns the score of that name."""
     return lambda scores: scores.get(name)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A column."""
+    """A column of the table: how its values are computed and formatted."""
 
     title: str
     value: Callable[[Mapping[str, Any]], float | None]
@@ -64,7 +64,7 @@ class Field:
     unit: str = ""
 
     def cell(self, line: Line) -> str:
-        """The mean over seeds, half the range where they differ, and how many there are where some lack the score."""
+        """The mean over seeds ± half their range; also the number of seeds if some lack the score."""
         values = [self.factor * value for value in line.over_seeds(self.value)]
         if not values:
             return "–"
@@ -76,7 +76,7 @@ class Field:
 
 
 def fields_of(lines: Sequence[Line], horizon: int) -> list[Field]:
-    """The columns in which some line has something."""
+    """The columns in which some line has a value."""
     late = late_steps(horizon)
     fields = [
         Field(f"steps 1 to {min(FIRST, horizon)}", mean_over(slice(0, FIRST))),
@@ -96,26 +96,26 @@ def fields_of(lines: Sequence[Line], horizon: int) -> list[Field]:
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; cells are Markdown."""
+    """A table in Markdown; so are its cells."""
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(lines)
 
 
 def marks_of(lines: Sequence[Line]) -> dict[str, str]:
-    """A letter for each kind of privileges: in words they would make rows very tall."""
+    """A letter for each kind of privileges, since the words would make rows very tall."""
     told = dict.fromkeys(line.given for line in lines if line.given not in (CONTROL, NOTHING))
     return dict(zip(told, "abcdefgh", strict=False))
 
 
 def sets_of(results: Sequence[Result], world: str) -> list[str]:
-    """Sets on which rows of a world were scored, in the order in which they were."""
+    """Sets on which rows of a world were scored, in order of their first appearance."""
     found = (name for r in results if ROWS[r.row].world == world for name in r.facts["scores"])
     return list(dict.fromkeys(found))
 
 
 def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
-    """GTM-SM and its extensions, then its rivals, then the controls."""
+    """Lines of a world on one set: GTM-SM and its extensions, rivals, then controls."""
     rows = [row for row in ROWS.values() if row.world == world and not row.is_ablation]
     lines: list[Line] = []
     for row in rows:
@@ -132,7 +132,7 @@ def lines_of(results: Sequence[Result], world: str, name: str) -> list[Line]:
 
 
 def _given(row: Row, result: Result, results: Sequence[Result]) -> str:
-    """The privileges of a row; what it is built on passes its own on."""
+    """The privileges of a row in words, including those of the row whose weights it uses."""
     own = "; ".join(result.facts["privileges"]) or NOTHING
     lent = [r.facts["privileges"] for r in results if r.row == row.needs and r.facts["privileges"]]
     return f"{own}, which was given: {'; '.join(lent[0])}" if lent else own

@@ -1,4 +1,4 @@
-"""One row, one seed: trained, scored on every set of its world, and written as a result."""
+"""One row and one seed: train, score on every set of its world, and write the result."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -30,32 +30,32 @@ from gtmsm.training.train import Outcome
 
 SECONDS = "seconds.json"
 SELF = ""
-"""The name of what was trained among the forecasters that are scored."""
+"""Name of the trained model among the forecasters that are scored."""
 RUNS = "runs"
-"""Folder of the trainings, beside the results."""
+"""Folder of the trainings, in the folder of results."""
 LEFT_OUT = ("protocol", "forecaster", "psnr_by_clip", "mse_by_clip", "privileges", "parameters", "split", "quick")
-"""Of scores: said once in a result, in docs/protocol.md, or of no use in the table."""
+"""Keys of scores that results omit: given once per result or in docs/protocol.md, or not used by the table."""
 
 
 class Interrupted(InputError):
-    """A signal ended a training: no other is to begin."""
+    """A signal ended a training, so that no other may begin."""
 
     def __init__(self, outcome: Outcome) -> None:
         super().__init__(f"training was interrupted after {outcome.updates} updates; the same command goes on there")
         self.signal = outcome.signal
 
     def __reduce__(self) -> tuple[type[InputError], tuple[str]]:
-        """Of another process it is a row that failed."""
+        """Pickle as a plain `InputError`: in a worker process an interruption is a row that failed."""
         return InputError, (str(self),)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A model that forecasts, and what its training took."""
+    """A trained forecaster, with the cost of its training."""
 
     forecaster: Forecaster
     model: WorldModel | None
-    """Where it is GTM-SM: its controls share its coder."""
+    """The world model, if the row is GTM-SM: its controls use its coder."""
     parameters: int
     seconds: float
     learning_rate: float
@@ -63,7 +63,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Trial:
-    """A row and a seed, and where and how they are made."""
+    """A row and a seed to train and score, with folder, device and size."""
 
     row: Row
     seed: int
@@ -73,13 +73,13 @@ class Trial:
     images: str | None
     share: float = 1.0
     first: bool = True
-    """Whether it is the first seed of its row, with which all controls are scored."""
+    """Whether this is the first seed of its row, for which all controls are scored."""
 
     def run(self) -> None:
-        """Train, score and write the result; where learning rates were tried, by the best on validation places."""
+        """Train, score and write the result, with the best learning rate on validation places if any were tried."""
         tried = {} if self.row.is_ablation else swept(self.out, self.row.name)
         trained, sets = self._train(best(tried)), self.row.sets(self.images)
-        # Controls beside GTM-SM itself; those that have no weights are the same with every seed.
+        # Controls are scored for GTM-SM itself only; those without weights are the same for every seed.
         model = trained.model if self.row.name == self.row.world else None
         controls = control_forecasters(model.vae) if model is not None else {}
         if not self.first:
@@ -103,8 +103,8 @@ class Trial:
         write_result(self.out, self.row.name, self.seed, facts)
 
     def _draw(self, model: WorldModel) -> str:
-        """The paper's figure of this world, as far as its clips are long enough; returns the file's name."""
-        from gtmsm.reproduce.plots import write_frames  # matplotlib takes seconds
+        """Draw the paper's figure of this world, as far as clips are long enough; return the file's name."""
+        from gtmsm.reproduce.plots import write_frames  # matplotlib takes seconds to import
 
         walks = named_set(WORLDS[self.row.world].sets[0], quick=self.quick)
         size, setting = walks.size, set_up(self._experiment, self._where)
@@ -125,20 +125,20 @@ class Trial:
     def _score(
         self, forecasters: Mapping[str, Forecaster], name: str, split: Split = "test"
     ) -> dict[str, dict[str, Any]]:
-        """On a set, on the device; without what a result does not keep."""
+        """Scores on a set, without the keys that results omit."""
         images = self.images if SETS[name].needs_images else None
         found = score_forecasters(forecasters, _kept_set(name, split, self.quick, images), device=self._where)
         return {who: {key: scores[key] for key in scores if key not in LEFT_OUT} for who, scores in found.items()}
 
     def try_rate(self, factor: float) -> None:
-        """Train in full by a factor of the learning rate, and note the PSNR on validation places."""
+        """Train in full with `factor` times the learning rate, and write the PSNR on validation places."""
         name = self.row.sets(self.images)[0]
         found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
         noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"]}
         write_json(sweep_path(self.out, self.row.name, factor), noted)
 
     def _train(self, factor: float) -> Trained:
-        """Trained in a folder of its own; what is there is gone on with, or used as it is."""
+        """Train in a separate folder; a training that is there already is resumed, or used if finished."""
         folder = self._folder(self.row.name, factor)
         return self._train_rival(folder, factor) if self.row.rival else self._train_model(folder, factor)
 
@@ -187,12 +187,12 @@ class Trial:
 
 @lru_cache(maxsize=8)
 def _kept_set(name: str, split: Split, quick: bool, images: str | None) -> FixedSet:
-    """A set that is drawn once in a process, whatever is scored on it."""
+    """A set that is drawn only once per process, however often it is used."""
     return replace(named_set(name, split, quick, images), kept=True)
 
 
 def _took(folder: Path, outcome: Outcome) -> float:
-    """Seconds of training in all goes; refuses to go on with one that was interrupted."""
+    """Total seconds of training over all attempts; raises `Interrupted` if it is not finished."""
     path = folder / SECONDS
     before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
     write_json(path, {"seconds": before + outcome.seconds})
@@ -202,17 +202,17 @@ def _took(folder: Path, outcome: Outcome) -> float:
 
 
 def sweep_path(out: Path, row: str, factor: float) -> Path:
-    """Where it is noted what a factor of the learning rate has shown."""
+    """Path of the validation score of a factor of the learning rate."""
     return out / f"{row.replace('/', '.')}.rate{factor:g}.json"
 
 
 def swept(out: Path, row: str) -> dict[float, float]:
-    """PSNR on validation places by factor of the learning rate; nothing where none were tried."""
+    """PSNR on validation places by factor of the learning rate; empty if none were tried."""
     paths = sorted(out.glob(f"{row.replace('/', '.')}.rate*.json"))
     noted = [read_json(path, "remove it, so that it is made again") for path in paths]
     return {one["factor"]: one["validation"] for one in noted}
 
 
 def best(tried: dict[float, float]) -> float:
-    """The factor by which a row is trained."""
+    """The factor of the learning rate with the highest validation PSNR; 1 if none were tried."""
     return max(tried, key=lambda factor: tried[factor]) if tried else 1.0

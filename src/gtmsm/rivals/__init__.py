@@ -1,1 +1,1 @@
-"""Other ways to predict a walk from what was seen, with GTM-SM's frame coder, trained on the same windows."""
+"""Rivals: other models that predict frames, with GTM-SM's frame coder, trained on the same windows."""

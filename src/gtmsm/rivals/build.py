@@ -1,4 +1,4 @@
-"""Rivals by their names, and from files."""
+"""Rivals by name, and from files."""
 
 from pathlib import Path
 
@@ -39,7 +39,11 @@ def build_rival(
     pose_size: int = 0,
     borrowed: WorldModel | None = None,
 ) -> Rival:
-    """Fresh weights; `pose_size` is that of true poses, where it needs them, `borrowed` whose motion it walks by."""
+    """A rival with fresh weights.
+
+    `pose_size` is the size of true poses, for a rival that needs them. `borrowed` is a GTM-SM whose motion is used, for
+    grid-map.
+    """
     kind = settings.kind
     needs_motion = KINDS[kind] is GridMap
     require(borrowed is not None or not needs_motion, f"{kind} walks by the motion of a trained GTM-SM; give a model")
@@ -56,7 +60,7 @@ def build_rival(
 
 
 def load_rival(path: str | Path, device: torch.device | str = "cpu") -> Rival:
-    """From a folder it was trained in, or a file of weights; its weights have no gradients."""
+    """Load a rival from the folder it was trained in, or from a file of weights; its weights have no gradients."""
 
     def build(said: RivalDescription) -> Rival:
         return KINDS[said.rival.kind](said)

@@ -1,4 +1,4 @@
-"""Attention to raw memorised frames, retrieved by true pose, as WorldMem (Xiao et al., 2025) does at a larger scale."""
+"""Attention to memorised frames retrieved by true pose, as in WorldMem (Xiao et al., 2025) at a larger scale."""
 
 import torch
 from torch import nn
@@ -12,9 +12,10 @@ from gtmsm.tensors import Actions, Belief, FutureActions, Gaussian, TruePoses, g
 
 
 class ContextPoses(Rival):
-    """K memorised frames nearest to where the agent truly is become tokens (z_k, relative pose); p(z_t | them).
+    """The K memorised frames nearest to the true pose become tokens (z_k, relative pose); p(z_t | tokens).
 
-    The mean is a correction of codes that are weighed by attention, so that a revisit need not pass through layers.
+    The mean is a weighted sum of their codes plus a correction, so that the code of a revisited place need not pass
+    through layers.
     """
 
     context = "{neighbours} of all frames"
@@ -41,7 +42,7 @@ class ContextPoses(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """Actions are not looked at: true poses say more."""
+        """See `Rival`; actions are ignored, since true poses are given."""
         assert poses is not None
         with torch.autocast(a.device.type, enabled=False):
             kept, asked = (self.space.place(part) for part in poses)

@@ -11,13 +11,13 @@ from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 MARGIN = 1.25
-"""The map is so many times as wide as the memorised walk."""
+"""Width of the map relative to that of the memorised walk."""
 
 
 class GridMap(Rival):
-    """Features of (z_t, heading) are spread over the four cells around s_t; p(z_t | features around s_t, heading).
+    """Features of (z_t, heading) are written to the four cells around s_t; p(z_t | features around s_t, heading).
 
-    Poses are the mean path of the motion of a trained GTM-SM, held fixed. The map is as large as the memorised walk.
+    Poses are the mean path of the motion of a trained GTM-SM, held fixed. The map covers the memorised walk (`MARGIN`).
     """
 
     context = "a map of {cells}x{cells} cells"
@@ -47,14 +47,14 @@ class GridMap(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """Write all that was seen, then read along the plan."""
+        """See `Rival`; write all memorised codes to the map, then read along the plan."""
         tau, cells = a.shape[1], self.settings.cells
         with torch.no_grad(), torch.autocast(a.device.type, enabled=False):
             place = self.motion.place(self.motion.unroll(self.motion.start(len(a)), torch.cat([a, plan], dim=1)))
             at, outside = on_grid(place[..., :2], tau, cells)
             weight = bilinear(at, cells)
         written = self.write(torch.cat([code.mean, place[:, :tau, 2:]], dim=-1))
-        with torch.autocast(a.device.type, enabled=False):  # it would round shares of cells to bfloat16
+        with torch.autocast(a.device.type, enabled=False):  # it would round weights of cells to bfloat16
             total = weight[:, :tau].sum(1)[..., None]
             grid = weight[:, :tau].mT @ written.to(weight.dtype) / (total + 1e-3)
             known = torch.cat([grid, (total > 0).to(grid.dtype)], dim=-1)
@@ -68,7 +68,7 @@ class GridMap(Rival):
 def on_grid(
     xy: Float[Tensor, "batch time 2"], tau: int, cells: int
 ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
-    """Positions in cells of a grid over the first tau of them, and by how much they lie outside of it."""
+    """Positions in cells of a grid around the first tau of them, clamped to it; and tanh of the excess."""
     low, high = xy[:, :tau].amin(1, keepdim=True), xy[:, :tau].amax(1, keepdim=True)
     half = 0.5 * MARGIN * (high - low).amax(-1, keepdim=True).clamp_min(1e-6)
     at = 0.5 * (cells - 1) * ((xy - 0.5 * (low + high)) / half + 1)
@@ -77,6 +77,9 @@ def on_grid(
 
 
 def bilinear(at: Float[Tensor, "batch time 2"], cells: int) -> Float[Tensor, "batch time grid"]:
-    """How much a position belongs to each cell: to four of them, in all 1. Sums of it are the same in any order."""
+    """Bilinear weights of all cells for each position: up to four are above 0, with sum 1.
+
+    They are dense, so that sums over time are deterministic.
+    """
     near = F.relu(1 - (at[..., None] - torch.arange(cells, device=at.device)).abs())
     return (near[..., 0, :, None] * near[..., 1, None, :]).flatten(-2)

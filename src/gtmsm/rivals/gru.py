@@ -1,4 +1,4 @@
-"""A GRU: all that was seen must fit into its state."""
+"""A GRU, whose state must hold all that was seen."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 
 class Gru(Rival):
-    """h_t = GRU(h_{t-1}, (z_t or nothing, a_t)); p(z_t | h_t). It loops over time, since it is a recurrence."""
+    """h_t = GRU(h_{t-1}, (z_t or 0, a_t)); p(z_t | h_t). Being a recurrence, it loops over time."""
 
     context = "{layers} states of {width}"
 
@@ -29,8 +29,8 @@ class Gru(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """The state after each action of the plan tells what is seen."""
-        with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
+        """See `Rival`; the prior is read from the state after each action of the plan."""
+        with torch.autocast(a.device.type, enabled=False):  # rounding errors would add up over hundreds of steps
             h, _ = self.recurrence(as_tokens(code.mean, a, plan))
             h = self.mix(torch.cat([h[:, a.shape[1] :], plan], dim=-1))
         return Predicted(self.head(h))
@@ -38,7 +38,7 @@ class Gru(Rival):
 
 @torch.no_grad()
 def remember(recurrence: nn.RNNBase | nn.RNNCellBase) -> None:
-    """Begin with update gates that rather keep the state than replace it."""
+    """Initialise the update gates so that they keep the state rather than replace it."""
     for name, bias in recurrence.named_parameters():
         if name.startswith("bias_hh"):
             _, update, _ = bias.chunk(3)

@@ -16,8 +16,7 @@ from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 class Gtmm(Rival):
     """h_t = LSTM(h_{t-1}, (z_{t-1}, a_t, reads)); several reads of the codes before t, gated; p(z_t | h_t, reads).
 
-    In a plan, the mean of the prior stands for the code: it is fed back and stored. It loops over time, since it is a
-    recurrence.
+    In a plan the mean of the prior replaces the code: it is fed back and stored. As a recurrence it loops over time.
     """
 
     def __init__(self, about: RivalDescription) -> None:
@@ -28,23 +27,23 @@ class Gtmm(Rival):
         self.mix, self.head = nn.Linear(width + reads, width), GaussianHead(width + reads, self.code_size)
 
     control: ClassVar[Step]
-    """The LSTM and what it asks of its memory."""
+    """A step of the LSTM, and its query to the memory."""
 
     @abstractmethod
     def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
-        """Weight and bias of what the LSTM asks for, at each of so many steps."""
+        """Weight and bias of the layer that makes queries from the LSTM's state, at each of `steps` steps."""
 
     @abstractmethod
     def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
-        """A memory of what was seen, for so many steps."""
+        """A memory of the codes seen, for `steps` steps in all."""
 
     @abstractmethod
     def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
-        """Store a code where so many are stored already."""
+        """Store a code after the `there` codes stored already."""
 
     @abstractmethod
     def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
-        """Stored codes, weighed."""
+        """Weighted sums of the `there` stored codes."""
 
     def predict(
         self,
@@ -54,14 +53,14 @@ class Gtmm(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """Walk through what was seen, then through the plan."""
-        with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
+        """See `Rival`; the loop runs through the memorised steps, then through the plan."""
+        with torch.autocast(a.device.type, enabled=False):  # rounding errors would add up over hundreds of steps
             return Predicted(self.head(self._walk(code.mean, torch.cat([a, plan], dim=1))))
 
     def _walk(
         self, seen: Float[Tensor, "batch tau Z"], actions: Float[Tensor, "batch time A"]
     ) -> Float[Tensor, "batch horizon inputs"]:
-        """What the head is given at each step of the plan."""
+        """Inputs of the head at each step of the plan."""
         (batch, tau, Z), steps, cell = seen.shape, actions.shape[1], self.controller
         asked, bias = self.asking(steps)
         W_z, W_a, W_read = cell.weight_ih.split([Z, self.action_size, self.gate.out_features], dim=1)
@@ -101,7 +100,7 @@ def lstm(
     gates: Float[Tensor, "batch gates"],
     W_state: Float[Tensor, "gates inputs"],
 ) -> tuple[Float[Tensor, "batch width"], Float[Tensor, "batch width"]]:
-    """The next h and c, where `gates` is added to the product of the state."""
+    """The next h and c; `gates` is added to the product of the state and its weights."""
     enter, forget, new, leave = summed(gates.chunk(4, dim=-1), (state @ W_state.mT).chunk(4, dim=-1))
     c = forget.sigmoid() * c + enter.sigmoid() * new.tanh()
     return leave.sigmoid() * c.tanh(), c
@@ -113,7 +112,7 @@ def gated(
     found: Float[Tensor, "batch reads"],
     z: Float[Tensor, "batch Z"],
 ) -> Float[Tensor, "batch inputs"]:
-    """What the LSTM is given next, where z was seen."""
+    """Input of the LSTM's next step if z was seen."""
     return torch.cat([h, gate.sigmoid() * found, z], dim=-1)
 
 
@@ -126,7 +125,7 @@ def predict_code(
     W_mix: Float[Tensor, "width both"],
     W_mean: Float[Tensor, "Z both"],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the LSTM is given next, where z was not seen; z; and what it is predicted from."""
+    """If z was not seen: input of the LSTM's next step; the predicted z; and the features that it is predicted from."""
     read = gate.sigmoid() * found
     both = torch.cat([h, read], dim=-1)
     given = torch.cat([F.elu(mix + both @ W_mix.mT), read], dim=-1)
@@ -137,7 +136,7 @@ def predict_code(
 def by_age(
     state: Tensor, c: Tensor, gates: Tensor, told: Tensor, W_state: Tensor, W_told: Tensor, heads: int, reads: int
 ) -> tuple[Tensor, ...]:
-    """h and c, gates of what is read, and a softmax over ages for each head."""
+    """h and c, gates of the reads, and a softmax over ages for each head."""
     h, c = lstm(state, c, gates, W_state)
     sizes = [reads, told.shape[-1] - reads]
     gate, ages = summed(told.split(sizes, dim=-1), (h @ W_told.mT).split(sizes, dim=-1))
@@ -147,7 +146,7 @@ def by_age(
 def by_content(
     state: Tensor, c: Tensor, gates: Tensor, told: Tensor, W_state: Tensor, W_told: Tensor, heads: int, reads: int
 ) -> tuple[Tensor, ...]:
-    """h and c, gates of what is read, and a key for each head, as long as it is strong."""
+    """h and c, gates of the reads, and a key for each head, whose norm is its strength."""
     h, c = lstm(state, c, gates, W_state)
     sizes = [reads, reads, heads]
     gate, key, strength = summed(told.split(sizes, dim=-1), (h @ W_told.mT).split(sizes, dim=-1))
@@ -156,12 +155,12 @@ def by_content(
 
 
 def with_direction(z: Float[Tensor, "*batch Z"]) -> Float[Tensor, "*batch row"]:
-    """A code, and the same of length 1."""
+    """A code, and the same normalised."""
     return torch.cat([z, F.normalize(z, dim=-1)], dim=-1)
 
 
 class GtmmIntrospection(Gtmm):
-    """Reads by age: the controller says how many steps ago to look."""
+    """Reads by age: the controller chooses how many steps to look back."""
 
     context = "the latest {rows} codes, and a state of {width}"
     control = by_age
@@ -171,33 +170,33 @@ class GtmmIntrospection(Gtmm):
         self.ages = nn.Linear(about.rival.width, about.rival.heads * about.rival.rows)
 
     def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
-        """Of the ages that there can be; those that there are not yet have no weight."""
+        """The layer of the logits of ages; ages that do not exist yet get a bias of -inf."""
         per_head, reach = (self.settings.heads, self.settings.rows), self.reach(steps)
         weight, bias = (part.unflatten(0, per_head)[:, :reach] for part in (self.ages.weight, self.ages.bias))
         age, t = (torch.arange(most, device=bias.device) for most in (reach, steps))
-        early = (age >= t[:, None]) & (t[:, None] > 0)  # at first there is nothing, of which any share is 0
+        early = (age >= t[:, None]) & (t[:, None] > 0)  # not at step 0, where all rows are 0 whatever their weight
         every = bias.expand(steps, 1, *bias.shape).masked_fill(early[:, None, None], -torch.inf)
         return weight.flatten(0, 1), every.flatten(2)
 
     def reach(self, steps: int) -> int:
-        """How many of the latest codes can be read."""
+        """Number of latest codes that can be read."""
         return max(1, min(self.settings.rows, steps - 1))
 
     def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
-        """A memory of what was seen, for so many steps."""
+        """A memory of the codes seen, for `steps` steps in all."""
         return Rows(seen, steps, self.reach(steps))
 
     def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
-        """Store a code where so many are stored already."""
+        """Store a code after the `there` codes stored already."""
         rows.write(z[:, None], there)
 
     def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
-        """By weights of ages."""
+        """Sums of the latest codes, weighted by age."""
         return rows.times(query, there, slice(self.code_size))
 
 
 class GtmmContent(Gtmm):
-    """Reads by content: a key is compared with every stored code by its cosine, and a strength sharpens that."""
+    """Reads by content: a softmax over the cosines of a key and the stored codes, times the key's strength."""
 
     context = "all codes, and a state of {width}"
     control = by_content
@@ -207,22 +206,22 @@ class GtmmContent(Gtmm):
         self.keys = nn.Linear(about.rival.width, about.rival.heads * (self.code_size + 1))
 
     def asking(self, steps: int) -> tuple[Float[Tensor, "asked width"], Float[Tensor, "#time 1 asked"]]:
-        """Keys, then strengths."""
+        """The layer of keys, then of their strengths."""
         per_head = self.settings.heads, self.code_size + 1
         parts = (part.unflatten(0, per_head) for part in (self.keys.weight, self.keys.bias))
         weight, bias = (torch.cat([part[:, :-1].flatten(0, 1), part[:, -1]]) for part in parts)
         return weight, bias[None, None]
 
     def remember(self, seen: Float[Tensor, "batch tau Z"], steps: int) -> Rows:
-        """A memory of what was seen, for so many steps."""
+        """A memory of the codes seen and their directions, for `steps` steps in all."""
         return Rows(with_direction(seen), steps, 1)
 
     def add(self, z: Float[Tensor, "batch Z"], rows: Rows, there: int) -> None:
-        """Store a code where so many are stored already."""
+        """Store a code after the `there` codes stored already."""
         rows.write(fused(with_direction, z.device)(z)[:, None], there)
 
     def read(self, query: Float[Tensor, "batch heads any"], rows: Rows, there: int) -> Float[Tensor, "batch heads Z"]:
-        """By a softmax over similarities; at first by what is left free, which is 0."""
+        """Sums of the stored codes, weighted by a softmax over similarities; at the first step the empty row, 0."""
         Z = self.code_size
         alike = rows.alike(query, there, slice(Z, None), max(1, there))
         return rows.times(alike.softmax(-1), there, slice(Z))

@@ -1,4 +1,4 @@
-"""What an update of a rival minimises: the bound that GTM-SM has, with the rival's prior."""
+"""The loss of a rival: the bound of GTM-SM with the rival's prior."""
 
 import torch
 from jaxtyping import Float
@@ -14,7 +14,7 @@ from gtmsm.training.loss import ObjectiveConfig, draw_steps
 
 
 class RivalLoss(BaseLoss[Rival]):
-    """log p(x|z) - KL[q(z|x) || p(z | what was seen, actions)] of predicted frames; foresight; the rival's costs."""
+    """-log p(x|z) + KL[q(z|x) || p(z | frames so far, actions)] of predicted frames; foresight; the rival's costs."""
 
     def __init__(self, model: Rival, objective: ObjectiveConfig) -> None:
         super().__init__()
@@ -22,17 +22,17 @@ class RivalLoss(BaseLoss[Rival]):
 
     @property
     def names(self) -> list[str]:
-        """What `forward` logs."""
+        """Names of the values that `forward` logs."""
         return ["elbo", "log_likelihood", "kl", *(["foresight"] if self.objective.foresight else []), *self.model.costs]
 
     @property
     def reading(self) -> RecallConfig:
-        """Rivals read in ways of their own: every stage reads alike."""
+        """Default settings: rivals do not read memory by them, so that all stages are alike."""
         return RecallConfig()
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """All learn alike; a borrowed motion is held by having no gradients."""
+        """A single group of all parameters; a borrowed motion is held, since it has no gradients."""
         return {"rest": list(self.model.parameters())}
 
     def forward(
@@ -48,7 +48,7 @@ class RivalLoss(BaseLoss[Rival]):
         true_pose: Poses | None = None,
         code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], None]:
-        """The loss and values to log; true poses reach only a rival that is declared to need them."""
+        """The loss and values to log; true poses are given only to a rival that declares that it needs them."""
         model, vae = self.model, self.model.vae
         asked = draw_steps(len(x), tau, x.shape[1], self.objective.targets, generator)
         seen = at_steps(x, asked, tau)

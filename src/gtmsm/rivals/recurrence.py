@@ -1,7 +1,8 @@
-"""Loops over time in few kernels: a GPU spends longer on launching a small one than on computing it.
+"""Loops over time in few kernels, since a GPU spends longer on launching a small kernel than on computing it.
 
-A step of a loop is left with its products by a state and what lies between them. What layers add to these products is
-computed for all steps before the loop, gradients of weights and of memorised rows for all steps after it.
+A step of a loop only computes products with a state, and the functions between them. The parts of layers that do not
+depend on the state are computed for all steps before the loop; gradients of weights and of memorised rows are computed
+for all steps after it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,42 +19,42 @@ Step = Callable[..., Any]
 
 
 def fused(step: Step, device: torch.device) -> Step:
-    """The step as it is; while training on a GPU compiled, so that what lies between two products is one kernel.
+    """`step`, compiled in training on a GPU, so that all operations between two products are one kernel.
 
-    Its inputs should have the same strides at all steps and in all stages, since it is compiled anew for others.
+    Its inputs should have the same strides at all steps and in all stages, since other strides compile it again.
     """
     return _compiled(step) if ENABLED and device.type == "cuda" and torch.is_grad_enabled() else step
 
 
 @cache
 def _compiled(step: Step) -> Step:
-    # In this process: a pool of compilers for each of several trainings at once would fill the machine.
+    # Compile in this process: a pool of compiler processes per training would overload the machine.
     return torch.compile(step, dynamic=False, options={"compile_threads": 1})
 
 
 def by_time(x: Float[Tensor, "batch time size"]) -> Float[Tensor, "time batch size"]:
-    """Step by step, so that the strides of a step are the same however many there are."""
+    """Time first and contiguous, so that the strides of a step do not depend on the number of steps."""
     return x.transpose(0, 1).contiguous()
 
 
 def summed(added: Sequence[Tensor], products: Sequence[Tensor]) -> list[Tensor]:
-    """The parts of a layer's output, each the sum of what is added and a product.
+    """The parts of a layer's output: each is the sum of the part computed before the loop and a product.
 
-    In parts of one size all that is done with them is one kernel. The sum of whole outputs would be compiled to a
-    product into a copy of what is added, which is two.
+    With parts of equal size, all further operations are one kernel. The sum of whole outputs would be compiled to two:
+    a copy of the added part, and a product accumulated into it.
     """
     return [one + other for one, other in zip(added, products, strict=True)]
 
 
 def started(like: Float[Tensor, "batch *any"], size: int) -> Float[Tensor, "batch {size}"]:
-    """A state of zeros before the first step, with gradients as later ones have: nothing is compiled for it alone."""
+    """A state of zeros before the first step; it requires gradients like later ones, to be compiled only once."""
     return like.new_zeros(len(like), size).requires_grad_(torch.is_grad_enabled())
 
 
 class LoopLayer:
-    """A linear layer of states: y_t = added_t + x_t weight'. The loop notes every x_t, whose product it takes itself.
+    """A linear layer of states: y_t = added_t + x_t weight'. The loop computes the product itself and notes every x_t.
 
-    `weight` has no gradient there. It gets one from all steps at once, after the backward pass of the loop.
+    `weight` is detached in the loop. Its gradient is computed for all steps at once, after the loop's backward pass.
     """
 
     def __init__(self, weight: Float[Tensor, "out in"], added: Float[Tensor, "time batch out"]) -> None:
@@ -61,13 +62,13 @@ class LoopLayer:
         self.added = _WeightLater.apply(added, weight, self._inputs).unbind(0)  # type: ignore[no-untyped-call]
 
     def note(self, x: Float[Tensor, "batch in"]) -> None:
-        """What the layer reads at this step."""
+        """Record the layer's input at this step."""
         if torch.is_grad_enabled():
             self._inputs.append(x.detach())
 
 
 class _WeightLater(torch.autograd.Function):
-    """Identity of what is added at every step; its gradient is that of the outputs, and so tells that of the weight."""
+    """Identity of `added`; its gradient is that of the layer's outputs, from which the weight's is computed."""
 
     @staticmethod
     def forward(ctx: Any, added: Tensor, weight: Tensor, inputs: list[Tensor]) -> Tensor:
@@ -81,10 +82,10 @@ class _WeightLater(torch.autograd.Function):
 
 
 class Rows:
-    """A memory that a loop reads and adds to, the latest row first; rows that are not there are 0."""
+    """A memory that a loop reads and writes, the latest row first; rows that do not exist yet are 0."""
 
     def __init__(self, rows: Float[Tensor, "batch n size"], most: int, spare: int) -> None:
-        """Holds `rows`, the latest of them last, and later up to `most`; so many more may be read, of zeros."""
+        """Begin with `rows`, the latest one last. Up to `most` rows can be held; `spare` more rows read as zeros."""
         self._most = most
         self._held = rows.new_zeros(len(rows), most + spare, rows.shape[-1])
         self._gradient = torch.zeros_like(self._held)
@@ -92,7 +93,7 @@ class Rows:
         self.write(rows, 0)
 
     def write(self, rows: Float[Tensor, "batch m size"], there: int) -> None:
-        """Add rows where `there` are held already."""
+        """Add rows after the `there` rows that are held."""
         part = slice(self._most - there - rows.shape[1], self._most - there)
         where = self._held[:, part], self._gradient[:, part]
         self._written = _Write.apply(rows.flip(1), self._written, *where)  # type: ignore[no-untyped-call]
@@ -100,13 +101,13 @@ class Rows:
     def times(
         self, left: Float[Tensor, "batch heads reach"], there: int, columns: slice
     ) -> Float[Tensor, "batch heads size"]:
-        """Weights of the latest rows times some columns of these, where `there` rows are held."""
+        """Product of weights and some columns of the latest rows; `there` rows are held."""
         return self._product(left, there, left.shape[-1], columns, False)
 
     def alike(
         self, left: Float[Tensor, "batch heads size"], there: int, columns: slice, reach: int
     ) -> Float[Tensor, "batch heads reach"]:
-        """Keys times some columns of each of the latest `reach` rows, where `there` rows are held."""
+        """Inner products of keys and some columns of the latest `reach` rows; `there` rows are held."""
         return self._product(left, there, reach, columns, True)
 
     def _product(self, left: Tensor, there: int, reach: int, columns: slice, across: bool) -> Tensor:
@@ -118,7 +119,8 @@ class Rows:
 
 
 class _Write(torch.autograd.Function):
-    """Rows into the memory, in place. Its output only tells that products come later, and their gradients first."""
+    """Write rows into the memory, in place. Its output only makes autograd order products after it, and their gradients
+    before its own."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, before: Tensor | None, held: Tensor, gradient: Tensor) -> Tensor:
@@ -129,17 +131,17 @@ class _Write(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor, Tensor | None, None, None]:  # type: ignore[override]
         found = ctx.gradient.clone()
-        ctx.gradient.zero_()  # another backward pass of the same loop begins anew
+        ctx.gradient.zero_()  # for another backward pass of the same loop
         return found, d if ctx.needs_input_grad[1] else None, None, None
 
 
 class _Product(torch.autograd.Function):
-    """left @ held, where the gradient of what is held is added to a memory of gradients."""
+    """left @ held; the gradient of `held` is accumulated in a memory of gradients."""
 
     @staticmethod
     def forward(ctx: Any, left: Tensor, written: Tensor, held: Tensor, gradient: Tensor) -> Tensor:
         ctx.save_for_backward(left)
-        # No later row is written where these lie, which PyTorch cannot know: it is not told to guard them.
+        # Not saved by `save_for_backward`, whose check would fail: later rows are written in place, but not to these.
         ctx.held, ctx.gradient = held, gradient
         return left @ held
 

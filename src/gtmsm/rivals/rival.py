@@ -1,4 +1,4 @@
-"""What all rivals share: the coder of frames, a prior over codes, and files of weights."""
+"""The base class of rivals: frame coder, a prior over codes, and files of weights."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
@@ -25,28 +25,28 @@ Kind: TypeAlias = Literal[
 
 @config
 class RivalConfig:
-    """Which rival, and its sizes; docs/rivals.md says how they were chosen."""
+    """Kind and sizes of a rival; docs/rivals.md says how they were chosen."""
 
     kind: Kind = "gru"
     width: int = 256
-    """Units of a layer or a recurrent state; size of a token."""
+    """Units of a layer or of a recurrent state; size of a token."""
     layers: int = 2
-    """Of recurrence or attention, one after the other."""
+    """Number of layers of recurrence or attention."""
     heads: int = 4
-    """Of attention, or reads of a memory at each step."""
+    """Number of attention heads, or of reads of a memory at each step."""
     neighbours: int = 8
     """Memorised frames retrieved for each step (context-poses)."""
     rows: int = 512
-    """Latest codes that can be read by their age (gtmm-introspection)."""
+    """Number of latest codes that can be read by their age (gtmm-introspection)."""
     stochastic: int = 32
     """Dimensions of the stochastic state (rssm)."""
     cells: int = 32
     """Cells of the map along each axis (grid-map)."""
     rate: float = 1.0
-    """How much faster it learns than the experiment's learning rate says."""
+    """Learning rate relative to the experiment's."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be built."""
+        """Refuse invalid settings."""
         for name, most in (("width", 4_096), ("layers", 100), ("heads", 64), ("neighbours", 1_024), ("rows", 100_000)):
             require_whole(name, getattr(self, name), most=most)
         require_whole("stochastic", self.stochastic, most=4_096)
@@ -58,7 +58,7 @@ class RivalConfig:
 
 @config
 class RivalDescription:
-    """What a file of weights says of the rival that they belong to."""
+    """Settings of a rival that are stored with its weights."""
 
     rival: RivalConfig
     vae: FrameVAEConfig
@@ -66,35 +66,35 @@ class RivalDescription:
     action_size: int
     pose_size: int
     motion: MotionConfig = MotionConfig()
-    """Of the GTM-SM whose motion is borrowed (grid-map)."""
+    """Settings of the motion borrowed from a GTM-SM (grid-map)."""
 
     def __post_init__(self) -> None:
-        """Refuse sizes that no world has."""
+        """Refuse invalid sizes."""
         require_sizes(self.frame_shape, self.action_size)
         require_whole("pose_size", self.pose_size, least=0, most=3)
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a rival says of the steps of a plan."""
+    """A rival's prediction of the steps of a plan."""
 
     prior: Gaussian
-    """p(z_t | what was seen, actions), `batch horizon Z`."""
+    """p(z_t | memorised frames, actions), `batch horizon Z`."""
     costs: dict[str, PerStep] = field(default_factory=dict)
-    """Terms of a loss of its own, by the names in `Rival.costs`: at each memorised step, in nats."""
+    """Additional terms of its loss, by the names in `Rival.costs`: at each memorised step, in nats."""
 
 
 class Rival(nn.Module, ABC):
-    """A model that sees tau frames with their actions, and predicts what a plan of actions would show.
+    """A model that is given tau frames with their actions, and predicts the frames along a plan of actions.
 
-    Its frames have GTM-SM's coder. It says p(z_t | what was seen, actions up to t) for every step of the plan; frames
-    of the plan are never given to it.
+    It uses GTM-SM's frame coder, and returns p(z_t | memorised frames, actions up to t) for every step of the plan. It
+    is never given the frames of the plan.
     """
 
     context: ClassVar[str]
-    """How much of what was seen a prediction can use, in words, with sizes by their names in `RivalConfig`."""
+    """How much of the memorised frames a prediction can use, in words, with sizes by their names in `RivalConfig`."""
     privileges: tuple[str, ...] = ()
-    """What it is given that GTM-SM is not, in words."""
+    """Information that it is given and GTM-SM is not, in words."""
     needs_poses: bool = False
     """Whether it is given true poses, in training and at test."""
     costs: ClassVar[tuple[str, ...]] = ()
@@ -121,11 +121,14 @@ class Rival(nn.Module, ABC):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """The prior of every step of `plan` after memorised frames of these codes; samples by the generator, if any."""
+        """The prior of every step of `plan`, given the codes and actions of memorised frames.
+
+        `generator` draws samples, if the rival uses any; without one means are used.
+        """
 
     @torch.no_grad()
     def forecast(self, x: Frames, a: Actions, plan: FutureActions, poses: TruePoses | None = None) -> FutureFrames:
-        """The frames that `plan` would show after a walk: the decoded means of the prior."""
+        """Predicted frames along `plan`: the decoded means of the prior."""
         require(len(x) == len(a) == len(plan), f"got {len(x)} walks, {len(a)} of actions and {len(plan)} plans")
         require(x.shape[1] == a.shape[1] >= 1, f"got {x.shape[1]} frames, {a.shape[1]} actions; give as many of each")
         fits = tuple(x.shape[2:]) == self.frame_shape and a.shape[2] == plan.shape[2] == self.action_size
@@ -139,11 +142,11 @@ class Rival(nn.Module, ABC):
 
     @property
     def weights(self) -> int:
-        """How many numbers are learned, those of the coder included."""
+        """Number of learned parameters, including those of the coder."""
         return sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
 
     def save(self, path: str | Path) -> None:
-        """Weights and settings in one safetensors file, atomically."""
+        """Write weights and settings to one safetensors file, atomically."""
         write_tensors(as_path(path), self.state_dict(), as_plain(self.about))
 
 
@@ -154,18 +157,18 @@ class GaussianHead(nn.Linear):
         super().__init__(inputs, 2 * code_size)
 
     def forward(self, h: Float[Tensor, "*batch inputs"]) -> Gaussian:  # type: ignore[override]
-        """In the precision of its weights, also under autocast."""
+        """The distribution, computed in the precision of the weights also under autocast."""
         with torch.autocast(h.device.type, enabled=False):
             mean, log_var = F.linear(h.to(self.weight.dtype), self.weight, self.bias).chunk(2, dim=-1)
         return Gaussian(mean, F.hardtanh(log_var, LOWEST, HIGHEST))
 
 
 def as_tokens(code: Codes, a: Actions, plan: FutureActions) -> Float[Tensor, "batch time inputs"]:
-    """Code, action and whether the frame was seen, of every step; the code of a step of the plan is 0."""
+    """Tokens of all steps: code, action, and 1 if the frame was seen. For steps of the plan code and flag are 0."""
     seen = F.pad(torch.cat([code, torch.ones_like(code[..., :1])], dim=-1), (0, 0, 0, plan.shape[1]))
     return torch.cat([seen, torch.cat([a, plan], dim=1)], dim=-1)
 
 
 def token_size(about: RivalDescription) -> int:
-    """Numbers of a token."""
+    """Size of a token of `as_tokens`."""
     return about.vae.code_size + about.action_size + 1

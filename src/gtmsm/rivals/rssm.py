@@ -10,17 +10,17 @@ from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 LEAST_SCALE = 0.1
-"""Standard deviations of the stochastic state are at least this."""
+"""Minimum standard deviation of the stochastic state."""
 TO_PRIOR, TO_POSTERIOR, FREE = 0.5, 0.1, 1.0
-"""Of the divergence of the two, how much trains the prior and how much the posterior, above so many nats (DreamerV3).
-With equal weights a state would cost as many nats as it saves, and would tell nothing."""
+"""Weights of the KL that trains the prior and of that which trains the posterior, and free nats (DreamerV3). With equal
+weights a state would cost as many nats as it saves, so that it would carry no information."""
 
 
 class Rssm(Rival):
     """h_t = GRU(h_{t-1}, (s_{t-1}, a_t)); prior p(s_t | h_t), posterior q(s_t | h_t, z_t); p(z_t | h_t, s_t).
 
-    Memorised steps go by the posterior, and pay for it; steps of the plan by the prior. It loops over time, since it is
-    a recurrence.
+    Memorised steps use the posterior, whose KL is a cost; steps of the plan use the prior. Being a recurrence, it loops
+    over time.
     """
 
     context = "a state of {width} + {stochastic}"
@@ -44,11 +44,11 @@ class Rssm(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """Filter what was seen, then roll the prior out; without a generator by the means."""
+        """See `Rival`; filter the memorised steps, then roll out the prior. Without a generator states are means."""
         tau, steps = a.shape[1], a.shape[1] + plan.shape[1]
         size = (len(a), steps, self.settings.stochastic)
         noise = a.new_zeros(size) if generator is None else torch.randn(size, device=a.device, generator=generator)
-        with torch.autocast(a.device.type, enabled=False):  # hundreds of roundings would add up
+        with torch.autocast(a.device.type, enabled=False):  # rounding errors would add up over hundreds of steps
             h, s, believed = self.roll(code.mean, torch.cat([a, plan], dim=1), noise.to(a.dtype))
             expected = gaussian(*self.prior(h[:, :tau]).chunk(2, dim=-1))
             z = self.head(self.project(torch.cat([h, s], dim=-1)))
@@ -61,7 +61,7 @@ class Rssm(Rival):
         actions: Float[Tensor, "batch time A"],
         noise: Float[Tensor, "batch time stochastic"],
     ) -> tuple[Float[Tensor, "batch time width"], Float[Tensor, "batch time stochastic"], Gaussian]:
-        """Deterministic and stochastic states of all steps, and the posteriors of those that were seen."""
+        """Deterministic and stochastic states of all steps, and the posteriors of the memorised ones."""
         (batch, steps), tau, cell = actions.shape[:2], seen.shape[1], self.cell
         size, every = self.settings.stochastic, (steps, batch, -1)
         inward = self.into.weight[:, :size], self.into.weight[:, size:]
@@ -92,7 +92,7 @@ class Rssm(Rival):
 
 
 class Believing:
-    """The network of a posterior or a prior in the loop: its first product, by h, is taken with that of the GRU."""
+    """The network of a posterior or a prior in the loop; its first product, by h, is computed with the GRU's."""
 
     def __init__(self, network: nn.Sequential, cell: nn.GRUCell, known: Float[Tensor, "time batch known"]) -> None:
         first, second = network[0], network[2]
@@ -118,9 +118,10 @@ def one_step(
     W_both: Float[Tensor, "four_widths width"],
     W_second: Float[Tensor, "two_states width"],
 ) -> tuple[Tensor, ...]:
-    """The GRU and the belief after it, with what each layer adds; `both` is h times W_both, which the step before took.
+    """A step of the GRU and of the network after it; `both` is h times W_both, computed at the previous step.
 
-    Returns the next h, s and `both`, the mean and scale that the network tells, and what W_input and W_second read.
+    `into` to `second` are the parts of layers computed before the loop. Returns the next h, s and `both`, the network's
+    mean and scale outputs, and the inputs of W_input and W_second.
     """
     x = F.elu(into + s @ W_into.mT)
     *state_parts, _ = both.chunk(4, dim=-1)
@@ -135,17 +136,17 @@ def one_step(
 
 
 def balanced(posterior: Gaussian, prior: Gaussian) -> Float[Tensor, "batch tau"]:
-    """Their divergence, in parts that train the prior and the posterior."""
+    """Balanced KL of posterior and prior: a part that trains the prior, and one that trains the posterior."""
     held, aim = (Gaussian(part.mean.detach(), part.log_var.detach()) for part in (posterior, prior))
     to_prior, to_posterior = held.divergence(prior), posterior.divergence(aim)
     return TO_PRIOR * to_prior.clamp_min(FREE) + TO_POSTERIOR * to_posterior.clamp_min(FREE)
 
 
 def gaussian(mean: Float[Tensor, "*batch stochastic"], scale: Float[Tensor, "*batch stochastic"]) -> Gaussian:
-    """From what the network of a belief tells."""
+    """The Gaussian given by a network's mean and scale outputs."""
     return Gaussian(mean, 2 * scale_of(scale).log())
 
 
 def scale_of(told: Float[Tensor, "*batch stochastic"]) -> Float[Tensor, "*batch stochastic"]:
-    """A standard deviation."""
+    """The standard deviation given by a network's scale output."""
     return F.softplus(told).clamp_min(LEAST_SCALE)

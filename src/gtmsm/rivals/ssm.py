@@ -1,4 +1,4 @@
-"""A selective state-space model, Mamba (Gu and Dao, 2023), by mambapy, which is plain PyTorch."""
+"""A selective state-space model, Mamba (Gu and Dao, 2023), as implemented by mambapy in plain PyTorch."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ TOGETHER = 8
 
 
 class Ssm(Rival):
-    """Tokens (z_t or nothing, a_t), layers of Mamba, p(z_t | tokens up to t)."""
+    """Tokens (z_t or 0, a_t), layers of Mamba, p(z_t | tokens up to t)."""
 
     context = "{layers} states of {width} x 32"
 
@@ -35,14 +35,14 @@ class Ssm(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """The tokens of the plan, after the scan, tell what is seen."""
-        with torch.autocast(a.device.type, enabled=False):  # its scan multiplies hundreds of numbers near 1
+        """See `Rival`; the prior is read from the plan's tokens after the scan."""
+        with torch.autocast(a.device.type, enabled=False):  # the scan multiplies hundreds of numbers near 1
             h = self.layers(self.embed(as_tokens(code.mean, a, plan)))
         return Predicted(self.head(self.norm(h[:, a.shape[1] :])))
 
 
 def build_mamba(width: int, layers: int) -> Any:
-    """Layers of Mamba, scanned by `selective_scan`; refuses in one line where mambapy is not installed."""
+    """Layers of Mamba that use `selective_scan`; raises an error if mambapy is not installed."""
     try:
         from mambapy.mamba import Mamba, MambaConfig
     except ImportError:
@@ -61,12 +61,13 @@ def selective_scan(
     c: Float[Tensor, "batch time states"],
     skip: Float[Tensor, "size"],
 ) -> Float[Tensor, "batch time size"]:
-    """h_t = exp(delta_t decay) h_t-1 + delta_t x_t b_t, y_t = c_t h_t + skip x_t, as mambapy's scan, step after step.
+    """h_t = exp(delta_t decay) h_t-1 + delta_t x_t b_t, y_t = c_t h_t + skip x_t, as a loop over time.
 
-    Mambapy's own scan keeps all states of all steps in memory and goes over them many times, which fills a GPU.
+    Mambapy's own scan gives the same result, but keeps the states of all steps in memory, which fills a GPU, and reads
+    them many times.
     """
     time = x.shape[1]
-    none = -time % TOGETHER  # steps by which no state changes: nothing is compiled for what is left in the end
+    none = -time % TOGETHER  # padding that changes no state, so that no shorter block has to be compiled
     parts = [F.pad(by_time(one), (0, 0, 0, 0, 0, none)).split(TOGETHER) for one in (delta, delta * x, b, c)]
     some_steps, y = fused(_some_steps, x.device), list[Tensor]()
     h = started(x, decay.numel()).view(len(x), *decay.shape)
@@ -77,7 +78,7 @@ def selective_scan(
 
 
 def _some_steps(h: Tensor, decay: Tensor, delta: Tensor, push: Tensor, b: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
-    """The state after these steps, and what is read at each of them."""
+    """The state after these steps, and the output y at each of them."""
     y = []
     for d, p, from_x, to_y in zip(delta.unbind(), push.unbind(), b.unbind(), c.unbind(), strict=True):
         h = (d[..., None] * decay).exp() * h + p[..., None] * from_x[:, None]

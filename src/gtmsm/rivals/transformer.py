@@ -1,4 +1,4 @@
-"""A causal transformer over the steps of a walk: all that was seen stays in view."""
+"""A causal transformer over the steps of a walk, which attends to all of them."""
 
 import torch
 import torch.nn.functional as F
@@ -9,14 +9,14 @@ from gtmsm.rivals.rival import GaussianHead, Predicted, Rival, RivalDescription,
 from gtmsm.tensors import Actions, FutureActions, Gaussian, TruePoses
 
 BASE = 10_000.0
-"""Of the angles by which positions turn keys and queries (Su et al., 2021)."""
+"""Base of the frequencies of rotary position embeddings (Su et al., 2021)."""
 
 
 class Block(nn.Module):
-    """Attention and a dense layer, each added to what it reads, after its normalisation.
+    """A pre-norm transformer block: attention and a dense layer, both residual.
 
-    With `rotary`, half of every head is turned by the position of its token, so that attention knows how far apart two
-    steps are; the other half knows only what they hold, at any distance. Such blocks are causal, others attend to all.
+    With `rotary`, half of every head has rotary embeddings, so that attention depends on the distance of steps; the
+    other half depends on contents only. Such blocks are causal, others attend to all tokens.
     """
 
     def __init__(self, width: int, heads: int, rotary: bool) -> None:
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 def turned(x: Float[Tensor, "batch heads time size"]) -> Float[Tensor, "batch heads time size"]:
-    """Pairs of the first half of a head's numbers, turned by angles in proportion to time."""
+    """Apply rotary embeddings to the first half of each head."""
     quarter = x.shape[-1] // 4
     first, second, rest = x.split([quarter, quarter, x.shape[-1] - 2 * quarter], dim=-1)
     rates = BASE ** (-torch.arange(quarter, device=x.device) / quarter)
@@ -47,7 +47,7 @@ def turned(x: Float[Tensor, "batch heads time size"]) -> Float[Tensor, "batch he
 
 
 class Transformer(Rival):
-    """Tokens (z_t or nothing, a_t), causal attention, p(z_t | tokens up to t)."""
+    """Tokens (z_t or 0, a_t), causal attention, p(z_t | tokens up to t)."""
 
     context = "all steps"
 
@@ -66,6 +66,6 @@ class Transformer(Rival):
         poses: TruePoses | None = None,
         generator: torch.Generator | None = None,
     ) -> Predicted:
-        """The tokens of the plan, after attention, tell what is seen."""
+        """See `Rival`; the prior is read from the plan's tokens after attention."""
         h = self.blocks(self.embed(as_tokens(code.mean, a, plan)))
         return Predicted(self.head(self.norm(h[:, a.shape[1] :])))

@@ -11,21 +11,21 @@ from gtmsm.pose import wrapped
 from gtmsm.tensors import Actions, Frames
 
 FEWEST_STEPS = 10
-"""Minimum number of steps between two views of a pair: nearer ones are alike because little has happened."""
+"""Minimum number of steps between the two views of a pair: closer ones are alike because the agent has hardly moved."""
 SETTLED = 16
 """Steps at the start of a clip that are left out, since the velocity before them is unknown."""
 KEPT = 384
-"""Number of most alike pairs that are kept of each clip, and number of random pairs."""
+"""Number of most alike pairs, and of random pairs, that are kept of each clip."""
 SAME_HEADING = 0.02
-"""Radians by which the headings of two views of one heading may differ."""
+"""Maximum difference, in radians, of two headings that count as equal."""
 ELSEWHERE = 0.05
-"""Squared difference from which on two views of one heading count as seen from different places (mean of all: 2)."""
+"""Minimum squared difference of two views of one heading that count as seen from different places (mean of all: 2)."""
 COARSE = 16
 """Side in pixels to which frames are reduced before they are compared."""
 
 
 class Pairs(NamedTuple):
-    """Pairs of steps, the same number of each clip; `counts` masks those that are used."""
+    """Pairs of steps, the same number for each clip; `counts` is True for the pairs that are used."""
 
     first: Int[Tensor, "clips pairs"]
     later: Int[Tensor, "clips pairs"]
@@ -34,7 +34,7 @@ class Pairs(NamedTuple):
     counts: Bool[Tensor, "clips pairs"]
 
     def only(self, counts: Bool[Tensor, "clips pairs"]) -> "Pairs":
-        """The pairs of which `counts` is true here as well."""
+        """These pairs with both masks combined."""
         return self._replace(counts=self.counts & counts)
 
     def most_alike(self, per_clip: float) -> "Pairs":
@@ -48,17 +48,17 @@ class Pairs(NamedTuple):
         return Pairs(*(part[clips] for part in self))
 
     def between(self, running: Float[Tensor, "clips time *n"]) -> Float[Tensor, "pairs *n"]:
-        """How much a running sum grew from the first to the later view of each pair in use."""
+        """Differences of a running sum between the two views of each pair that is used."""
         clip = torch.arange(len(running), device=running.device)[:, None]
         return (running[clip, self.later] - running[clip, self.first])[self.counts]
 
 
 class Walks(NamedTuple):
-    """Actions of clips, and pairs of their steps."""
+    """Actions of clips, and pairs of their views."""
 
     a: Actions
     shift: Float[Tensor, "clips time"]
-    """How far each frame lies to the right of the one before, in half widths of a frame."""
+    """Shift to the right of each frame relative to the previous one, in half widths of a frame."""
     alike: Pairs
     any_two: Pairs
 
@@ -77,8 +77,9 @@ def find_pairs(
 ) -> Walks:
     """The most alike pairs of views in `clips` clips of `steps` steps, and random pairs.
 
-    If the turns of actions are given, both views of a pair have one heading. The most alike pairs are then restricted
-    to those between which the agent has moved: it saw two views of one heading that differ by more than `ELSEWHERE`.
+    With `turn`, the turn of each action, both views of a pair have the same heading. The most alike pairs are then
+    restricted to those between which the agent has moved: in between it saw two views of one heading that differ by
+    more than `ELSEWHERE`.
     """
     parts = []
     for begin in range(0, clips, at_once):
@@ -92,13 +93,13 @@ def find_pairs(
 
 
 def coarse(x: Frames) -> Frames:
-    """Frames averaged over squares of pixels, to about `COARSE` pixels a side."""
+    """Frames averaged over squares of pixels, down to about `COARSE` pixels a side."""
     pooled = nn.functional.avg_pool2d(x.flatten(0, 1), max(1, x.shape[-1] // COARSE))
     return pooled.unflatten(0, x.shape[:2])
 
 
 def shifts(x: Frames) -> Float[Tensor, "batch time"]:
-    """How far each frame lies to the right of the one before, by the slopes of both; 0 for the first."""
+    """Shift to the right of each frame relative to the previous one, from their gradients; 0 for the first frame."""
     between, change = (x[:, 1:] + x[:, :-1]) / 2, (x[:, 1:] - x[:, :-1])[..., 1:-1]
     slope = (between[..., 2:] - between[..., :-2]) / 2
     pixels = -(slope * change).sum((-3, -2, -1)) / slope.square().sum((-3, -2, -1)).clamp_min(1e-3)
@@ -118,7 +119,7 @@ def _pairs(
     if heading is not None:
         same = wrapped(heading[:, None] - heading[:, :, None]).abs() < SAME_HEADING
         moved = unlike.masked_fill(~(same & (steps_between > 0)), 0)
-        most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # of any two views from the first to the later
+        most = moved.cummax(2).values.flip(1).cummax(1).values.flip(1)  # over all views in between
         eligible, returned = eligible & same, eligible & same & (most > ELSEWHERE)
     kept = min(KEPT, steps * steps)
     lots = torch.rand(unlike.shape, device=device, generator=generator)

@@ -1,4 +1,7 @@
-"""What the loop trains: a loss that owns a model. GTM-SM has one (loss.py), each rival another."""
+"""The interface between the training loop and a model: a loss that owns the model.
+
+GTM-SM's is in loss.py, that of the rivals in rivals/loss.py.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,58 +18,58 @@ from gtmsm.tensors import Actions, Frames, Gaussian, Poses
 from gtmsm.training.prospect import Find, ProspectConfig
 
 MATRICES = {"rest": "attention", "landmarks": "comparison"}
-"""Groups of parameters whose hidden matrices are a group of their own, and how it is called."""
+"""Groups of parameters whose hidden matrices form a group of their own, and that group's name."""
 
 
 class Trainable(Protocol):
-    """A module whose weights are files."""
+    """A module that can save its weights and settings to a file."""
 
     def parameters(self) -> Iterator[nn.Parameter]:
-        """As of every module."""
+        """See `nn.Module.parameters`."""
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """As of every module."""
+        """See `nn.Module.named_parameters`."""
 
     def state_dict(self) -> dict[str, Any]:
-        """As of every module."""
+        """See `nn.Module.state_dict`."""
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> Any:
-        """As of every module."""
+        """See `nn.Module.load_state_dict`."""
 
     def save(self, path: str | Path) -> None:
-        """Weights and settings in one file."""
+        """Write weights and settings to one file."""
 
 
 Model = TypeVar("Model", bound=Trainable)
 
 
 class BaseLoss(nn.Module, ABC, Generic[Model]):
-    """The loss of a model on clips, whose first tau steps are memorised, and how its parameters learn."""
+    """The loss of a model on clips whose first tau steps are memorised, and how its parameters are optimised."""
 
     model: Model
 
     @property
     @abstractmethod
     def names(self) -> list[str]:
-        """What `forward` logs."""
+        """Names of the values that `forward` logs."""
 
     @property
     @abstractmethod
     def reading(self) -> RecallConfig:
-        """How memory is read in the last stage of the curriculum; earlier stages read it more softly."""
+        """Settings for reading memory in the last stage of the curriculum; earlier stages read it more softly."""
 
     @property
     @abstractmethod
     def groups(self) -> Mapping[str, Sequence[nn.Parameter]]:
-        """All parameters, in groups with rates of their own: `rest`, `motion`, `walls`, `landmarks`, and `MATRICES`."""
+        """All parameters, in groups with separate rates: `rest`, `motion`, `walls`, `landmarks`, `MATRICES`."""
 
     @property
     def clipped_together(self) -> Mapping[str, str]:
-        """A word for each group: the gradients of groups with the same word are clipped by their joint norm."""
+        """A label for each group: gradients of groups with the same label are clipped by their joint norm."""
         return dict.fromkeys(self.groups, "bound")
 
     def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find | None:
-        """Search for the parameters that gradients do not find; None where the model has none of these."""
+        """Search for the parameters that gradients do not find; None if the model has no such parameters."""
         return None
 
     @abstractmethod
@@ -83,8 +86,8 @@ class BaseLoss(nn.Module, ABC, Generic[Model]):
         true_pose: Poses | None = None,
         code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
-        """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
+        """The loss, values to log, and the number of distinct memorised frames retrieved (None if not counted).
 
-        `capacity`, `tried`: see `Loss`. True poses are there only where the source records them, and are for models
-        that are declared to need them. `code` is q(z|x), where it was computed before.
+        `capacity`, `tried`: see `Loss`. `true_pose` is given only if the source records true poses, and is for models
+        that declare that they need it. `code` is q(z|x) if it was computed before.
         """

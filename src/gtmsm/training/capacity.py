@@ -1,4 +1,4 @@
-"""How many memorised frames a captured update encodes."""
+"""Capacity: how many memorised frames a captured update encodes."""
 
 import math
 
@@ -7,7 +7,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 MANY = 20
-"""Number of updates whose maximum bounds that of later updates, but for a few percent."""
+"""Number of updates whose maximum bounds that of later updates up to a few percent."""
 
 
 class Capacity:
@@ -24,7 +24,7 @@ class Capacity:
         """Maximum over the updates since the last review."""
 
     def note(self, needed: Int[Tensor, ""] | None) -> None:
-        """Take the number of distinct frames of an update, on the device; None where it was not counted."""
+        """Record the number of distinct frames of an update, on the device; None if it was not counted."""
         if needed is not None:
             torch.maximum(self._most, needed, out=self._most)
 
@@ -34,12 +34,12 @@ class Capacity:
         self._most.zero_()
 
     def settle(self) -> None:
-        """Choose the capacity from the first updates; stays None where nothing was counted."""
+        """Choose the capacity from the first updates; it stays None if nothing was counted."""
         if needed := self._take():
             self.frames = with_headroom(needed)
 
     def review(self, updates: int) -> bool:
-        """Change the capacity if the last `updates` updates exceeded it or used less than half; returns whether so."""
+        """Change the capacity if the last `updates` updates exceeded it or used less than half; return whether so."""
         if self.frames is None:
             return False
         needed = self._take()
@@ -49,7 +49,7 @@ class Capacity:
         return False
 
     def _take(self) -> int:
-        """The maximum so far, which is reset to 0; waits for the device."""
+        """Return the maximum so far and reset it to 0; waits for the device."""
         needed = int(self._most)
         self._most.zero_()
         return needed

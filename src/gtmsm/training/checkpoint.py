@@ -1,4 +1,4 @@
-"""All that training needs to go on exactly where it was, in one safetensors file: nothing is ever unpickled."""
+"""Checkpoints: all that training needs to continue exactly, in one safetensors file; nothing is ever unpickled."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,7 +19,7 @@ CHECKPOINT = "checkpoint.safetensors"
 
 
 def write_checkpoint(path: Path, model: Trainable, updater: Updater, prospected: bool) -> None:
-    """Weights, optimiser, counters and the randomness of every process; all of them must call it."""
+    """Write weights, optimiser, counters and the generator states of all processes; every process must call it."""
     generators = updater.every_generator()
     if not updater.fabric.is_global_zero:
         return
@@ -34,17 +34,17 @@ def write_checkpoint(path: Path, model: Trainable, updater: Updater, prospected:
 
 
 def updates_behind(path: Path) -> int:
-    """How many updates a checkpoint has seen; refuses what is none."""
+    """Number of updates done when a checkpoint was written; refuses other files."""
     return int(_open(path)[1]["count"])
 
 
 def budget_of(path: Path) -> Budget:
-    """What a model that goes on from a checkpoint may allocate."""
+    """What a model resumed from a checkpoint may allocate."""
     return Budget(_below("model", _open(path)[1]), path)
 
 
 def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """The description and the tensors of a checkpoint."""
+    """The description and the tensors of a checkpoint; refuses other files."""
     require(path.is_file(), f"nothing to resume: {path} does not exist; train into another --run, without --resume")
     about, tensors = read_tensors(path)
     nothing = torch.zeros(())
@@ -56,13 +56,13 @@ def _open(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
 
 
 def read_checkpoint(path: Path, model: Trainable, updater: Updater) -> bool:
-    """Put everything back in place; returns whether the motion had been prospected for."""
+    """Restore model, optimiser, counters and generator; return whether the motion had been prospected for."""
     about, tensors = _open(path)
     take_weights(model, _below("model", tensors), path)
     homes = {"count": updater.count} | {f"sums.{name}": total for name, total in updater.sums.items()}
     for name, parameter in model.named_parameters():
         homes |= {f"optimiser.{name}.{key}": value for key, value in updater.optimiser.state(parameter).items()}
-    # Checkpoints of version 0.1 have one count for all groups, and do not sum all that is summed now.
+    # Checkpoints of version 0.1 have one count for all groups, and lack some of the sums.
     saved = {name: home for name, home in homes.items() if name.startswith("sums.")}
     saved |= {name: tensors["count"] for name in homes if name.endswith(".step")}
     saved |= {name: value for name, value in tensors.items() if name != "generator" and not name.startswith("model.")}

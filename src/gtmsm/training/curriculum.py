@@ -1,8 +1,8 @@
-"""What to train on when: first codes, then motion, then walls, then the full horizon.
+"""The curriculum of training: first codes, then motion, then walls, then the full horizon.
 
-From a random M the bound has a trap: one axis is learned, the other folds onto it. And walls are learned
-on short walks first, or every later pose is wrong. Hence: warm up the codes on short clips, prospect for the
-motion (prospect.py), then double the memory until it has its full length.
+From a random M the bound leads to a local optimum in which one axis is learned and the other collapses onto it. And
+walls must be learned on short walks first, or every later pose is wrong. Hence: warm up codes on short clips, search
+for the motion (prospect.py), then double the memory until it has its full length.
 """
 
 from dataclasses import dataclass, replace
@@ -13,35 +13,35 @@ from gtmsm.model.recall import RecallConfig
 
 @config
 class CurriculumConfig:
-    """How training gets from nothing to the full horizon."""
+    """Stages of training, up to the full horizon."""
 
     tau: int = 256
     """Steps to memorise (App. A.1)."""
     horizon: int = 32
-    """Steps to predict while training (App. A.1)."""
+    """Steps to predict in training (App. A.1)."""
     warm_up: int = 1_000
     """Updates on very short clips, for the codes; the motion is searched for after them."""
     warm_up_tau: int = 0
     """Steps to memorise in the warm-up; 0: tau / 16."""
     prospect: bool = True
-    """Search for the motion's parameters after the warm-up, instead of hoping for a good random start."""
+    """Search for the motion's parameters after the warm-up, instead of training them from a random start."""
     grow: tuple[int, ...] = (2_000, 1_500, 1_500)
     """Updates at ..., tau / 8, tau / 4, tau / 2, before the full tau; empty: the full tau at once."""
     read_all_stages: int = 1
-    """Stages of growth that, like the warm-up, read all of memory softly (delta 1e-2), so that far places pull, too;
-    with 0 the warm-up reads only K as well."""
+    """Stages of growth that, like the warm-up, read all of memory softly (delta 1e-2), so that distant entries give
+    gradients, too; with 0 the warm-up reads only K entries as well."""
 
     motion_rate: float = 1.0
-    """How much faster the motion learns than the rest; 0 holds it as the search has found it."""
+    """Learning rate of the motion relative to the rest; 0 holds the motion as the search found it."""
     wall_rate: float = 5.0
-    """How much faster sigma_d, the network of the walls, learns than the rest; it does not learn in the warm-up,
-    where the motion is not known yet."""
+    """Learning rate of sigma_d, the network of the walls, relative to the rest; it does not learn in the warm-up,
+    when the motion is not known yet."""
 
     landmark_rate: float = 2.0
-    """How much faster the networks of landmarks learn than the rest."""
+    """Learning rate of the networks of landmarks relative to the rest."""
 
     def __post_init__(self) -> None:
-        """Refuse a schedule that cannot be walked."""
+        """Refuse invalid settings."""
         require(self.tau >= 1, f"tau is {self.tau}; give at least 1 step to memorise")
         require(self.horizon >= 1, f"horizon is {self.horizon}; give at least 1 step to predict")
         require(self.warm_up >= 0, f"warm_up is {self.warm_up}; give 0 or more updates")
@@ -59,13 +59,13 @@ class CurriculumConfig:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stretch of training with one kind of clip."""
+    """A stage of training, with clips of one length."""
 
     name: str
     begin: int
-    """The first update of it, counted from 0."""
+    """The first update of the stage, counted from 0."""
     end: int
-    """The first update after it."""
+    """The first update after the stage."""
     tau: int
     horizon: int
     reading: RecallConfig
@@ -75,7 +75,7 @@ class Stage:
 
     @property
     def steps(self) -> int:
-        """Length of its clips."""
+        """Length of its clips, in steps."""
         return self.tau + self.horizon
 
 
@@ -97,7 +97,7 @@ def plan_stages(settings: CurriculumConfig, reading: RecallConfig, updates: int)
     for name, length, tau, horizon, read, wall_rate in plan:
         end = min(begin + length, updates)
         fitting = replace(read, neighbours=min(read.neighbours, tau))  # a short memory may hold fewer than K
-        # Until the motion has been searched for there are no poses that places could be recognised by.
+        # Until the motion has been searched for, there are no poses to learn the recognition of places from.
         landmark_rate = 0.0 if settings.prospect and name == "warm up" else settings.landmark_rate
         rates = settings.motion_rate, wall_rate, landmark_rate
         stages.append(Stage(name, begin, end, tau, horizon, fitting, *rates))

@@ -1,4 +1,4 @@
-"""What training tells: lines of JSON, TensorBoard, and a live display."""
+"""Logs of training: lines of JSON, TensorBoard, and a live display."""
 
 import json
 import os
@@ -19,9 +19,9 @@ METRICS = "metrics.jsonl"
 
 
 class MetricsLog:
-    """metrics.jsonl, one line per report, and TensorBoard where it is installed.
+    """metrics.jsonl, one line per report, and TensorBoard if it is installed.
 
-    `start` is the update to go on from, and `prospected` whether that was after the search for the motion.
+    `start` is the update to resume from, and `prospected` whether the search for the motion was already done by then.
     """
 
     def __init__(self, folder: Path, start: int = 0, prospected: bool = False) -> None:
@@ -34,7 +34,7 @@ class MetricsLog:
         self._file: IO[Any] = self._path.open("a")
 
     def write(self, update: int, values: dict[str, Any]) -> None:
-        """One report; what was written survives a crash."""
+        """Write one report and flush it, so that it survives a crash."""
         try:
             self._file.write(json.dumps({"update": update, **values}) + "\n")
             self._file.flush()
@@ -44,16 +44,16 @@ class MetricsLog:
             raise InputError(f"could not write metrics into {self._path.parent}: {problem.strerror}") from problem
 
     def close(self) -> None:
-        """Let go; all that could be written was."""
+        """Close the files; every report has been flushed before."""
         for file in [self._file] if self._board is None else [self._file, self._board.file]:
             with suppress(OSError):
                 file.close()
 
 
 def read_verdict(folder: Path) -> str:
-    """How reliable the motion is that a run's search has found, in words; empty where metrics.jsonl has none."""
+    """The verdict of a run's search for the motion; empty if metrics.jsonl has none."""
     said = ""
-    with suppress(InputError):  # no metrics, or somebody's hand in them: a report can do without
+    with suppress(InputError):  # no metrics, or edited by hand: a report can do without the verdict
         for _, report in read_lines(folder / METRICS):
             verdict = report.get("verdict")
             said = verdict if isinstance(verdict, str) else said
@@ -61,7 +61,8 @@ def read_verdict(folder: Path) -> str:
 
 
 class _Board:
-    """Curves for TensorBoard, written at once: its own writer has a thread, which a full disk ends with a traceback."""
+    """Event file for TensorBoard, written synchronously: its own writer has a thread, which fails on a full disk with a
+    traceback."""
 
     def __init__(self, folder: Path, start: int) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
@@ -74,12 +75,12 @@ class _Board:
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{int(now % 1 * 1e9)}"
         self.file = (folder / name).open("ab")
         self._records = RecordWriter(self.file)
-        # TensorBoard forgets what an earlier go reported beyond `start`.
+        # This makes TensorBoard discard what an earlier attempt reported beyond `start`.
         self._put(file_version="brain.Event:2")
         self._put(step=start + 1, session_log=SessionLog(status=SessionLog.START))
 
     def write(self, update: int, values: dict[str, Any]) -> None:
-        """All numbers of a report."""
+        """Write all numbers of a report."""
         kind = self._summary.Value
         numbers = [kind(tag=name, simple_value=x) for name, x in values.items() if isinstance(x, int | float)]
         self._put(step=update, summary=self._summary(value=numbers))
@@ -90,20 +91,20 @@ class _Board:
 
 
 class NoLog(MetricsLog):
-    """What the other processes write where several train together: nothing."""
+    """A log that writes nothing, for all processes but the first."""
 
     def __init__(self) -> None:
         pass
 
     def write(self, update: int, values: dict[str, Any]) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 def _forget_after(path: Path, update: int, prospected: bool) -> None:
-    """Drop reports of what the checkpoint resumed from has not seen, and a line cut short by a crash."""
+    """Drop reports of updates after the checkpoint that is resumed from, and a line cut short by a crash."""
     kept = []
     for number, (line, report) in enumerate(read_lines(path), 1):
         at = report.get("update")
@@ -115,7 +116,7 @@ def _forget_after(path: Path, update: int, prospected: bool) -> None:
 
 
 class Display:
-    """Progress with ETA, bound, KL, PSNR and retrieval; plain lines where nobody watches a terminal."""
+    """Progress with ETA, bound, KL, PSNR and retrieval; plain lines if the output is not a terminal."""
 
     def __init__(self, total: int, console: Console) -> None:
         self.console = console
@@ -135,7 +136,7 @@ class Display:
         self._task = self._progress.add_task("train", total=total, stage="", numbers="")
 
     def __enter__(self) -> "Display":
-        """Start drawing, where there is a terminal."""
+        """Start drawing if the output is a terminal."""
         if self.console.is_terminal:
             self._progress.start()
         return self
@@ -148,7 +149,7 @@ class Display:
             self._progress.stop()
 
     def show(self, update: int, stage: str, values: dict[str, Any]) -> None:
-        """The newest numbers."""
+        """Show the latest values; without a terminal, print a line every 10 seconds and at evaluations."""
         self._shown |= values
         self._progress.update(self._task, completed=update, stage=stage, numbers=_in_words(self._shown))
         if not self.console.is_terminal and (time.monotonic() - self._last_line > 10 or "retrieval" in values):
@@ -156,12 +157,12 @@ class Display:
             self.console.print(f"update {update}  {stage}  {_in_words(values)}", highlight=False, soft_wrap=True)
 
     def say(self, text: str) -> None:
-        """A line that stays."""
+        """Print a line that stays on the screen."""
         self.console.print(text, highlight=False, soft_wrap=True)
 
 
 def _in_words(values: dict[str, Any]) -> str:
-    """The numbers worth watching."""
+    """The values of `_SHOWN`, formatted."""
     return "  ".join(text for name, text in _SHOWN.items() if name in values).format(**values)
 
 

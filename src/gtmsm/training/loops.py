@@ -1,7 +1,8 @@
-"""The motion from views that come back: the moves made between two equal views add up to nothing.
+"""The motion from loops: the moves made between two equal views add up to zero.
 
-Codes tell which views are equal: their own variances are the tolerance. A view that is the same after a step says that
-the step was not made. No search, no displacements: the moves of all loops are a matrix, and M is its null space.
+Views are equal if their codes are, up to their own variances. If a view is the same after a step, the step was not
+made. This needs neither a search nor displacements: the summed actions of all loops form a matrix, and the rows of M
+span its null space.
 """
 
 from dataclasses import dataclass
@@ -15,28 +16,28 @@ from gtmsm.tensors import Actions, Gaussian, PerStep
 SAME = 1e-4
 """Squared difference of two codes, in their own variances and per number of the code, below which views are equal."""
 SPAN = 32
-"""Most steps of a loop: in longer ones most moves cancel, and more views are equal by chance."""
+"""Maximum number of steps of a loop: in longer ones most moves cancel, and more views are equal by chance."""
 ENOUGH = 100
-"""Fewest loops from which M is estimated."""
+"""Minimum number of loops from which M is estimated."""
 CLOSED = 0.25
-"""Distance by which the ends of a closed loop may differ, where the squares of all moves along an axis add up to 1."""
+"""Maximum distance between the ends of a closed loop, if the squares of all moves along an axis add up to 1."""
 
 
 @dataclass(frozen=True)
 class Loops:
-    """What closed loops say of the moves of each action."""
+    """The move of each action, estimated from loops."""
 
     M: Float[Tensor, "S A"]
-    """Up to a linear map: loops tell which moves cancel, not how long they are."""
+    """Defined up to a linear map: loops tell which moves cancel, not how long they are."""
     count: int
     closed: float
     """Fraction of the loops that M closes."""
     runner_up: float
-    """The same where the axis that closes loops worst is replaced by the next best."""
+    """The same if the axis that closes loops worst is replaced by the next best."""
 
     @property
     def found(self) -> bool:
-        """Whether most loops close, and not by any axes."""
+        """Whether M closes most loops, and clearly more than the next best axes do."""
         return self.count >= ENOUGH and self.closed >= 0.6 and self.runner_up < 0.75 * self.closed
 
     @property
@@ -46,7 +47,7 @@ class Loops:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if self.count < ENOUGH:
             return f"{self.count} views came back, too few to tell the motion by"
         closed = f"{self.count} loops, of which {self.closed:.1%} close (by the next best axes {self.runner_up:.1%})"
@@ -54,7 +55,7 @@ class Loops:
 
 
 def look_same(one: Gaussian, other: Gaussian) -> Bool[Tensor, "*batch"]:
-    """Whether two views are the same as far as their codes can tell."""
+    """Whether two views are the same, up to the variances of their codes."""
     variance = one.log_var.exp() + other.log_var.exp()
     return ((one.mean - other.mean).square() / variance).mean(-1) < SAME
 
@@ -66,7 +67,7 @@ def moved(code: Gaussian) -> PerStep:
 
 
 def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) -> Loops:
-    """M by the loops of these clips, scaled to `length`."""
+    """Estimate M from the loops of these clips, scaled to a norm of `length` (0: no scaling)."""
     made = a * moved(code)[..., None]
     total = made.cumsum(1)
     spans = []
@@ -75,7 +76,7 @@ def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) ->
         spans.append((total[:, span:] - total[:, :-span])[same])
     sums = torch.cat([total[:0].flatten(0, 1), *spans]).double()
     sums = sums[sums.abs().sum(-1) > 0.5]
-    used = sums.abs().sum(0) > 0  # others never moved the agent
+    used = sums.abs().sum(0) > 0  # other actions never moved the agent
     M = torch.zeros(dimensions, a.shape[-1], dtype=a.dtype, device=a.device)
     if len(sums) < ENOUGH or int(used.sum()) <= dimensions:
         return Loops(M, len(sums), 0.0, 0.0)
@@ -91,7 +92,7 @@ def find_by_loops(code: Gaussian, a: Actions, dimensions: int, length: float) ->
 
 
 def _null_axes(loops: Float[Tensor, "n A"], dimensions: int) -> Float[Tensor, "A A"]:
-    """Orthonormal axes, first those along which loops come to nothing: the least sum of distances, by reweighting."""
+    """Orthonormal axes, first those along which loops add up to zero: a minimum of summed distances, by reweighting."""
     weight = torch.ones_like(loops[:, 0])
     for _ in range(20):
         axes = torch.linalg.eigh((loops * weight[:, None]).T @ loops).eigenvectors

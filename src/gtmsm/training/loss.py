@@ -1,4 +1,4 @@
-"""What an update minimises: the negative bound of a clip, and the terms beside it."""
+"""The loss of GTM-SM: the negative bound of a clip plus the terms of `ObjectiveConfig`."""
 
 import torch
 from jaxtyping import Float, Int
@@ -17,37 +17,37 @@ from gtmsm.training.prospect import Find, ProspectConfig, prospect
 
 @config
 class ObjectiveConfig:
-    """What training maximises beside the bound."""
+    """Terms that training optimises in addition to the bound."""
 
     displacement: float = 0.0
-    """Weight, in nats per squared unit and step, of the regression of d_t on the true displacements (section 4.2.2):
-    targets only, the model never sees them. 0: none."""
+    """Weight, in nats per squared unit and step, of the regression of d_t on the true displacements (section 4.2.2).
+    They are targets only, never inputs of the model. 0: none."""
     displacement_after: int = 0
-    """Steps that the regression leaves out at the beginning of a clip: a window cut from the middle of a walk begins
-    with an unknown velocity, and learning from it would bias how an agent at rest sets out."""
+    """Steps at the beginning of a clip that the regression leaves out. A window cut from the middle of a walk begins
+    with an unknown velocity; learning from it would bias the motion of an agent that starts at rest."""
     foresight: float = 0.0
-    """Weight, in nats per squared error summed over a frame, of decoding the prior's mean: what imagination will show
-    (not in the paper). 0: none."""
+    """Weight, in nats per squared error summed over a frame, of decoding the prior's mean, which is the frame that
+    imagination shows (not in the paper). 0: none."""
     poses_from_bound: bool = True
-    """Whether the bound trains the motion as well; otherwise only prospecting and the displacements do."""
+    """Train the motion by the bound as well; otherwise it learns from prospecting and the displacements only."""
     regret: float = 0.0
-    """The regression with landmarks and without true displacements: weight, in nats per unit and step, of the distance
-    between planned steps and those that the model has recognised."""
+    """For models with landmarks, trained without true displacements: weight, in nats per unit and step, of the distance
+    between planned steps and the steps that the model has recognised."""
     reckoning: float = 1.0
-    """Without true displacements: how much less two views teach about each other with every move made between them.
-    Moves that went wrong unnoticed make their relative pose wrong."""
+    """Without true displacements: factor by which the weight of a pair of views shrinks with every move between them.
+    A step that fails unnoticed makes their relative pose wrong."""
     recognition: float = 1.0
     """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
-    with landmarks only. Poses follow from the true displacements where these are learned from, else from the actions
-    that changed what was seen."""
+    with landmarks only. Poses follow from the true displacements if `displacement` is above 0, else from the actions
+    that changed the view."""
     recognition_only: bool = False
-    """Whether nothing else is learned: to teach a trained model (`--begin-with`) what places look like."""
+    """Train the recognition of places only, in a model that is already trained (`--begin-with`)."""
     targets: int = 0
     """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all. With
-    `recognition_only` steps whose view is compared with all that it looks like; with the last one every view is."""
+    `recognition_only`: steps whose view is compared with all similar ones; each view is compared with the previous."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be maximised."""
+        """Refuse invalid settings."""
         require(
             not self.recognition_only or self.displacement > 0,
             "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
@@ -58,7 +58,7 @@ class ObjectiveConfig:
 
 
 class Loss(BaseLoss[WorldModel]):
-    """The loss of a world model; with `recognition_only`, all but its landmarks is held."""
+    """The loss of a world model; with `recognition_only`, all parameters but those of its landmarks are held."""
 
     def __init__(self, model: WorldModel, objective: ObjectiveConfig) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Loss(BaseLoss[WorldModel]):
 
     @property
     def names(self) -> list[str]:
-        """What `forward` logs."""
+        """Names of the values that `forward` logs."""
         objective, with_landmarks = self.objective, self.model.landmarks is not None
         if objective.recognition_only:
             return ["recognition"]
@@ -87,12 +87,12 @@ class Loss(BaseLoss[WorldModel]):
 
     @property
     def reading(self) -> RecallConfig:
-        """As the model's settings say."""
+        """Settings for reading memory, from the model's own settings."""
         return self.model.settings.recall
 
     @property
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """The motion, its walls, landmarks and the rest; hidden matrices of attention and of landmarks apart."""
+        """Parameters by group; the hidden matrices of attention and of landmarks are groups of their own."""
         model, landmarks = self.model, self.model.landmarks
         moving = dict(model.motion.named_parameters())
         attention, comparison = model.prior.matrices, [] if landmarks is None else landmarks.compare.matrices
@@ -110,7 +110,7 @@ class Loss(BaseLoss[WorldModel]):
 
     @property
     def clipped_together(self) -> dict[str, str]:
-        """Gradients of losses of different scales are clipped separately."""
+        """Labels for clipping: gradients of losses of different scales are clipped separately."""
         steps = "steps" if self.objective.displacement or self.objective.regret else "bound"
         bound, pairs = (
             dict.fromkeys(("rest", "attention"), "bound"),
@@ -119,7 +119,7 @@ class Loss(BaseLoss[WorldModel]):
         return bound | pairs | {"motion": steps, "walls": steps}
 
     def search(self, source: Source, settings: ProspectConfig, generator: torch.Generator) -> Find:
-        """Prospect for the motion."""
+        """Search for the parameters of the motion (see `prospect`)."""
         return prospect(self.model, source, settings, generator)
 
     def forward(
@@ -135,11 +135,11 @@ class Loss(BaseLoss[WorldModel]):
         true_pose: Poses | None = None,
         code: Gaussian | None = None,
     ) -> tuple[Float[Tensor, ""], dict[str, Tensor], Int[Tensor, ""] | None]:
-        """The loss, values to log, and how many distinct memorised frames were retrieved, if that was counted.
+        """The loss, values to log, and the number of distinct memorised frames retrieved (None if not counted).
 
-        `capacity` is how many of these are encoded (see `FrameMemory`); steps that retrieve others are left out, and
-        the fraction of such steps is logged. None: all that are retrieved. `tried`: see `Clip`. `true_pose` is unused,
-        and `code` as well unless the coder is held.
+        `capacity` limits how many of these frames are encoded (see `FrameMemory`). Steps that retrieve others are left
+        out, and the fraction of such steps is logged. None: no limit. `tried`: see `Clip`. `true_pose` is unused;
+        `code` is used only with `recognition_only`.
         """
         model, objective = self.model, self.objective
         if objective.recognition_only:
@@ -180,8 +180,8 @@ class Loss(BaseLoss[WorldModel]):
         self, foreseen: Foreseen, x: Frames, a: Actions, tried: Actions, asked: Int[Tensor, "batch asked"] | None,
         tau: int,
     ) -> Float[Tensor, ""]:  # fmt: skip
-        """Cross-entropies of telling which steps fail: from the views before and after a step, from the view before it
-        alone, and from what memory predicts of that view."""
+        """Cross-entropies of predicting which steps fail: from the views before and after a step, from the view before
+        it alone, and from memory's prediction of that view."""
         bumps, forecast = self.model.bumps, foreseen.forecast
         assert bumps is not None
         same = nn.functional.pad((x[:, 1:] == x[:, :-1]).flatten(2).all(-1), (0, 1))
@@ -220,16 +220,19 @@ class Loss(BaseLoss[WorldModel]):
         return terms
 
     def _reckoned(self, walk: Walk, a: Actions) -> Poses:
-        """The steps of a walk by frames and actions alone: as planned, and 0 where the view did not change."""
+        """Displacements estimated from frames and actions alone: as planned, and 0 where the view did not change.
+
+        If a motion has velocities, all steps are as planned.
+        """
         assert walk.codes is not None
         motion = self.model.motion
-        if motion.state_size > motion.pose_size:  # what a step does depends on velocities, too
+        if motion.state_size > motion.pose_size:  # the displacement depends on velocities, too
             return motion.displacement(walk.mean.detach())
         with torch.no_grad():
             return applied(motion.M, a) * moved(walk.codes)[..., None]
 
     def _recognition(self, walk: Walk, made: Poses) -> Float[Tensor, ""]:
-        """The loss of recognising places, with poses that follow from these steps."""
+        """The loss of recognising places, with poses that follow from the displacements `made`."""
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
         landmarks, index, trust = self.model.require_landmarks("recognise places"), walk.lookup.index, None
         if not self.objective.displacement:
@@ -241,7 +244,7 @@ class Loss(BaseLoss[WorldModel]):
     def _recognition_of(
         self, x: Frames, true_step: Poses, generator: torch.Generator, code: Gaussian | None
     ) -> Float[Tensor, ""]:
-        """The loss of recognising places, with all else fixed."""
+        """The loss of recognising places, with all other parameters fixed."""
         model, landmarks = self.model, self.model.require_landmarks("recognise places")
         with torch.no_grad():
             code = code or model.vae.encode(x)
@@ -252,7 +255,7 @@ class Loss(BaseLoss[WorldModel]):
 
 
 class _Mean:
-    """The mean over the steps that are complete; 0 where none is."""
+    """The mean over the steps whose retrieved frames were all encoded; 0 if there are none."""
 
     def __init__(self, foreseen: Foreseen) -> None:
         self.weight: Tensor | None = None
@@ -265,7 +268,7 @@ class _Mean:
         self.weight = complete / count.clamp_min(1)
 
     def __call__(self, each: Float[Tensor, "*terms batch asked"]) -> Float[Tensor, "*terms"]:
-        """Steps that are left out read codes of other frames: finite numbers, which count 0 times."""
+        """The weighted mean. Steps that are left out read codes of other frames: finite numbers, with weight 0."""
         if self.weight is None:
             return each.mean((-2, -1))
         with torch.autocast(each.device.type, enabled=False):  # it would round this product to bfloat16

@@ -1,4 +1,4 @@
-"""Muon (Jordan et al. 2024): steps of weight matrices that are as long in every direction."""
+"""Muon (Jordan et al. 2024): updates of weight matrices that are equally long in every direction."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from torch import Tensor
 
 MOMENTUM = 0.95
 ROUNDS = 5
-"""Of the iteration below: after five, singular values lie between 0.7 and 1.2, but for the smallest."""
+"""Newton-Schulz iterations: after five, singular values lie between 0.7 and 1.2, except for the smallest."""
 
 
 class Alike(NamedTuple):
@@ -28,12 +28,12 @@ def muon_step(
     rate: Float[Tensor, ""],
     live: Float[Tensor, ""],
 ) -> None:
-    """Update matrices that lie in a vector, and their moments, in place; where `live` is 0 nothing changes.
+    """Update the matrices in a vector, and their moments, in place; if `live` is 0, nothing changes.
 
-    A step is as long as one of Adam on average, so that both can have one rate (Liu et al. 2025). PyTorch's own Muon
-    makes the same steps (`match_rms_adamw`), matrix by matrix; those of one shape together take far fewer launches.
+    A step is on average as long as one of Adam, so that both can share a learning rate (Liu et al. 2025). PyTorch's own
+    Muon makes the same steps (`match_rms_adamw`), matrix by matrix; batching equal shapes takes far fewer launches.
     """
-    gradient = torch.where(live > 0, gradient, 0.0)  # one that is not finite would survive a product with 0
+    gradient = torch.where(live > 0, gradient, 0.0)  # a product with 0 would keep values that are not finite
     moment.lerp_(gradient, (1 - MOMENTUM) * live)
     ways = _views(gradient.lerp(moment, MOMENTUM), shapes)
     homes = _views(weight, shapes)
@@ -55,7 +55,7 @@ def orthogonal(matrices: Float[Tensor, "n short long"]) -> Float[Tensor, "n shor
 
 
 def _views(vector: Float[Tensor, "size"], shapes: Sequence[Alike]) -> list[Float[Tensor, "n short long"]]:
-    """The matrices in a vector, shape by shape; tall ones transposed."""
+    """The matrices in a vector, one batch per shape; tall ones are transposed."""
     parts = vector.split([one.number * one.rows * one.columns for one in shapes])
     views = [part.view(tuple(one)) for part, one in zip(parts, shapes, strict=True)]
     return [view.mT if one.rows > one.columns else view for view, one in zip(views, shapes, strict=True)]

@@ -1,4 +1,4 @@
-"""Adam, as App. A uses it, for groups of parameters that learn at rates of their own; Muon for some matrices."""
+"""Adam, as in App. A, for groups of parameters with separate learning rates; Muon for some matrices."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,27 +13,27 @@ from gtmsm.training.muon import Alike, muon_step
 
 
 class Schedule(NamedTuple):
-    """The learning rate by the number of updates done: it may rise from 0, and falls linearly."""
+    """The learning rate as a function of the updates done: an optional linear rise from 0, then a linear fall."""
 
     first: float
     last: float
     fall: int
     """Updates until the last rate is reached."""
     rise: int
-    """Updates over which it rises from 0; 0: it begins at the first rate."""
+    """Updates over which the rate rises from 0; 0: it begins at the first rate."""
 
     def rate(self, count: Int64[Tensor, ""]) -> Float[Tensor, ""]:
-        """The rate of the update after `count` others."""
+        """The learning rate after `count` updates."""
         return scheduled_rate(count, *self)
 
 
 class Optimiser:
     """Adam for named groups of parameters, which become views of one vector: a step is a few calls for any model.
 
-    Groups named in `by_muon` are weight matrices, and Muon moves them; the length of their gradients does not matter to
-    it, so that it is not clipped. A group is held while its rate is 0: its gradients neither count in the clipping norm
-    nor enter its moments. An update whose loss or gradient is not finite is remembered in `first_bad`, and changes
-    nothing else. All state is on the device, so that an update can be captured.
+    Groups named in `by_muon` are weight matrices, which Muon updates. Their gradients are not clipped, since Muon does
+    not depend on their length. A group is held while its rate is 0: its gradients neither count in the clipping norm
+    nor enter its moments. An update whose loss or gradient is not finite only counts; `first_bad` is the number of
+    the first such update. All state is on the device, so that an update can be captured.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class Optimiser:
         blocks = torch.tensor([-(-size // BLOCK) for size in sizes])
         self._group = torch.arange(len(sizes), dtype=torch.int32).repeat_interleave(blocks).to(device)
         self._counts = torch.zeros(len(sizes), dtype=torch.int64, device=device)
-        """Updates that each group has seen; held ones see none."""
+        """Number of updates of each group; updates in which a group is held do not count."""
         self._progress = torch.zeros(2, dtype=torch.int64, device=device)
         self.count, self.first_bad = self._progress
-        """Updates done, and the number of the first that was not finite; 0 while there is none."""
+        """Updates done, and the number of the first update that was not finite (0: none)."""
         self._moments: dict[nn.Parameter, dict[str, Tensor]] = {}
         self._by_muon: dict[str, tuple[slice, list[Alike]]] = {}
-        """Where matrices lie, and of which shapes they are."""
+        """Location of each group's matrices in the vector, and their shapes."""
         begin = 0
         for number, ((name, group), padding) in enumerate(zip(self.groups.items(), self._padding, strict=True)):
             if name in by_muon:
@@ -79,7 +79,7 @@ class Optimiser:
         self.pace(dict.fromkeys(self.groups, 1.0), dict.fromkeys(self.groups, "all"))
 
     def _move(self, parameter: nn.Parameter, begin: int, group: int) -> None:
-        """Make a parameter a view of the vector, with the layout it has."""
+        """Make a parameter a view of the vector, with its layout unchanged."""
         weight, first, second = (
             part.as_strided(parameter.shape, parameter.stride(), begin)
             for part in (self._weight, self._first, self._second)
@@ -89,7 +89,7 @@ class Optimiser:
         self._moments[parameter] = {"exp_avg": first, "exp_avg_sq": second, "step": self._counts[group]}
 
     def pace(self, faster: Mapping[str, float], together: Mapping[str, str]) -> None:
-        """How much faster than the schedule each group learns, and which groups' gradients are clipped together."""
+        """Set each group's multiple of the scheduled rate, and which groups' gradients are clipped together."""
         clips = list(dict.fromkeys(together[name] for name in self.groups))
         by_adam = {name for name in self.groups if faster[name] and name not in self._by_muon}
         number = [clips.index(together[name]) if name in by_adam else -1 for name in self.groups]
@@ -99,7 +99,7 @@ class Optimiser:
         self._clip = torch.tensor(number, dtype=torch.int32, device=self._weight.device)
 
     def step(self, loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """One update from the gradients of all parameters, which are then dropped; returns their norm."""
+        """Update all parameters by their gradients, drop the gradients, and return their norm."""
         parts = []
         for group, padding in zip(self.groups.values(), self._padding, strict=True):
             parts += [_as_vector(parameter) for parameter in group]
@@ -110,14 +110,14 @@ class Optimiser:
         return self._with_muon(gradient, loss) if self._turning else self._by_adam(gradient, loss)
 
     def _by_adam(self, gradient: Float[Tensor, "size"], loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Move all that is not held, nor Muon's; counts the update, and returns the norm of what it moved by."""
+        """Update by Adam all groups that are neither held nor Muon's; count the update; return the gradients' norm."""
         return adam_step(
             self._weight, self._first, self._second, self._counts, self._progress, gradient, self._group,
             self._faster, self._clip, loss, self.clip_norm, *self.schedule,
         )  # fmt: skip
 
     def _with_muon(self, gradient: Float[Tensor, "size"], loss: Float[Tensor, ""]) -> Float[Tensor, ""]:
-        """Move matrices as well: all or nothing, where anything is not finite."""
+        """Update the groups of Muon and of Adam; if any gradient is not finite, nothing changes."""
         rate = self.schedule.rate(self.count).to(gradient.dtype)
         matrices = {name: gradient[self._by_muon[name][0]] for name in self._turning}
         norm2 = torch.stack([part.square().sum() for part in matrices.values()]).sum()
@@ -136,12 +136,12 @@ class Optimiser:
         return {name: rate * float(faster) for name, faster in zip(self.groups, self._faster, strict=True)}
 
     def state(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Moments of a parameter, and how many updates it has seen; write into them to restore them."""
+        """Moments of a parameter and its number of updates; write into them to restore them."""
         return self._moments[parameter]
 
 
 def _as_vector(parameter: nn.Parameter) -> Float[Tensor, "size"]:
-    """A parameter's gradient in the order in which the parameter lies in memory; zeros where it has none."""
+    """A parameter's gradient, flattened in the order of the parameter's memory layout; zeros if it has none."""
     grad = parameter.grad
     if grad is None:
         return torch.zeros_like(parameter.data).as_strided((parameter.numel(),), (1,))

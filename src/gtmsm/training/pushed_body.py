@@ -1,8 +1,8 @@
-"""A body that keys push and that drag slows down: a law of motion with so few numbers that few loops tell them.
+"""A body that is pushed by keys and slowed down by drag: a motion with few enough parameters to be fitted to few loops.
 
-Velocity is kept in the world's frame, and no direction is special: what drag leaves of a speed, and what a key adds to
-the speed along its push, are two curves that all keys share. A gliding network could be anything else, and learns
-loops by heart long before it has learned the motion; so it learns from this body.
+Velocity is kept in the world's frame, and all directions are equal: two curves, shared by all keys, give the speed that
+drag leaves of a speed, and the speed that a key adds along its push. A gliding network is so flexible that it overfits
+the loops before it learns the motion; so it learns from this body instead.
 """
 
 import warnings
@@ -18,27 +18,27 @@ from gtmsm.model.motion.turning import Gliding
 from gtmsm.tensors import Actions, States
 
 TICKS = 4
-"""Parts of a step, after each of which drag and push are computed anew."""
+"""Substeps of a step; drag and push are computed at each."""
 FASTEST = 16
-"""The highest speed of the curves, in knots: their points, between which they are straight lines."""
+"""The highest speed of the curves, in knots, the points between which the curves are linear."""
 SPARE = 1.2
-"""How many times faster that is than what a body begins with."""
+"""That speed relative to the fastest step that the body is initialised with."""
 WEAK = 0.15
-"""Of the strongest push: actions that push less do not push, they turn on the spot."""
+"""Fraction of the strongest push below which an action does not push, but turns on the spot."""
 TURNS = 1e-2
-"""Radians by which turns change when other numbers change by 1: positions of long loops tell them finely."""
+"""Scale of the turns' parameters, in radians: positions after long loops are sensitive to turns."""
 LEAST_GAIN, STRANGE, STEEP = 1e-5, 10.0, 1e3
-"""An iteration of the fit that gains less is the last one; nats that strangeness costs; gradients that are too long."""
+"""Gain of an iteration below which the fit ends; weight of `strangeness`, in nats; gradient norm that is refused."""
 
 
 class PushedBody(nn.Module):
-    """Drag and push by curves, turns by constants. States are those of `Gliding`: pose, velocity in its own frame."""
+    """Drag and push as curves, turns as constants. States are those of `Gliding`: pose, velocity in its own frame."""
 
     def __init__(self, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float, top: float) -> None:
-        """Begin with moves, and one fraction of the velocity that is kept after a step; `top` is the fastest step.
+        """Initialise from moves and the fraction `keep` of the velocity kept after a step; `top` is the fastest step.
 
-        Speeds are counted in knots of the curves: from 0 on for drag, from minus to plus the fastest for pushes.
-        Differences between knots are fitted: by these a curve bends as a whole, and half as many iterations will do.
+        Speeds are in knots of the curves: from 0 for drag, and symmetric about 0 for pushes. The fitted parameters are
+        differences between knots: each of them changes a whole part of the curve, which halves the iterations needed.
         """
         super().__init__()
         strongest = move.norm(dim=0).max()
@@ -48,51 +48,51 @@ class PushedBody(nn.Module):
         self._pushes: Bool[Tensor, "A"] = torch.ones_like(turn, dtype=torch.bool)
         self._speeds = torch.arange(FASTEST + 1.0, device=turn.device)
         self.d_turn = nn.Parameter(torch.zeros_like(turn))
-        self.push = nn.Parameter((move / strongest).contiguous())  # as L-BFGS wants them
+        self.push = nn.Parameter((move / strongest).contiguous())  # L-BFGS needs contiguous parameters
         self.drag = nn.Parameter(turn.new_zeros(FASTEST))
         self.fade = nn.Parameter(turn.new_zeros(FASTEST + 1))
 
     def start(self, batch: int) -> Float[Tensor, "{batch} 5"]:
-        """At rest."""
+        """States of `batch` bodies at rest at the origin."""
         return self.push.new_zeros(batch, 5)
 
     @property
     def turn(self) -> Float[Tensor, "A"]:
-        """Of every action, in radians."""
+        """The turn of every action, in radians."""
         return self._began_with + TURNS * self.d_turn
 
     @property
     def left(self) -> Float[Tensor, "speeds"]:
-        """What drag leaves of each speed; it adds no speed and turns nobody back."""
+        """The speed that drag leaves, for the speed at each knot; clamped so that drag never adds or reverses speed."""
         left = torch.cat([self.drag.new_zeros(1), (self._kept + self.drag).cumsum(0)])
         return torch.minimum(left, self._speeds).clamp_min(0)
 
     @property
     def gain(self) -> Float[Tensor, "speeds"]:
-        """What a key adds to each speed along its push."""
+        """The speed that a key adds along its push, for the speed at each knot."""
         return (self._strongest * (1 + self.fade.cumsum(0))).clamp_min(0)
 
     @torch.no_grad()
     def drop_weak_pushes(self) -> None:
-        """Actions that hardly push push not at all from now on.
+        """Set weak pushes to zero from now on (see `WEAK`).
 
-        A point beside an agent goes round a circle when it turns, and no two views of one heading tell it from the
-        agent. But only the agent itself turns on the spot.
+        A point beside an agent moves on a circle when the agent turns, and pairs of views of one heading cannot
+        distinguish it from the agent. But only the agent itself turns on the spot.
         """
         strength = self.push.norm(dim=0)
         self._pushes = strength > WEAK * strength.max()
 
     @property
     def strangeness(self) -> Float[Tensor, ""]:
-        """0 of curves by which no two bodies that do the same drift apart, so that gradients stay finite.
+        """Penalty that is 0 if two bodies with the same actions never diverge, so that gradients stay finite.
 
-        Drag leaves more of a higher speed, but takes more from it; a push adds less to a higher speed.
+        Then drag leaves more of a higher speed, but takes more from it, and a push adds no more to a higher speed.
         """
         slope, rise = self._kept + self.drag, self._strongest * self.fade[1:]
         return (slope - slope.clamp(0, 1)).square().sum() + rise.clamp_min(0).square().sum()
 
     def unroll(self, start: Float[Tensor, "batch 5"], a: Actions) -> States:
-        """States after each action. Drag makes them one loop over time, which only a search before training runs."""
+        """States after each action. Drag makes this a loop over time, which runs only in the search before training."""
         turn = a @ self.turn
         heading = start[:, 2:3] + torch.cat([torch.zeros_like(turn[:, :1]), turn.cumsum(1)], dim=1)
         part = torch.arange(1, TICKS + 1, device=a.device) / TICKS
@@ -109,12 +109,12 @@ class PushedBody(nn.Module):
         push: Float[Tensor, "batch time ticks 2"],
         along: Float[Tensor, "batch time ticks 2"],
     ) -> tuple[Float[Tensor, "batch time 2"], Float[Tensor, "batch time 2"]]:
-        """How far each step leads, in knots times ticks, and the velocity after it; both in the frame of the world.
+        """Displacement of each step, in knots times ticks, and the velocity after it, both in the frame of the world.
 
-        A curve is the sum of its pieces: how much of a piece lies below a speed, times how much it rises.
+        A curve at a speed is the sum over its pieces of the fraction of the piece below that speed, times its rise.
         """
         left, gain, least = self.left.diff()[None], self.gain.diff()[None], self.gain[:1]
-        below, half = self._speeds[:-1], 0.5 * along  # pushes have curves from minus to plus the fastest
+        below, half = self._speeds[:-1], 0.5 * along  # curves of pushes are symmetric about speed 0
         moves, velocities = list[Tensor](), list[Tensor]()
         for pushes, halves in zip(push.unbind(1), half.unbind(1), strict=True):
             moved = torch.zeros_like(v)
@@ -130,7 +130,7 @@ class PushedBody(nn.Module):
 
 
 def _turned(v: Float[Tensor, "*batch 2"], by: Float[Tensor, "*batch"]) -> Float[Tensor, "*batch 2"]:
-    """Vectors, rotated to the left by angles."""
+    """Vectors rotated to the left by angles."""
     c, s = by.cos(), by.sin()
     x, y = v.unbind(-1)
     return torch.stack([c * x - s * y, s * x + c * y], dim=-1)
@@ -144,9 +144,9 @@ def fit_body(
     iterations: int,
     turns: bool = False,
 ) -> None:
-    """Minimise a misfit of its states along actions from rest, by L-BFGS; `others` are parameters of the misfit.
+    """Minimise a misfit of the body's states along actions from rest, by L-BFGS; `others` are parameters of the misfit.
 
-    Either of all but its turns, or of its turns alone: while moves are still wrong, wrong turns make up for them.
+    With `turns` only its turns are fitted, else all but its turns: as long as moves are wrong, wrong turns compensate.
     """
     parameters = [part for name, part in body.named_parameters() if turns == (name == "d_turn")] + [*others]
     states = _along(body, a)
@@ -159,7 +159,7 @@ def fit_body(
         steep = torch.cat([parameter.grad.flatten() for parameter in parameters if parameter.grad is not None]).norm()
         if steep < STEEP:
             return value
-        for parameter in parameters:  # curves by which bodies drift apart: turn back
+        for parameter in parameters:  # bodies diverge with these curves: the line search must step back
             parameter.grad = torch.zeros_like(parameter)
         return torch.full_like(value, STEEP)
 
@@ -170,13 +170,13 @@ def fit_body(
 
 
 def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
-    """Its states along these actions from rest, by the parameters of the moment.
+    """A function that returns the body's states along these actions from rest, for its current parameters.
 
-    On a GPU forward and backward are captured as CUDA graphs: each is tens of thousands of kernels, which take many
-    times longer to launch than to run.
+    On a GPU, forward and backward passes are captured as CUDA graphs: each has tens of thousands of kernels, which take
+    many times longer to launch than to run.
     """
 
-    # The start is made in the graph: a replay reads what was there while it was captured, and keeps nothing alive.
+    # The start is made inside the graph: a replay reads the memory used during capture, and keeps nothing alive.
     def along(*_: Tensor) -> States:
         return body.unroll(body.start(len(a)), a)
 
@@ -184,7 +184,7 @@ def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
         return along
     parameters = tuple(body.parameters())
     with torch.enable_grad(), warnings.catch_warnings():
-        # PyTorch's own warm-up, on another stream, outlives it; gradients are returned here, so none are accumulated.
+        # Caused by PyTorch's warm-up on another stream; gradients are returned here, so none are accumulated.
         warnings.filterwarnings("ignore", "The AccumulateGrad node's stream does not match")
         captured = torch.cuda.make_graphed_callables(along, parameters, num_warmup_iters=1, allow_unused_input=True)
     return lambda: cast(States, captured(*parameters))
@@ -193,7 +193,8 @@ def _along(body: PushedBody, a: Actions) -> Callable[[], States]:
 def teach(
     motion: Gliding, body: PushedBody, a: Actions, updates: int, generator: torch.Generator, batch: int = 1_024
 ) -> None:
-    """A gliding network that steps as the body does along actions; a quarter of the steps by actions of others."""
+    """Train a gliding network to step as the body does along actions; a quarter of the steps pair random velocities and
+    actions."""
     with torch.no_grad():
         start = body.start(len(a))
         before = torch.cat([start[:, None], body.unroll(start, a)[:, :-1]], dim=1)

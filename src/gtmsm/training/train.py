@@ -1,4 +1,4 @@
-"""The one loop that trains every experiment, GTM-SM and its rivals alike."""
+"""The training loop, shared by all experiments and by GTM-SM and its rivals."""
 
 import time
 from collections.abc import Callable
@@ -33,7 +33,7 @@ class TrainingConfig:
     """How a model is trained."""
 
     updates: int = 50_000
-    """Updates in all (App. A.1 anneals over as many)."""
+    """Total number of updates (App. A.1 anneals over as many)."""
     optimiser: Annotated[OptimiserConfig, tyro.conf.arg(name="")] = OptimiserConfig()
     curriculum: Annotated[CurriculumConfig, tyro.conf.arg(name="")] = CurriculumConfig()
     objective: Annotated[ObjectiveConfig, tyro.conf.arg(name="")] = ObjectiveConfig()
@@ -41,12 +41,12 @@ class TrainingConfig:
     log_every: int = 50
     """Updates between two lines of metrics."""
     watch_every: int = 1_000
-    """Updates between two looks at held-out clips."""
+    """Updates between two evaluations on held-out clips."""
     save_every: int = 1_000
     """Updates between two checkpoints."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be looped."""
+        """Refuse invalid settings."""
         require(self.updates >= 1, f"updates is {self.updates}; give at least 1")
         for name in ("log_every", "watch_every", "save_every"):
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; give at least 1")
@@ -59,7 +59,7 @@ class Outcome:
     updates: int
     seconds: float
     finished: bool
-    """False: somebody interrupted it, and it can be resumed."""
+    """False if training was interrupted; it can then be resumed."""
     signal: int = 0
     """The number of the signal that ended it; 0: none."""
 
@@ -76,10 +76,11 @@ def train(
     resume: bool = False,
     console: Console | None = None,
 ) -> Outcome:
-    """Train the model of `loss` on `source`, leaving weights, checkpoint and metrics in `folder`.
+    """Train the model of `loss` on `source`; write weights, checkpoint and metrics to `folder`.
 
-    `watch` looks at the model from time to time and returns numbers to log. Ctrl-C, SIGTERM or SIGHUP ends the
-    current update, writes a checkpoint and returns; with `resume` a later call goes on exactly there.
+    `watch` is called with the model every `watch_every` updates and returns numbers to log. On Ctrl-C, SIGTERM or
+    SIGHUP the current update is completed and a checkpoint is written; with `resume` a later call continues exactly
+    there.
     """
     generator = torch.Generator(fabric.device).manual_seed(seed + 1_000_003 * fabric.global_rank)
     updater = Updater(fabric, loss, source, settings.optimiser, generator)
@@ -94,7 +95,7 @@ def train(
         with tuned(), Display(settings.updates, (console or quiet) if fabric.is_global_zero else quiet) as display:
             by = loop.run(source, start, log, display)
     except RuntimeError as error:
-        if fabric.world_size > 1 and "peer" in str(error):  # of a connection; gloo and NCCL have no error of its own
+        if fabric.world_size > 1 and "peer" in str(error):  # of a connection; gloo and NCCL have no error class for it
             kept = f"{folder} has a checkpoint" if (folder / CHECKPOINT).exists() else "no checkpoint was saved yet"
             raise InputError(f"another process of this training was killed; {kept}: go on with --resume") from error
         raise
@@ -116,7 +117,7 @@ class _Loop:
     prospected: bool = False
 
     def run(self, source: Source, start: int, log: MetricsLog, display: Display) -> int:
-        """Every stage from update `start` on; returns the signal that ended it, or else 0."""
+        """Run every stage from update `start` on; return the signal that ended it, or 0."""
         settings = self.settings
         update, stop = start, 0
         with interruptible() as interrupted:
@@ -143,7 +144,7 @@ class _Loop:
             return stop or self._anyone(interrupted)
 
     def _anyone(self, interrupted: Interruption) -> int:
-        """The signal that any of the processes was sent, or 0: they must all stop after the same update."""
+        """The signal that any of the processes received, or 0: all must stop after the same update."""
         fabric = self.updater.fabric
         if fabric.world_size == 1:
             return interrupted.signal
@@ -152,7 +153,7 @@ class _Loop:
         return int(asked)
 
     def _report(self, update: int, stage: Stage, log: MetricsLog, display: Display) -> None:
-        """Whatever is due after this update."""
+        """Log metrics, watch the model and save, as far as they are due after this update."""
         values: dict[str, float] = {}
         if update % self.settings.log_every == 0:
             self._check_finite()
@@ -167,18 +168,18 @@ class _Loop:
             self._save(update)
 
     def _check_finite(self) -> None:
-        """Stop before a broken model is looked at or saved."""
+        """Raise an error before a model that is not finite is watched or saved."""
         if bad := int(self.updater.optimiser.first_bad):
             raise self._broken(f"loss or gradient was not finite at update {bad}")
 
     def _broken(self, what: str) -> InputError:
-        """Say what happened and what is left."""
+        """The error for training that diverged; it names the weights that are left."""
         saved = (self.folder / WEIGHTS).exists()
         kept = f"the last good weights are in {self.folder}" if saved else "no weights were saved yet"
         return InputError(f"training broke down: {what}; {kept}. Try a lower learning rate")
 
     def _save(self, update: int) -> None:
-        """Checkpoint first: it alone is enough to write the weights again."""
+        """Write the checkpoint, then the weights: these can be made again from the checkpoint alone."""
         self._check_finite()
         if not all(bool(weight.isfinite().all()) for weight in self.loss.model.parameters()):
             raise self._broken(f"weights were not finite after update {update}")

@@ -1,4 +1,4 @@
-"""One training update; on a GPU the whole of it is one CUDA graph."""
+"""One training update; on a GPU the whole update is one CUDA graph."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -21,28 +21,28 @@ if TYPE_CHECKING:
 
 @config
 class OptimiserConfig:
-    """Adam, as App. A uses it; Muon, where asked for."""
+    """Adam, as in App. A; optionally Muon for some matrices."""
 
     batch: int = 64
     """Clips per update, over all devices."""
     learning_rate: float = 1e-3
-    """At the first update (App. A.1)."""
+    """Learning rate at the first update (App. A.1)."""
     final_learning_rate: float = 5e-5
-    """After annealing (App. A.1)."""
+    """Learning rate after annealing (App. A.1)."""
     anneal_updates: int = 50_000
     """Updates over which the learning rate falls linearly (App. A.1)."""
     ramp_updates: int = 0
-    """Updates over which the learning rate rises from 0 at the start, before it falls; attention wants some."""
+    """Updates over which the learning rate first rises from 0, before it falls; attention needs such a warm-up."""
     clip_norm: float = 10.0
-    """Gradients longer than this are shortened to it."""
+    """Maximum norm of the gradients; longer ones are scaled down to it."""
     muon: float = 0.0
-    """How many times faster the hidden matrices of attention and of recognition learn, by Muon (not in the paper): 3 is
-    worth several times as many updates of Adam there. 0: by Adam, as all else."""
+    """Train the hidden matrices of attention and of recognition by Muon (not in the paper), at this multiple of the
+    learning rate; 3 is worth several times as many updates of Adam there. 0: by Adam, like all other parameters."""
     precision: Literal["float32", "bfloat16"] = "float32"
-    """Of networks while they are trained on a GPU; poses and weights are always float32."""
+    """Precision of the networks while they are trained on a GPU; poses and weights are always float32."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot learn."""
+        """Refuse invalid settings."""
         require(self.batch >= 1, f"batch is {self.batch}; give at least 1 clip")
         for name in ("learning_rate", "final_learning_rate"):
             require(getattr(self, name) > 0, f"{name} is {getattr(self, name)}; give a positive one")
@@ -52,14 +52,14 @@ class OptimiserConfig:
         require(self.clip_norm > 0, f"clip_norm is {self.clip_norm}; give a positive one")
 
     def autocast(self, device: torch.device) -> torch.autocast:
-        """Within it networks have this precision, where the device trains in it."""
+        """A context in which networks compute in `precision`; on a CPU always in float32."""
         return torch.autocast(
             device.type, torch.bfloat16, enabled=self.precision == "bfloat16" and device.type == "cuda"
         )
 
 
 def build_optimiser(groups: Mapping[str, Sequence[nn.Parameter]], settings: OptimiserConfig) -> Optimiser:
-    """Adam for the groups of parameters of a loss, and Muon for their matrices if that is wanted."""
+    """Adam for the groups of parameters of a loss, and Muon for their matrices if `settings.muon` is above 0."""
     schedule = Schedule(
         settings.learning_rate, settings.final_learning_rate, settings.anneal_updates, settings.ramp_updates
     )
@@ -67,9 +67,9 @@ def build_optimiser(groups: Mapping[str, Sequence[nn.Parameter]], settings: Opti
 
 
 class Updater:
-    """Makes data, loss, gradients and a step of the optimiser; counts, and sums up what to log.
+    """One update: data, loss, gradients and a step of the optimiser; it also sums up the values to log.
 
-    All of its state is tensors on the device: the host waits for it only when somebody asks for numbers.
+    All of its state is tensors on the device: the host waits for the device only when numbers are read.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class Updater:
         self.recapture()
 
     def recapture(self) -> None:
-        """Drop the captured graph: the next updates run one by one until they are captured anew."""
+        """Drop the captured graph: the next updates run without one until a new one is captured."""
         self._graph = None
         # A graph can be captured once everything has been allocated and compiled: after two updates of its shapes.
         # Two more come before them to find the capacity where it is not known.
         self._until_capture = 4 if self._capacity.frames is None else 2
 
     def run(self) -> None:
-        """One update."""
+        """Run one update; on one GPU capture it as a CUDA graph once that is possible, and replay it from then on."""
         if self.generator.device.type != "cuda":
             self._update()
         elif self._graph is not None:
@@ -136,7 +136,7 @@ class Updater:
             self._update()
 
     def broadcast(self) -> None:
-        """Give every process the weights of the first, after a change that no gradient made."""
+        """Copy the weights of the first process to all others, after a change that was not made by gradients."""
         if self.fabric.world_size > 1:
             for parameter in self._loss.parameters():
                 torch.distributed.broadcast(parameter.data, 0)
@@ -151,7 +151,7 @@ class Updater:
         return torch.stack(every)
 
     def take_sums(self) -> dict[str, float]:
-        """Means of everything summed since the last call."""
+        """Means of the logged values since the last call; also reviews the capacity."""
         updates = max(1.0, self.sums["updates"].item())
         means = {name: total.item() / updates for name, total in self.sums.items() if name != "updates"}
         self._sums.zero_()
@@ -160,7 +160,7 @@ class Updater:
         return means
 
     def _update(self) -> None:
-        """The update itself; everything in it can be captured."""
+        """The update itself; all of it can be captured in a CUDA graph."""
         stage = self.stage
         clip = self.source(self.settings.batch // self.fabric.world_size, stage.steps, self.generator)
         with self.settings.autocast(self.generator.device):
@@ -172,7 +172,7 @@ class Updater:
         self._sums += torch.stack([logs[name].float() for name in self.sums])
 
     def _rehearse(self) -> None:
-        """An update on a stream of its own, as capturing requires beforehand."""
+        """Run an update on a separate stream, as CUDA requires before a capture."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -180,7 +180,7 @@ class Updater:
         torch.cuda.current_stream().wait_stream(stream)
 
     def _capture(self) -> None:
-        """Record the update without running it."""
+        """Capture the update as a CUDA graph, without running it."""
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self.generator)
         with torch.cuda.graph(graph):

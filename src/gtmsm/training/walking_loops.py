@@ -1,18 +1,18 @@
-"""The motion of an agent with a heading, from views that look alike: it came back to where it had been.
+"""The motion of an agent with a heading, from pairs of views that look alike because the agent came back.
 
-Nothing but frames and actions is known. Of every clip the pairs of views that are most alike are kept; most of them
-were seen from nearly the same pose. Then, one after the other:
+The input is frames and actions only. The most alike pairs of views of every clip are kept; most of them were seen from
+nearly the same pose. Then, in this order:
 
-1. **Turns.** Between two such views an agent has turned by nothing, or by full turns. Turn rates are searched for.
+1. **Turns.** Between two such views an agent has turned by zero or by full turns. Turn rates are searched for.
 2. **Moves and momentum.** With headings known, positions are linear in the moves of the actions, for any given fraction
    of the velocity that is kept after a step. The moves that bring alike views together, but not all views, are an
-   eigenvector. Of several fractions the one is taken for which alike views come closest together.
-   The pairs do not tell which way is ahead, but frames do: they shift when the agent turns or steps aside.
-3. **The rest** of the motion (friction, a top speed, ...) as that of a body that keys push (`pushed_body.py`): two
-   curves, which a gliding network then learns. The distance between alike views follows a distribution with a heavy
-   tail, whose width depends on how unlike they are; both are learned. Turns change only where that brings views of
-   other clips closer together.
-4. **What no such body does** by gradient; kept where views of other clips come closer together by it.
+   eigenvector. Of several fractions, the one that brings alike views closest together is taken.
+   The pairs do not tell which direction is ahead, but frames do: they shift when the agent turns or steps aside.
+3. **The rest** of the motion (friction, a top speed, ...) is fitted as that of a body that is pushed by keys
+   (`pushed_body.py`): two curves, which a gliding network then learns. The distance between alike views follows a
+   heavy-tailed distribution, whose width depends on how unlike they are and is learned as well. Turns are changed only
+   if that brings views of held-out clips closer together.
+4. **What such a body cannot do** is learned by gradient, and kept if views of held-out clips come closer together.
 """
 
 import gc
@@ -35,29 +35,29 @@ from gtmsm.training.alike_views import SAME_HEADING, Walks, find_pairs
 from gtmsm.training.pushed_body import PushedBody, fit_body, teach
 
 Search: TypeAlias = Callable[[Callable[[Float[Tensor, "n size"]], Float[Tensor, "n"]], int], Float[Tensor, "size"]]
-"""From a score of many vectors, and their size, to the best vector."""
+"""A search: from a score of many vectors, and their size, to the best vector."""
 FOR_TURNS, FOR_MOVES = 24, 16
-"""Pairs per clip, on average, from which turns and moves are estimated: fewer are more alike."""
+"""Pairs per clip, on average, from which turns and moves are estimated; fewer pairs are more alike."""
 ENOUGH = 4_096
-"""Pairs from which turns are searched for."""
+"""Approximate number of pairs used in the search for turns."""
 SEARCHES = 6
-"""Independent searches for turns: some end in a local optimum, which explains only most of the pairs."""
+"""Independent searches for turns: some end in a local optimum, which explains most pairs, not all."""
 EQUALLY = 0.02
-"""Turns whose score is lower than the best by up to this much count as equally good."""
+"""Turns that explain less than the best by up to this much count as equally good."""
 SAME_TURNS = 0.05
-"""Fraction of turns up to which two searches found the same."""
+"""Maximum relative difference of two searches that found the same turns."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
-"""Fractions of the velocity that may be kept after a step: the values that are tried."""
+"""Fractions of the velocity kept after a step that are tried."""
 STEP = 0.1
-"""The size of a step, root mean square: the unit of length is free."""
+"""Root mean square length of a step; the unit of length is arbitrary."""
 LESSONS, TAUGHT = 8, 512
-"""Updates of a gliding network that learns from a pushed body, for each one of its own; clips that it learns from."""
+"""Updates that teach a gliding network a pushed body, for each later update from pairs; clips used for that."""
 CLEARLY, OTHER_TURNS = 0.05, 0.01
-"""By how much, in the mean logarithm, alike views of other clips must come closer together for what no pushed body does
-to be believed, and for other turns than their headings tell. (Other turns gain up to 0.005 in rooms, whose turns are
-exact, and 0.02 in ViZDoom, where left and right differ by 0.02 degrees.)"""
+"""Minimum decrease of the mean log distance of alike views in held-out clips: to accept a motion that no pushed body
+has, and turns other than those found from headings. (Other turns gain up to 0.005 in rooms, whose turns are exact, and
+0.02 in ViZDoom, where left and right differ by 0.02 degrees.)"""
 NEAR = 0.01
-"""How far apart, of any two, views count as together."""
+"""Added to relative distances before their logarithm is taken: views closer than this count as together."""
 
 
 class Turns(NamedTuple):
@@ -65,11 +65,11 @@ class Turns(NamedTuple):
 
     turn: Float[Tensor, "A"]
     explained: float
-    """How much of what is alike these turns explain: 1 for all of it, 0 for as much as by chance."""
+    """How well these turns explain alike views: 1 for all of them, 0 for no more than random pairs."""
     searches: int
-    """Searches that found these turns, or whole multiples of them, of `SEARCHES`."""
+    """Searches, out of `SEARCHES`, that found these turns or small multiples of them."""
     runner_up: float
-    """How much the best turns explain that other searches found; 0 where there are none."""
+    """How well the best turns of the other searches explain them; 0 if there are none."""
 
 
 @dataclass(frozen=True)
@@ -78,21 +78,22 @@ class WalkingLoops:
 
     count: int
     turned: float
-    """How far alike views have one heading: 1 if all of them do, 0 if they do by chance."""
+    """How well the turns explain alike views: 1 for all of them, 0 for no more than random pairs."""
     closed: float
-    """Median distance of alike views of other clips than were learned from; of any two of one heading it is 1."""
+    """Median distance of alike views in held-out clips, relative to the root mean square distance of any two views of
+    one heading."""
     linear: float
-    """The same with momentum of one number."""
+    """The same for the linear estimate with momentum as a single number."""
     without: float
-    """The same without momentum."""
+    """The same for the linear estimate without momentum."""
     searches: int
-    """Searches that found these turns, of `SEARCHES`."""
+    """Searches, out of `SEARCHES`, that found these turns."""
     runner_up: float
-    """How far other turns explain alike views, those that the other searches found."""
+    """How well the best turns of the other searches explain alike views."""
 
     @property
     def found(self) -> bool:
-        """Whether alike views come together."""
+        """Whether turns and positions bring alike views together."""
         return self.turned > 0.2 and self.closed < 0.3
 
     @property
@@ -102,7 +103,7 @@ class WalkingLoops:
 
     @property
     def verdict(self) -> str:
-        """In words."""
+        """The result in words."""
         if not self.count:
             return "no view came back to where another was seen: give longer clips, or more of them"
         others = f", others explain {self.runner_up:.0%}" if self.searches < SEARCHES else ""
@@ -116,13 +117,13 @@ class WalkingLoops:
 
 
 TOO_SHORT = WalkingLoops(0, 0.0, math.inf, math.inf, math.inf, 0, 0.0)
-"""What clips tell in which nobody comes back."""
+"""The result if no view came back."""
 
 
 def find_by_walking_loops(
     motion: Turning, source: Source, search: Search, clips: int, steps: int, updates: int, generator: torch.Generator
 ) -> WalkingLoops:
-    """Set the parameters of a motion by views that look alike, in so many clips of so many steps."""
+    """Set the parameters of a motion from views that look alike, in `clips` clips of `steps` steps."""
     walks = find_pairs(source, clips, steps, generator)
     if not walks.alike.counts.any():
         return TOO_SHORT
@@ -153,7 +154,7 @@ def find_by_walking_loops(
 
 
 def _if_closer(motion: Turning | PushedBody, others: Walks, by: float, learn: Callable[[], None]) -> None:
-    """Learn, and forget it where alike views of other clips do not come closer together by so much."""
+    """Call `learn`; restore the weights unless the mean log distance of alike views in `others` falls by over `by`."""
     weights, before = deepcopy(motion.state_dict()), _apart(others, _path(motion, others.a)).log().mean()
     learn()
     if not _apart(others, _path(motion, others.a)).log().mean() < before - by:
@@ -161,14 +162,14 @@ def _if_closer(motion: Turning | PushedBody, others: Walks, by: float, learn: Ca
 
 
 def find_turns(walks: Walks, search: Search) -> Turns:
-    """The turn of every action, and how much of what is alike it explains.
+    """The turn of every action, and how well it explains alike views.
 
-    Searches for turns by which alike views, and no others, differ by full turns; then the least sum of distances from
-    these. Where agents turn on the spot, multiples of their turns explain as much: of equally good ones the least are
-    meant.
+    Search for turns by which alike views, but not random pairs, differ by full turns; then minimise a robust mean of
+    the deviations from these. If agents turn on the spot, multiples of their turns explain as much: of equally good
+    turns the smallest are taken.
     """
     done = walks.a.cumsum(1)
-    # Who turns to and fro on the spot does the same many times: it counts once.
+    # Turning to and fro on the spot gives the same counts of actions many times: they count once.
     alike, which = walks.alike.between(done).unique(dim=0, return_inverse=True)
     unlike = torch.full_like(alike[:, 0], torch.inf).scatter_reduce(
         0, which, walks.alike.unlike[walks.alike.counts], "amin"
@@ -184,10 +185,11 @@ def find_turns(walks: Walks, search: Search) -> Turns:
     found = torch.stack([search(score, walks.a.shape[-1]) for _ in range(SEARCHES)])
     finds = torch.stack([_refined(turn / part, alike) for turn in found for part in (1, 2, 3)])
     explained = torch.stack([1 - _astray(turn, few) / _astray(turn, fewer).clamp_min(1e-6) for turn in finds])
-    explained = explained.masked_fill(score(finds) < 0.8 * score(finds).max(), 0)  # hardly any turn explains any two
+    # Turns near 0 explain random pairs, too.
+    explained = explained.masked_fill(score(finds) < 0.8 * score(finds).max(), 0)
     size = finds.abs() @ walks.a.abs().mean((0, 1))
     best = size.masked_fill(explained < explained.max() - EQUALLY, torch.inf).argmin()
-    to_the_left = (walks.a @ finds[best] * walks.shift).sum()  # what is seen then moves to the right
+    to_the_left = (walks.a @ finds[best] * walks.shift).sum()  # turns to the left shift frames to the right
     apart = torch.minimum((finds - finds[best]).norm(dim=1), (finds + finds[best]).norm(dim=1))
     agree = (apart < SAME_TURNS * finds[best].norm()).view(SEARCHES, -1).any(1)
     others = explained.view(SEARCHES, -1)[~agree]
@@ -196,7 +198,7 @@ def find_turns(walks: Walks, search: Search) -> Turns:
 
 
 def _refined(turn: Float[Tensor, "A"], alike: Float[Tensor, "pairs A"]) -> Float[Tensor, "A"]:
-    """Turns near these that close most loops, to a degree."""
+    """Turns near these that minimise `_astray`."""
     best, counts = turn.double().requires_grad_(), alike.double()
     optimiser = torch.optim.LBFGS([best], max_iter=50, line_search_fn="strong_wolfe")
 
@@ -212,20 +214,20 @@ def _refined(turn: Float[Tensor, "A"], alike: Float[Tensor, "pairs A"]) -> Float
 
 
 def _astray(turn: Float[Tensor, "A"], counts: Float[Tensor, "pairs A"]) -> Float[Tensor, ""]:
-    """A robust mean of how far these counts of actions turn from full turns."""
+    """Robust mean of the deviation from full turns, for given counts of actions between the views of each pair."""
     return (wrapped(counts @ turn) / SAME_HEADING).square().log1p().mean()
 
 
 def path_of(
     a: Actions, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float
 ) -> Float[Tensor, "batch time 2"]:
-    """Positions by moves along the heading, with a fraction of the velocity kept in the world's frame."""
+    """Positions by moves relative to the heading, with a fraction of the velocity kept in the world's frame."""
     return _unit_paths(a, turn, keep) @ move.flatten()
 
 
 def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tensor, "batch time 2 moves"]:
-    """Positions if one number of `move` is 1 and all others are 0, for each number: positions are linear in them."""
-    heading = (a @ turn).cumsum(1) - a @ turn  # a step is made along the heading before its turn
+    """Positions for each element of `move` set to 1 and all others to 0: positions are linear in `move`."""
+    heading = (a @ turn).cumsum(1) - a @ turn  # a move is relative to the heading before its turn
     c, s = heading.cos(), heading.sin()
     ahead, aside = torch.stack([c, s], -1)[..., None], torch.stack([-s, c], -1)[..., None]
     push = torch.cat([ahead * a[..., None, :], aside * a[..., None, :]], dim=-1)
@@ -236,15 +238,15 @@ def _unit_paths(a: Actions, turn: Float[Tensor, "A"], keep: float) -> Float[Tens
 
 
 def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int = 512) -> tuple[Tensor, float]:
-    """The moves of actions that bring alike views together relative to random pairs, and the distance that remains.
+    """The moves of actions that bring alike views together relative to random pairs, and the remaining distance.
 
-    The least sum of distances, not of squares, by reweighting: some views are alike by chance.
+    They minimise the sum of distances, not of squares, by reweighting, since some views are alike by chance.
     """
     walks = walks.part(slice(clips))
     unit = _unit_paths(walks.a, turn, keep)
     alike, any_two = (pairs.between(unit).double() for pairs in (walks.alike, walks.any_two))
     spread, axes = torch.linalg.eigh(torch.einsum("pcf,pcg->fg", any_two, any_two) / len(any_two))
-    told = spread > 1e-4 * spread[-1]  # moves that change nothing at one heading cannot be told
+    told = spread > 1e-4 * spread[-1]  # moves that separate no two views of one heading cannot be estimated
     whiten = axes[:, told] / spread[told].sqrt()
     sphered = alike @ whiten
     weight = torch.ones_like(sphered[:, 0, 0])
@@ -259,7 +261,7 @@ def find_moves(walks: Walks, turn: Float[Tensor, "A"], keep: float, clips: int =
 
 
 def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float) -> Float[Tensor, "2 A"]:
-    """These moves, turned so that a step to the left is one by which what is seen moves to the right, if any does."""
+    """These moves, rotated so that steps to the left shift frames to the right; unchanged if no step shifts frames."""
     turned = walks.a @ turn
     heading = (turned.cumsum(1) - turned)[:, 1:]
     step, straight = path_of(walks.a, turn, move, keep).diff(dim=1), turned[:, 1:].abs() < SAME_HEADING
@@ -272,26 +274,26 @@ def aimed(walks: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], ke
 
 @torch.no_grad()
 def _path(motion: Turning | PushedBody, a: Actions) -> Float[Tensor, "clips time 2"]:
-    """Positions."""
+    """Positions of a motion along actions, from its start."""
     return motion.unroll(motion.start(len(a)), a)[..., :2]
 
 
 @torch.no_grad()
 def _apart(walks: Walks, path: Float[Tensor, "clips time 2"]) -> Float[Tensor, "pairs"]:
-    """Distances of alike views, relative to the root mean square distance of any two views of one heading."""
+    """Distances of alike views plus `NEAR`, relative to the root mean square of any two views of one heading."""
     usual = walks.any_two.between(path).square().sum(-1).mean().sqrt()
     return walks.alike.between(path).norm(dim=-1) / usual + NEAR
 
 
 def _closed(walks: Walks, path: Float[Tensor, "clips time 2"]) -> float:
-    """Their median."""
+    """Median of the distances of `_apart`, without `NEAR`."""
     return float(_apart(walks, path).median()) - NEAR
 
 
 def find_body(
     walks: Walks, others: Walks, turn: Float[Tensor, "A"], move: Float[Tensor, "2 A"], keep: float, updates: int
 ) -> PushedBody:
-    """A body that keys push, fitted to views that are alike; with other turns where those of `others` ask for them."""
+    """A pushed body, fitted to alike views; its turns change only if that brings alike views of `others` together."""
     top = path_of(walks.a, turn, move, keep).diff(dim=1).norm(dim=-1).max()
     body, tail = PushedBody(turn, move, keep, float(top)), _tail(turn.device)
 
@@ -309,8 +311,8 @@ def find_body(
 def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Generator, batch: int = 64) -> None:
     """Refine a motion by gradient.
 
-    Distances count in units of those of any two views of one heading, so shrinking all of them gains nothing. Turns
-    hardly change: views are alike within a degree, but over long loops positions tell more.
+    Distances are relative to those of any two views of one heading, so that shrinking all of them gains nothing. Turns
+    learn slowly: alike views have equal headings within a degree, but long loops determine turns more precisely.
     """
     device = walks.a.device
     tail = _tail(device)
@@ -335,13 +337,13 @@ def fit_motion(motion: Turning, walks: Walks, updates: int, generator: torch.Gen
 
 
 def _tail(device: torch.device) -> Float[Tensor, "2"]:
-    """How wide distances of alike views spread: exp(b) unlike^c, to be learned."""
+    """Parameters b, c of the width exp(b) unlike^c of the distribution of distances of alike views, to be learned."""
     return torch.tensor([-0.5, 0.7], device=device).requires_grad_()
 
 
 def _misfit(states: States, walks: Walks, turn: Float[Tensor, "A"], tail: Float[Tensor, "2"]) -> Float[Tensor, ""]:
-    """Minus the log density of the distances of alike views (a Cauchy distribution in the plane), and what they do not
-    tell: the unit of length, and which way is ahead."""
+    """Negative log density of the distances of alike views (a Cauchy distribution in the plane), and penalties for what
+    they leave open: the unit of length, and the direction that is ahead."""
     path, heading, alike = states[..., :2], states[..., 2], walks.alike
     apart2 = walks.any_two.between(path).square().sum(-1).mean()
     distance2 = alike.between(path).square().sum(-1) / apart2
@@ -356,19 +358,20 @@ def _misfit(states: States, walks: Walks, turn: Float[Tensor, "A"], tail: Float[
 
 
 def _shifting(step: Float[Tensor, "n 2"], heading: Float[Tensor, "n"], shift: Float[Tensor, "n"]) -> Float[Tensor, "2"]:
-    """How much of a frame's shift to the right goes with each unit of a step ahead, and of one to the left."""
+    """Regression coefficients of a frame's shift to the right on the components of a step, ahead and to the left."""
     c, s = heading.cos(), heading.sin()
     x, y = step.unbind(-1)
     own = torch.stack([c * x + s * y, c * y - s * x], dim=-1)
-    least = 1e-4 * STEP**2 * max(1, len(own)) * torch.eye(2, device=own.device)  # who never steps aside tells nothing
+    # A ridge: without steps aside the coefficient would be undetermined.
+    least = 1e-4 * STEP**2 * max(1, len(own)) * torch.eye(2, device=own.device)
     return torch.linalg.solve(own.mT @ own + least, own.mT @ shift)
 
 
 def _beside(step: Float[Tensor, "batch less 2"], heading: Float[Tensor, "batch time"]) -> Float[Tensor, "2"]:
-    """How far beside the agent the point lies whose steps these are, ahead and to the left.
+    """Offset, ahead and to the left, from the agent of a point that makes these steps.
 
-    Such a point goes round a circle when the agent turns, so no two views of one heading tell it from the agent. But
-    many turns are made on the spot: the least steps count most.
+    Such a point moves on a circle when the agent turns, so that pairs of views of one heading cannot distinguish it
+    from the agent. But many turns are made on the spot: short steps get the largest weights.
     """
     c, s = torch.stack([heading.cos(), heading.sin()]).diff(dim=-1)
     x, y = step.unbind(-1)

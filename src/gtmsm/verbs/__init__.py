@@ -1,4 +1,4 @@
 """Verbs of the command line: a verb is a function of a few lines that calls the library.
 
-What it needs is imported inside it: the training engine and the plots cost seconds that others need not wait.
+A verb imports what it needs inside its function: the training engine and the plots take seconds to import.
 """

@@ -1,4 +1,4 @@
-"""`gtmsm atlas`: the verbs of an atlas, each a few lines that call it; they return what to say."""
+"""`gtmsm atlas`: its verbs, each a few lines that call the library and return what to print."""
 
 import time
 from dataclasses import dataclass
@@ -23,87 +23,87 @@ Weights = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 @dataclass(frozen=True)
 class _WithModel:
-    """Flags of verbs that need the model which made the memories."""
+    """Flags of verbs that need the model by which the memories were made."""
 
     atlas: Address
     """A file, or postgresql://USER@HOST/DATABASE."""
     run: Weights
-    """The run folder, or the name of shipped weights, of the model whose memories it holds."""
+    """The model by which its memories were made: a run folder, or the name of shipped weights."""
 
 
 @dataclass(frozen=True)
 class AddFlags(_WithModel):
-    """Memorise a clip, or take the memory of an explorer, and add it to an atlas, which is made if it is not there."""
+    """Memorise a clip, or take the memory of an explorer, and add it to an atlas, which is made if there is none."""
 
     walk: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="WALK")]
-    """An .npz that gtmsm record wrote, or with `frames` and `actions` of your own; or what Explorer.save wrote."""
+    """An .npz that gtmsm record wrote, or your own with `frames` and `actions`; or a file of Explorer.save."""
     world: str
-    """Name of the place. Agents of one world are looked for on each other's maps."""
+    """Name of the world. Maps of agents in the same world can be merged."""
     agent: str
-    """Who walked there. Each has a frame of its own: the origin is where it set out."""
+    """Name of the agent. Each has its own frame of poses, with the origin where it set out."""
     closure: int = 0
-    """Steps after which loops of the clip are closed: worth it where steps slip. 0: never."""
+    """Number of steps between loop closures in the clip, which help if steps slip; 0: never."""
     walls: bool = False
-    """Trust the walls that the model has learned: only where all walks begin where its own did."""
+    """Use the walls that the model has learned; valid only if all walks begin where its training walks did."""
 
 
 @dataclass(frozen=True)
 class WhereFlags(_WithModel):
-    """Say where a picture was seen, or that it never was."""
+    """Print where a picture was seen, or that it never was."""
 
     picture: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
-    """A PNG or JPEG of the very size that the model sees."""
+    """A PNG or JPEG of exactly the size of the model's frames."""
     world: str | None = None
-    """Where to look; default: in all worlds, for the views that are most like it."""
+    """World to search; default: the most similar views of all worlds."""
     agent: str | None = None
-    """In whose frame to say it, by all that this agent and those whom it met have seen."""
+    """Agent whose frame is used; its memory and those of agents it has met are searched. Default: the only agent."""
     walls: bool = False
-    """As it was added."""
+    """Use the learned walls, as in `gtmsm atlas add`."""
 
 
 @dataclass(frozen=True)
 class ImagineFlags(_WithModel):
-    """Imagine a walk through a world, by all that an agent and those whom it met have seen, as a video."""
+    """Write a video of an imagined walk through a world, from the memories of an agent and of all agents it has met."""
 
     world: str
-    """Which world."""
+    """Name of the world."""
     actions: str
     """Letters, each with an optional number: "r10 d5" on pictures, "f10 l5" in rooms."""
     agent: str | None = None
-    """In whose frame; default: the only one there is."""
+    """Agent whose frame is used; default: the only agent."""
     at: tuple[float, ...] = ()
-    """Where to begin, in that frame: row and column, or x, y and degrees; default: where the agent set out."""
+    """Pose to begin at, in that frame: row and column, or x, y and degrees; default: where the agent set out."""
     out: Path = Path("imagined.mp4")
-    """An .mp4 or .gif to write."""
+    """The .mp4 or .gif to write."""
     walls: bool = False
-    """As it was added."""
+    """Use the learned walls, as in `gtmsm atlas add`."""
 
 
 @dataclass(frozen=True)
 class MergeFlags(_WithModel):
-    """Look for where the maps of agents meet, and keep the motions between their frames."""
+    """Find where the maps of agents meet, and store the motions between their frames."""
 
     world: str | None = None
-    """Which world; default: all."""
+    """Name of the world; default: all worlds."""
     walls: bool = False
-    """As it was added."""
+    """Use the learned walls, as in `gtmsm atlas add`."""
 
 
 @dataclass(frozen=True)
 class PruneFlags(_WithModel):
-    """Drop views that others repeat, and say what imagination loses."""
+    """Drop repeated views, and print how much imagination loses."""
 
     world: str
-    """Which world."""
+    """Name of the world."""
     keep: int
-    """Entries to leave, at most."""
+    """Maximum number of entries to keep, shared in proportion; each agent keeps at least as many as one query reads."""
     walls: bool = False
-    """As it was added."""
+    """Use the learned walls, as in `gtmsm atlas add`."""
 
 
 @dataclass(frozen=True)
 class InfoFlags:
-    """Say what is in an atlas, once all hashes are checked."""
+    """Check all hashes of an atlas, and list what it holds."""
 
     atlas: Address
     """A file, or postgresql://USER@HOST/DATABASE."""
@@ -118,11 +118,11 @@ class ExportFlags:
     out: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
     """A file, or postgresql://USER@HOST/DATABASE."""
     world: tuple[str, ...] = ()
-    """Which worlds; default: all."""
+    """Names of worlds; default: all worlds."""
 
 
 def _model(flags: Any) -> "WorldModel":
-    """The weights, without walls unless they are trusted."""
+    """The model, without its learned walls unless `--walls` is given."""
     from gtmsm.model.gtmsm import WorldModel
 
     model = WorldModel.load(flags.run)
@@ -130,7 +130,7 @@ def _model(flags: Any) -> "WorldModel":
 
 
 def _open(flags: Any, model: "WorldModel | None" = None, create: bool = False) -> "Atlas":
-    """The atlas that is meant."""
+    """Open the atlas that the flags name."""
     from gtmsm.atlas import Atlas
 
     return Atlas.open(flags.atlas, model, create)
@@ -217,7 +217,7 @@ def _merge(flags: MergeFlags) -> str:
 
 
 def _told(met: "Met") -> list[str]:
-    """A line for each motion between two frames."""
+    """One line for each motion between two frames."""
     from gtmsm.find.words import pose_in_words
 
     if not met.found:
@@ -274,11 +274,11 @@ WHAT: dict[str, tuple[type, str, Any]] = {
         _export,
     ),
 }
-"""What `gtmsm atlas` can do: flags, a line about it, and the function that returns what to say."""
+"""Verbs of `gtmsm atlas`: flags, a line of help, and the function that returns what to print."""
 
 
 def atlas(words: list[str]) -> int:
-    """Keep memories, and ask them."""
+    """Run a verb of `gtmsm atlas`."""
     what, flags = parse_what("atlas", "ATLAS", words, WHAT)
     if what:
         plain_console().print(WHAT[what][2](flags), soft_wrap=True)

@@ -1,4 +1,4 @@
-"""`gtmsm record` and `data`: recordings made, looked at and checked."""
+"""`gtmsm record` and `data`: make, inspect, check and convert recordings."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,45 +14,45 @@ from gtmsm.verbs.walks import RecordFlags, record_walk
 
 @dataclass(frozen=True)
 class RecordEnvironmentFlags:
-    """Record clips of any Gymnasium environment; the same command again goes on where it stopped."""
+    """Record clips of any Gymnasium environment; the same command again continues where it stopped."""
 
     env_id: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="ENV_ID")]
     """A Gymnasium id, as MiniGrid-FourRooms-v0; module:ID imports a module that registers it."""
     out: Path
-    """The store to write, or to go on with."""
+    """The store to write, or to continue."""
     walker: str = "explore"
-    """Who chooses actions: explore (as the environment itself knows how to, as gtmsm/Doom-v0 does; otherwise smooth),
-    smooth (continuous actions change little by little; others are repeated), repeat (each held for a while), random (a
-    new one each step), turn (on the spot), or module:function, which is given the observation and a generator."""
+    """How actions are chosen: explore (by the environment's own explorer, as in gtmsm/Doom-v0; otherwise smooth),
+    smooth (continuous actions change gradually; others are repeated), repeat (each held for a while), random (a new one
+    each step), turn (on the spot), or module:function, which is called with the observation and a generator."""
     clips: int = 100
-    """How many; clips that fail are dropped and counted."""
+    """Number of clips; clips that fail are dropped and counted."""
     steps: int = 300
-    """Of a clip."""
+    """Number of steps of a clip."""
     shortest: int = 0
-    """The fewest steps of a clip that is kept where the environment ends it earlier; default: all of them."""
+    """Minimum number of steps of a clip that the environment ends early; shorter clips are dropped. 0: --steps."""
     size: int = 32
-    """Side of a frame in pixels, to which pictures are averaged by area; 0: as they are."""
+    """Side of a frame in pixels, to which pictures are averaged by area; 0: not scaled."""
     workers: int = 1
-    """Processes that record side by side; the clips do not depend on it."""
+    """Number of worker processes; the clips do not depend on it."""
     shard: str = "0/1"
-    """Which part of the clips, i/n: 0/3, 1/3 and 2/3 for three machines."""
+    """Part of the clips to record, i/n: 0/3, 1/3 and 2/3 for three machines."""
     env_kwargs: str = "{}"
     """Arguments of the environment, as JSON."""
     pixels: str = ""
-    """Which entry of the observation is the picture, or "render" for render(); default: found."""
+    """Entry of the observation that holds the picture, or "render" for render(); default: detected."""
     pose: str = ""
-    """module:function that is given the unwrapped environment and returns x, y or x, y, heading in radians; default:
-    info["pose"], or known for MiniGrid, MiniWorld and ViZDoom."""
+    """module:function that takes the unwrapped environment and returns x, y or x, y, heading in radians; default:
+    info["pose"], or built in for MiniGrid, MiniWorld and ViZDoom."""
     actions: str = ""
-    """Only these of the discrete actions, by name or number: left,right,forward; default: all."""
+    """Discrete actions to use, by name or number: left,right,forward; default: all."""
     seed: int = 0
-    """Of the clips: another one gives other clips."""
+    """Seed of the clips."""
     limit: float = 60.0
-    """Seconds without any progress after which a clip is given up."""
+    """Seconds without progress after which a clip is abandoned."""
 
 
 def record(words: list[str]) -> int:
-    """Record clips: of a run, where a run folder, shipped weights or an .npz are named; otherwise of an environment."""
+    """Record a walk of a run if a run folder, shipped weights or an .npz is named, else clips of an environment."""
     asks = not words or words[0] in ("-h", "--help")
     if asks:
         with suppress(SystemExit):
@@ -75,7 +75,7 @@ def record(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class InfoFlags:
-    """Say what is in a store of episodes: counts, actions used, places, writers, bytes."""
+    """Describe a store of episodes: counts, actions used, places, writers, bytes."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """A store."""
@@ -83,50 +83,50 @@ class InfoFlags:
 
 @dataclass(frozen=True)
 class VerifyFlags:
-    """Check every checksum of a store; exit code 1 where something is damaged."""
+    """Check every checksum of a store; exit code 1 if anything is damaged."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """A store."""
     repair: bool = False
-    """Drop damaged episodes, and only those; list whole ones that a damaged manifest has lost."""
+    """Drop damaged episodes only; list intact ones that a damaged manifest has lost."""
 
 
 @dataclass(frozen=True)
 class SampleFlags:
-    """Draw a contact sheet: some steps of some episodes, and where they went, where poses are known."""
+    """Draw a contact sheet: some steps of some episodes, and their paths if poses are known."""
 
     path: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PATH")]
     """A store."""
     out: Path = Path("sample.png")
     """The PNG to write."""
     episodes: int = 8
-    """How many episodes, chosen at random."""
+    """Number of episodes, chosen at random."""
     steps: int = 10
-    """How many steps of each, from its first to its last."""
+    """Number of steps of each, from its first to its last."""
     seed: int = 0
-    """Of the choice."""
+    """Seed of the choice."""
 
 
 @dataclass(frozen=True)
 class ConvertFlags:
-    """Turn a recording into another format, and check that each action belongs to its frame.
+    """Convert a recording to another format, and check that each action belongs to its frame.
 
-    Read are a store, .npz, stable-worldmodel's .h5, folders of Minari, of LeRobot v3, and of MP4s or pictures with a
-    CSV. Written is a store, or what the ending of OUT or --format says.
+    Formats to read: a store, .npz, stable-worldmodel's .h5, folders of Minari, of LeRobot v3, and of MP4s or pictures
+    with a CSV. The format to write is a store, unless the ending of OUT or --format gives another.
     """
 
     source: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="IN")]
-    """What to read; which format it is in is found out."""
+    """Recording to read; its format is detected."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT")]
-    """What to write; must not exist."""
+    """File or folder to write; must not exist."""
     size: int | None = None
-    """Scale frames to so many pixels a side, by area; as they are without it."""
+    """Scale frames to this many pixels a side, by area; default: not scaled."""
     shift: int = 0
-    """Pair frame t with what was action t + shift, where the alignment check says that it is off."""
+    """Pair frame t with the recorded action t + shift, if the alignment check reports a shift."""
     format: str | None = None
-    """store, npz, stable-worldmodel or minari."""
+    """Format to write: store, npz, stable-worldmodel or minari; default: by the ending of OUT."""
     camera: str | None = None
-    """Which of several cameras of a LeRobot folder."""
+    """Camera to read, if a LeRobot folder has several."""
 
 
 DATA: dict[str, tuple[type, str]] = {
@@ -135,11 +135,11 @@ DATA: dict[str, tuple[type, str]] = {
     "sample": (SampleFlags, "a contact sheet, and a map of where it went"),
     "convert": (ConvertFlags, "from or to another format: gtmsm data convert IN OUT"),
 }
-"""What `gtmsm data` can do with recordings."""
+"""Verbs of `gtmsm data`, with their flags and a line of help."""
 
 
 def data(words: list[str]) -> int:
-    """Look at recordings, check or convert them."""
+    """Inspect, check or convert recordings."""
     what, flags = parse_what("data", "PATH", words, DATA)
     if not what:
         return 0

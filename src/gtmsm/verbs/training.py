@@ -1,4 +1,4 @@
-"""`gtmsm demo`, `train`, `evaluate`, `compare` and `bench`: models trained, scored and timed."""
+"""`gtmsm demo`, `train`, `evaluate`, `compare` and `bench`: train, score and time models."""
 
 import shlex
 from dataclasses import dataclass, replace
@@ -41,7 +41,7 @@ DEMOS = {
         "is in spite of obstacles, and of steps that slip.",
     ),
 }
-"""Name: the preset it trains, and what there is to see."""
+"""For each name: the preset that is trained, and what the demo shows."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class DemoFlags:
     name: Annotated[Literal["image-walk", "rotate", "obstacles"], tyro.conf.Positional] = "image-walk"
     """image-walk (a minute and a half on two cores), obstacles (some three) or rotate (some six)."""
     run: Path | None = None
-    """Folder to make; default: a fresh one under runs/."""
+    """Folder to make; default: a new one under runs/."""
     seed: int = 0
-    """Of weights, walks and noise."""
+    """Seed of weights, walks and noise."""
 
 
 def demo(words: list[str]) -> int:
@@ -72,7 +72,7 @@ def demo(words: list[str]) -> int:
 
 
 def train(words: list[str]) -> int:
-    """Train a preset, or go on with a run; then score it."""
+    """Train a preset, or continue a run; then score it."""
     from gtmsm.experiments import as_chosen, proposed
     from gtmsm.presets import PRESETS
     from gtmsm.run import CONFIG, Run, begin, resume
@@ -99,15 +99,15 @@ def train(words: list[str]) -> int:
 
         experiment: Annotated[kind, tyro.conf.arg(name="")]
         run: Path | None = None
-        """Folder to make; default: a fresh one under runs/."""
+        """Folder to make; default: a new one under runs/."""
         resume: bool = False
         """Continue the run in --run exactly where it stopped; only --updates, --images and --data can change."""
         device: Device = "auto"
-        """Where to train; auto takes a GPU where there is one."""
+        """Device to train on; auto takes a GPU if there is one."""
         devices: int = 1
-        """How many GPUs (or CPU processes) share a batch."""
+        """Number of GPUs (or CPU processes) that share a batch."""
         evaluate: bool = True
-        """Score the run and write its report when training is done."""
+        """Score the run and write its report after training."""
 
     where = value_of("--run", rest)
     resuming = "--resume" in rest and where is not None and (Path(where) / CONFIG).is_file()
@@ -140,26 +140,26 @@ class EvaluateFlags:
     run: Annotated[Path, tyro.conf.Positional]
     """A run folder, or the name of shipped weights."""
     images: str | None = None
-    """Score on the test images of this .npz or folder instead of those it was trained with."""
+    """Score on the test images of this .npz or folder; default: those of the images it was trained with."""
     data: str | None = None
-    """Score on the held-out episodes of this store, where the run's recordings have moved, or on others."""
+    """Score on the held-out episodes of this store: the run's recordings, if they have moved, or others."""
     clips: int | None = None
-    """Held-out walks, also the most of each kind that test landmarks; default: as the run's config says."""
+    """Number of held-out walks, also the most of each kind that test landmarks; default: from the run's config."""
     tau: int | None = None
-    """Steps to memorise; default: as the run's config says."""
+    """Number of steps to memorise; default: from the run's config."""
     horizon: int | None = None
-    """Steps to predict; default: as the run's config says."""
+    """Number of steps to predict; default: from the run's config."""
     seed: int | None = None
-    """Of the walks; default: as the run's config says."""
+    """Seed of the walks; default: from the run's config."""
     slip: float | None = None
-    """Probability that a step slips; default: as the run's config says."""
+    """Probability that a step slips; default: from the run's config."""
     places: Literal["room", "rooms", "maze"] | None = None
     """Score in places of another kind than it was trained in: "rooms" is App. C (300 steps predicted)."""
     out: Path | None = None
-    """Where to write; default: the run folder (of shipped weights runs/NAME-evaluated), or a folder in it named after
-    other --places."""
+    """Folder to write to; default: the run folder (for shipped weights runs/NAME-evaluated), or with --places a folder
+    in it of that name."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def evaluate(words: list[str]) -> int:
@@ -187,14 +187,14 @@ def evaluate(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class CompareFlags:
-    """One table of the scores of several runs."""
+    """Show the scores of several runs in one table."""
 
     runs: Annotated[tuple[Path, ...], tyro.conf.Positional]
     """Run folders (or folders given as --out to evaluate)."""
 
 
 def compare(words: list[str]) -> int:
-    """Scores of several runs, in one table."""
+    """Show the scores of several runs in one table."""
     flags = parse(CompareFlags, words, "gtmsm compare")
     from gtmsm.evaluation.table import comparison_table
     from gtmsm.run import read_scores
@@ -218,25 +218,25 @@ def compare(words: list[str]) -> int:
 
 @dataclass(frozen=True)
 class BenchFlags:
-    """Time what matters on this device, beside the floor that its arithmetic sets."""
+    """Time updates and inference on this device, beside the lower bound that its arithmetic sets."""
 
     names: Annotated[tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NAMES]")] = ()
-    """What to time: updates of presets, and rollouts, imagine, nearest, long-memory, raycast; default: updates of
-    image-walk, walk and walk-strong, and all others."""
+    """What to time: names of presets, for their updates, and rollouts, imagine, nearest, long-memory, raycast; default:
+    updates of image-walk, walk and walk-strong, and all of the others."""
     device: Device = "auto"
-    """Where to compute; on a CPU there is less of everything, and the table says how much."""
+    """Device to compute on. On a CPU the sizes are smaller; the table states them."""
     json: Path | None = None
-    """A file to write the numbers to, and those of the device; default: none."""
+    """File to write the measurements and the properties of the device to; default: none."""
     goals: bool = False
-    """Also say which goals for one H200 are reached here."""
+    """Also show which goals for one H200 are reached here."""
     profile: bool = False
-    """Also say where the time of updates goes, kernel by kernel."""
+    """Also show the time of each kernel in an update."""
     large: bool = False
     """Also time a memory of ten million entries."""
 
 
 def bench(words: list[str]) -> int:
-    """Time what matters on this device."""
+    """Time updates and inference on this device."""
     flags = parse(BenchFlags, words, "gtmsm bench", BenchFlags())
     from gtmsm.bench import bench, profile_table, sizes_for, speeds_table
     from gtmsm.files import require_writable
@@ -265,7 +265,7 @@ def bench(words: list[str]) -> int:
 
 
 def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, evaluate: bool) -> int:
-    """Say how training ended; score it if it is done."""
+    """Print how training ended; score the run if training is done."""
     if not fabric.is_global_zero:
         return 0
     console.print(f"{outcome.updates} updates behind it, {outcome.seconds:.0f} s in this go")
@@ -283,7 +283,7 @@ def _finish(run: "Run", outcome: "Outcome", fabric: "Fabric", console: Console, 
 def _score(
     run: "Run", settings: "EvaluationConfig", device: "torch.device", out: Path, console: Console, **places: Any
 ) -> None:
-    """Score a run with a progress line on stderr; then the table, the headline, and where to look."""
+    """Score a run with a progress line on stderr; then print the table, the headline and the path of the report."""
     from gtmsm.evaluation.progress import ProgressLine
     from gtmsm.evaluation.table import headline, scores_table
     from gtmsm.run import REPORT

@@ -1,4 +1,4 @@
-"""What a trained model does: `gtmsm imagine`, `plan`, `export`, `localise`, `play`, a walk of its own; `weights`."""
+"""`gtmsm imagine`, `plan`, `export`, `record` of a run, `localise`, `play` and `weights`: use a trained model."""
 
 from dataclasses import dataclass
 from importlib import import_module
@@ -19,7 +19,7 @@ class WeightsFlags:
 
 
 def weights(words: list[str]) -> int:
-    """Say which weights there are."""
+    """List the weights that come with gtmsm."""
     parse(WeightsFlags, words, "gtmsm weights", WeightsFlags())
     for card in cards():
         plain_console().print(f"{card.name}: {card.what}\n  licence: {card.licence}\n  {card.path}", soft_wrap=True)
@@ -33,90 +33,90 @@ class ImagineFlags:
     run: Annotated[Path, tyro.conf.Positional]
     """A run folder, or the name of shipped weights."""
     actions: str = ""
-    """What to do after memorising: letters, each with an optional number of repetitions. On pictures "r10 d5 l" (up,
+    """Actions after memorising: letters, each with an optional number of repetitions. On pictures "r10 d5 l" (up,
     down, left, right, stay); in rooms "f10 l5 r" (forward, backward, turn left, turn right, a and d to strafe, q and e
-    to turn while walking, . for no key). Default: as the walker likes."""
+    to turn while walking, . for no key). Default: chosen by the walker."""
     picture: Path | None = None
     """Any picture file, for runs on images; default: a held-out image of the run."""
     images: str | None = None
-    """The run's images, where they have moved."""
+    """The run's images, if they have moved; default: as in the run's config."""
     places: Literal["room", "rooms", "maze"] | None = None
-    """Of runs in rooms: walk in places of another kind than it was trained in; "rooms" is App. C."""
+    """For runs in rooms: walk in another kind of place than in training; "rooms" is App. C."""
     steps: int = 128
-    """How long to walk on, where no actions are given."""
+    """Number of steps to imagine, if no actions are given."""
     tau: int | None = None
-    """Steps to memorise first; default: as the run's config says."""
+    """Number of steps to memorise first; default: from the run's config."""
     seed: int = 0
-    """Of the walk, and of the choice of the image."""
+    """Seed of the walk and of the choice of the image."""
     sample: bool = False
     """Draw poses and codes from the prior instead of following its mean."""
     out: Path = Path("imagined.mp4")
-    """An .mp4 or .gif to write."""
+    """The .mp4 or .gif to write."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def imagine(words: list[str]) -> int:
-    """Walk on in the memory of a place, as a video."""
+    """Write a video of an imagined walk beside the true one."""
     return _answer("imagine", ImagineFlags, words, "gtmsm.film", "film_imagination")
 
 
 @dataclass(frozen=True)
 class PlanFlags:
-    """Memorise a walk through a held-out place, then walk to something seen there, planning again on the way."""
+    """Memorise a walk through a held-out place, then walk to a goal view seen there, with repeated planning."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder, or the name of shipped weights."""
     goal: str = ""
-    """A step of the memorised walk, whose view to walk to, or a picture file of the very size that the agent sees;
+    """Number of a step of the memorised walk, whose view is the goal, or a picture file of exactly the size of a frame;
     default: a view drawn at random."""
     seed: int = 0
-    """Of the place, the walk, the goal and the search."""
+    """Seed of the place, the walk, the goal and the search."""
     every: int = 4
-    """Steps after which to plan again."""
+    """Number of steps after which to plan again."""
     steps: int | None = None
-    """The most to take; default: 64 on pictures, 256 in rooms."""
+    """Maximum number of steps; default: 64 on pictures, 256 in rooms."""
     tau: int | None = None
-    """Steps to memorise first; default: as the run's config says."""
+    """Number of steps to memorise first; default: from the run's config."""
     images: str | None = None
-    """The run's images, where they have moved, or others: "builtin" will do."""
+    """The run's images, if they have moved, or other images, as "builtin"; default: as in the run's config."""
     out: Path = Path("plan.mp4")
-    """An .mp4 or .gif to write: where it is, what it sees, what the plan expected, and the goal."""
+    """The .mp4 or .gif to write: the agent on the map, its view, the view that the plan predicted, and the goal."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def plan(words: list[str]) -> int:
-    """Walk to a goal in the memory of a place, as a video."""
+    """Write a video of a planned walk to a goal."""
     return _answer("plan", PlanFlags, words, "gtmsm.trip", "film_plan")
 
 
 @dataclass(frozen=True)
 class ExportFlags:
-    """Walk through a held-out place and on in a dream, or take an explorer's walk, and write it as a file for rerun."""
+    """Write a walk as a file for rerun: through a held-out place and on in a dream, or the walk of a saved explorer."""
 
     kind: Annotated[Literal["rrd"], tyro.conf.Positional]
-    """Of file."""
+    """Kind of file."""
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder, or the name of shipped weights."""
     explorer: Path | None = None
-    """A file of Explorer.save, whose walk and memory to write instead."""
+    """A file of Explorer.save, whose walk and memory are written instead."""
     steps: int = 128
-    """How long to dream after memorising."""
+    """Number of steps to imagine after memorising."""
     tau: int | None = None
-    """Steps to memorise first; default: as the run's config says."""
+    """Number of steps to memorise first; default: from the run's config."""
     images: str | None = None
-    """The run's images, where they have moved, or others: "builtin" will do."""
+    """The run's images, if they have moved, or other images, as "builtin"; default: as in the run's config."""
     seed: int = 0
-    """Of the place and the walk."""
+    """Seed of the place and the walk."""
     out: Path = Path("walk.rrd")
     """The file to write."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def export(words: list[str]) -> int:
-    """Write a walk as a file of others."""
+    """Write a walk as a file for another program."""
     return _answer("export", ExportFlags, words, "gtmsm.rrd", "export_walk")
 
 
@@ -127,47 +127,47 @@ class RecordFlags:
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder, or the name of shipped weights."""
     out: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="OUT.npz")]
-    """The .npz to write: frames, actions, and the truth beside them."""
+    """The .npz to write, with frames, actions and true poses."""
     steps: int | None = None
-    """How long to walk; default: as many as the run's config says to memorise."""
+    """Number of steps; default: as many as the run's config says to memorise."""
     seed: int = 0
-    """Of the walk, and of the choice of the place."""
+    """Seed of the walk and of the choice of the place."""
     images: str | None = None
-    """The run's images, where they have moved, or others."""
+    """The run's images, if they have moved, or other images; default: as in the run's config."""
     pictures: Path | None = None
-    """Folder for a few single frames to ask about: of this place, when the walk comes by again, and of another."""
+    """Folder for a few frames to localise: from later visits to places of the walk, and from another place."""
 
 
 def record_walk(words: list[str]) -> int:
-    """Write a walk in the world of a run as a clip."""
+    """Write a walk in the world of a run as a clip file."""
     return _answer("record", RecordFlags, words, "gtmsm.find", "record_walk")
 
 
 @dataclass(frozen=True)
 class LocaliseFlags:
-    """Memorise a clip, then say and draw where in it a picture was seen, or that it never was."""
+    """Memorise a clip, then print and draw where in it a picture was seen, or that it never was."""
 
     run: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
     """A run folder of a model with landmarks (trained with --model.landmark.form), or obstacles-celeba, which ships."""
     clip: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="CLIP")]
-    """What to memorise: an .npz that gtmsm record wrote, or with `frames` and `actions` of your own."""
+    """Clip to memorise: an .npz that gtmsm record wrote, or your own with `frames` and `actions`."""
     picture: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="PICTURE")]
-    """A PNG or JPEG of the very size that the model sees, or an .npz: a short clip whose last frame is asked for."""
+    """A PNG or JPEG of exactly the size of the model's frames, or an .npz: a short clip, to localise its last frame."""
     out: Path = Path("where.png")
-    """Figure to write: the map of the clip, or that of the model where the clip has none, and the places found."""
+    """Figure to write: the places found, on the map of the clip, or on the model's map if the clip has none."""
     closure: int = 0
-    """Steps after which loops of the clip are closed: worth it where steps slip. 0: never."""
+    """Number of steps between loop closures in the clip, which help if steps slip; 0: never."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def localise(words: list[str]) -> int:
-    """Say and draw where a picture was seen."""
+    """Print and draw where a picture was seen."""
     return _answer("localise", LocaliseFlags, words, "gtmsm.find", "find_picture")
 
 
 def _answer(verb: str, kind: type, words: list[str], module: str, name: str) -> int:
-    """Parse the words, hand them to a function of the library as its arguments, and say what it returns."""
+    """Parse the words, pass them as arguments to a function of the library, and print what it returns."""
     given = dict(vars(parse(kind, words, f"gtmsm {verb}")))
     from gtmsm.run import Run
     from gtmsm.training.engine import choose_device
@@ -179,21 +179,20 @@ def _answer(verb: str, kind: type, words: list[str], module: str, name: str) -> 
 
 @dataclass(frozen=True)
 class PlayFlags:
-    """Serve a page on which one walks in a world beside the model's imagination of it."""
+    """Serve a page for walking in a world, beside the model's imagination of it."""
 
     run: Annotated[Path | None, tyro.conf.Positional, tyro.conf.arg(metavar="[RUN]")] = None
-    """A run folder, or shipped weights by name, whose world is walked; default: all worlds that there are shipped
-    weights for."""
+    """A run folder or the name of shipped weights, whose worlds are offered; default: all with shipped weights."""
     host: str = "127.0.0.1"
-    """Where to listen; others than this computer can walk, too, if it is given as 0.0.0.0 or by a name."""
+    """Address to listen on; with 0.0.0.0 or a name, other computers can open the page, too."""
     port: int = 8765
-    """The same; 0: any that is free."""
+    """Port to listen on; 0: any free port."""
     sessions: int = 128
-    """Visitors at a time."""
+    """Maximum number of visitors at a time."""
     history: int = 512
-    """Steps that each can go back; older ones are forgotten."""
+    """Number of steps that each visitor can go back; older ones are dropped."""
     device: Device = "auto"
-    """Where to compute."""
+    """Device to compute on; auto takes a GPU if there is one."""
 
 
 def play(words: list[str]) -> int:

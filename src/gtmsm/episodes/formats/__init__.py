@@ -1,4 +1,4 @@
-"""Recordings in the formats that people have: one module each, with `fits`, `read` and, some of them, `write`."""
+"""Readers of recordings in common formats: one module for each, with `fits`, `read` and, in some, `write`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +16,7 @@ PICKLES = (".pkl", ".pickle", ".pt", ".pth", ".joblib", ".npy")
 
 
 def format_named(name: str) -> ModuleType:
-    """A format by its name."""
+    """Return a format by its name."""
     require(name in FORMATS, f'no format "{shortened(name)}"; {did_you_mean(name, FORMATS)}')
     return FORMATS[name]
 
@@ -24,7 +24,7 @@ def format_named(name: str) -> ModuleType:
 def open_any(
     path: str | Path, size: int | None = None, format: str | None = None, camera: str | None = None
 ) -> tuple[Kind, Iterator[Episode]]:
-    """What a recording holds, and its episodes one by one, in whichever format it is."""
+    """Open a recording in any known format: return the kind of its episodes, and an iterator over them."""
     path = as_path(path)
     require(path.exists(), f"{path}: no such file or folder")
     module = format_named(format) if format else _format_of(path)
@@ -35,7 +35,7 @@ def open_any(
 
 
 def _format_of(path: Path) -> ModuleType:
-    """The format that a path looks like."""
+    """Detect the format of a path."""
     if path.suffix.lower() in PICKLES:
         raise InputError(f"{path}: may be a pickle, which can run anything; save plain arrays: numpy.savez(...)")
     for module in FORMATS.values():
@@ -46,7 +46,7 @@ def _format_of(path: Path) -> ModuleType:
 
 
 def _found(path: Path) -> str:
-    """What is there, for an error."""
+    """Describe what is at a path, for an error message."""
     if path.is_dir():
         names = sorted(entry.name for entry, _ in zip(path.iterdir(), range(1_000), strict=False))
         return f"a folder of {shortened(', '.join(names), 120) or 'nothing'}"

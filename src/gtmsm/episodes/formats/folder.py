@@ -1,10 +1,10 @@
-"""A folder of MP4s, or of numbered pictures, with a CSV of what was done.
+"""A folder of MP4s, or of numbered pictures, with a CSV of the actions.
 
 `walk.mp4` with `walk.csv` beside it is an episode; so is a folder of pictures (`000.png`, `001.png`, ...) and one CSV.
-A folder may hold many of either. The CSV has a head line with `action` (a number or a word for each; or a real number)
-or `action_0`, `action_1`, ... (a vector), and may have `x`, `y` and `heading` (radians).
+A folder may hold many of either. The CSV has a head line with `action` (an integer or a word for each; or a real
+number) or `action_0`, `action_1`, ... (a vector), and may have `x`, `y` and `heading` (radians).
 
-Row t is what was seen in frame t, then what was done. The last row may be missing, or its action empty.
+Row t belongs to frame t and the action that followed it. The last row may be missing, or its action empty.
 """
 
 import csv
@@ -34,13 +34,13 @@ from gtmsm.files import opened
 NAME = "folder"
 PICTURES = (".png", ".jpg", ".jpeg")
 MOST_LINE = 2**17
-"""Bytes of a line of CSV."""
+"""Maximum bytes of a line of CSV."""
 POSE = ("x", "y", "heading")
 
 
 @dataclass(frozen=True)
 class _Walk:
-    """Where an episode is: its video or its pictures, and what was done."""
+    """Files of an episode: its video or its pictures, and the CSV of its actions."""
 
     seen: Path | tuple[Path, ...]
     done: Path
@@ -51,7 +51,7 @@ class _Walk:
 
 
 def fits(path: Path) -> bool:
-    """Whether there is a video or a numbered picture with a CSV in here, or one folder below."""
+    """Whether a folder, or one directly inside it, holds a CSV with videos or pictures."""
     return path.is_dir() and any(_is_walk(folder) for folder in (path, *filter(Path.is_dir, path.iterdir())))
 
 
@@ -61,7 +61,7 @@ def _is_walk(folder: Path) -> bool:
 
 
 def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What the episodes have in common, and each of them; the CSVs are read first, since any may have a new action."""
+    """Return the kind of the episodes and an iterator over them. Reads all CSVs first: any may have a new action."""
     walks = list(_walks(path))
     require(bool(walks), f"{path}: no videos or numbered pictures with a CSV in it")
     first = walks[0]
@@ -82,14 +82,14 @@ def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
 
 
 class _Known:
-    """Which actions there are."""
+    """The actions found so far."""
 
     def __init__(self) -> None:
         self.words: set[str] = set()
         self.largest, self.whole, self.real = 0, True, True
 
     def add(self, word: str, where: str) -> None:
-        """One more; empty is none."""
+        """Add an action; an empty word means that there is none."""
         number = _number(word) if word else -1.0
         self.real = self.real and (number is not None or word == "")
         is_whole = number is not None and number == number // 1 and -1 <= number < MOST_NUMBERS
@@ -100,7 +100,7 @@ class _Known:
         require(self.real or len(self.words) <= MOST_NUMBERS, f"{where}: more than {MOST_NUMBERS} different actions")
 
     def names(self) -> tuple[str, ...] | None:
-        """Of discrete actions; None where they are real numbers."""
+        """Names of discrete actions; None if they are real numbers."""
         if self.whole:
             return numbered(self.largest + 1)
         return None if self.real else tuple(sorted(self.words))
@@ -130,7 +130,7 @@ def _walks(path: Path) -> Iterator[_Walk]:
 
 
 def _in_order(folder: Path, frames: list[Path]) -> tuple[Path, ...]:
-    """Pictures by the last number in their names, of which none is missing."""
+    """Sort pictures by the last number in their names; refuse gaps."""
     found: dict[int, Path] = {}
     for frame in frames:
         digits = re.findall(r"\d+", frame.stem)
@@ -146,7 +146,7 @@ def _in_order(folder: Path, frames: list[Path]) -> tuple[Path, ...]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Lines of a CSV and their numbers, of which none may be endless."""
+    """Yield the lines of a CSV with their numbers; a line that is too long is refused."""
     with opened(path) as file:
         for number in range(1, MOST_ROWS):
             line = file.readline(MOST_LINE + 1)
@@ -162,7 +162,7 @@ def _lines(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 
 def _columns(path: Path) -> tuple[str, ...]:
-    """The head line: only names that are used, the rest empty."""
+    """Read the column names of the head line; those that are not used become empty."""
     head = next(_lines(path), (0, []))[1]
     known = [name.lower() for name in head]
     numbers = sorted(int(name[7:]) for name in known if re.fullmatch(r"action_\d{1,4}", name))
@@ -180,7 +180,7 @@ def _columns(path: Path) -> tuple[str, ...]:
 
 
 def _rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
-    """Lines below the head."""
+    """Yield the lines below the head line."""
     lines = _lines(path)
     next(lines, None)
     for number, row in lines:
@@ -210,7 +210,7 @@ def _episodes(walks: list[_Walk], kind: Kind, columns: tuple[str, ...]) -> Itera
 
 
 def _done(path: Path, kind: Kind, columns: tuple[str, ...], most: int) -> tuple[np.ndarray, np.ndarray | None]:
-    """Actions and poses, a row each, of which there may be `most`."""
+    """Read actions and poses, at most `most` rows of them."""
     where = [i for i, name in enumerate(columns) if name.startswith("action")]
     where.sort(key=lambda i: int(columns[i][7:] or 0))
     posed = [columns.index(name) for name in POSE if name in columns]
@@ -221,7 +221,7 @@ def _done(path: Path, kind: Kind, columns: tuple[str, ...], most: int) -> tuple[
         require(len(actions) < most, f"{path.name} has more than {most} rows; expected one for each frame")
         values = [row[i] for i in where]
         if kind.discrete:
-            known = words.get(values[0])  # words; numbers may be written otherwise, such as 1.0
+            known = words.get(values[0])  # words; numbers may be written differently, such as 1.0
             actions.append([_real(values[0] or "-1", path, number) if known is None else known])
         else:
             actions.append([_real(value, path, number) for value in values])
@@ -231,7 +231,7 @@ def _done(path: Path, kind: Kind, columns: tuple[str, ...], most: int) -> tuple[
 
 
 def _real(text: str, path: Path, line: int) -> float:
-    """A number; nothing where nothing is written."""
+    """Parse a number; NaN if the field is empty."""
     number = _number(text) if text else float("nan")
     require(number is not None, f"{path.name} line {line}: {shown(text)} is no number")
     assert number is not None

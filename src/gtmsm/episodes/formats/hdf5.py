@@ -1,7 +1,7 @@
-"""HDF5 files of strangers: a dataset is used only if it is what its file says, and all of it in that file.
+"""Read untrusted HDF5 files: a dataset is used only if it is as large as it declares, and stored in that file.
 
-HDF5 can point into other files, compute a dataset from others and declare sizes for which nothing is stored. None of
-these is read.
+HDF5 can point into other files, compute a dataset from others and declare sizes for which nothing is stored. All of
+these are refused.
 """
 
 import json
@@ -20,16 +20,16 @@ from gtmsm.files import ANYHOW, opened, refusing
 
 MAGIC = b"\x89HDF\r\n\x1a\n"
 MOST_CHUNK = 2**28
-"""Bytes that are unpacked at once, however few are asked for."""
+"""Maximum bytes of a chunk, which is always unpacked as a whole."""
 MOST_ATTRIBUTE = 2**16
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[Any]:
-    """An HDF5 file to read; whatever is wrong inside is told in one line."""
+    """Open an HDF5 file to read; any error inside becomes a message of one line."""
     h5py = library("h5py")
     with suppress(ImportError):
-        import_module("hdf5plugin")  # more ways to pack, where it is installed
+        import_module("hdf5plugin")  # more compression filters, if it is installed
     with opened(path) as file:
         require(file.read(len(MAGIC)) == MAGIC, f"{path}: not an HDF5 file; is it whole?")
     with (
@@ -40,12 +40,12 @@ def reading(path: Path) -> Iterator[Any]:
 
 
 def names(group: Any) -> list[str]:
-    """What a group holds: of an absurd number only some."""
+    """Names in a group, at most 100,000 of them."""
     return [name for name, _ in zip(group, range(100_000), strict=False)]
 
 
 def member(group: Any, name: str) -> Any:
-    """A group or dataset that lies in the same file, or None."""
+    """Return a group or dataset of this name that lies in the same file, or None."""
     h5py = library("h5py")
     link = group.get(name, getlink=True)
     if link is None:
@@ -55,7 +55,7 @@ def member(group: Any, name: str) -> Any:
 
 
 def dataset(group: Any, name: str, packed: bool = False) -> Any:
-    """A dataset of plain numbers (or, `packed`, of byte strings of any length) that is really there; None if not."""
+    """Return a dataset of plain numbers (or, `packed`, of byte strings of any length) after checking it, or None."""
     h5py = library("h5py")
     found = member(group, name)
     if found is None:
@@ -76,7 +76,7 @@ def dataset(group: Any, name: str, packed: bool = False) -> Any:
 
 
 def attribute(group: Any, name: str) -> Any:
-    """What JSON an attribute of ours says; None if there is none."""
+    """Parse the JSON of an attribute that `annotate` wrote; None if there is none."""
     if name not in group.attrs:
         return None
     held = group.attrs.get_id(name)
@@ -88,5 +88,5 @@ def attribute(group: Any, name: str) -> Any:
 
 
 def annotate(group: Any, name: str, value: Any) -> None:
-    """Write such an attribute: bytes of a fixed length, so that its size is known before it is read."""
+    """Write an attribute as JSON, in bytes of a fixed length: its size is then known before it is read."""
     group.attrs[name] = np.bytes_(json.dumps(value))

@@ -3,11 +3,11 @@
 | file | what it is |
 |---|---|
 | `meta/info.json` | version, frames a second, what is recorded (`features`), where the files are |
-| `meta/episodes/**.parquet` | a row an episode: its length, in which files it is, and from which second of the video |
-| `data/**.parquet` | a row a frame: `episode_index`, `frame_index`, `action`, and pictures that are in no video |
+| `meta/episodes/**.parquet` | a row per episode: length, files, and the second of its video at which it begins |
+| `data/**.parquet` | a row per frame: `episode_index`, `frame_index`, `action`, and pictures that are in no video |
 | `videos/KEY/**.mp4` | the frames of many episodes, one after the other |
 
-Row t is what was seen, then what was done.
+Row t is an observation and the action that followed it.
 """
 
 import math
@@ -50,25 +50,25 @@ ROWS = 256
 
 @dataclass(frozen=True)
 class _Recorded:
-    """What the folder says of itself."""
+    """Metadata of a data set."""
 
     root: Path
     rate: float
-    """Frames a second."""
+    """Frames per second."""
     camera: str
     filmed: bool
-    """Whether the pictures are in MP4s, or else in the Parquet."""
+    """Whether the pictures are in MP4s; else they are in the Parquet files."""
     data: str
     videos: str
 
 
 def fits(path: Path) -> bool:
-    """Whether this is such a folder."""
+    """Whether a path is such a folder."""
     return (path / INFO).is_file()
 
 
 def read(path: Path, size: int | None = None, camera: str | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What was recorded, and its episodes one by one; `camera` is one of several."""
+    """Return the kind of the episodes, and an iterator over them; `camera` chooses one of several."""
     info = read_json(path / INFO, "is it whole?")
     with about(path / INFO):
         recorded = _recorded(path, info, camera)
@@ -117,7 +117,7 @@ def _recorded(root: Path, info: dict[str, Any], camera: str | None) -> _Recorded
 
 
 def _path(recorded: _Recorded, template: str, chunk: int, file: int) -> Path:
-    """A file of the data set: never one outside of it."""
+    """Path of a file of the data set; one outside of its folder is refused."""
     values: dict[str, int | str] = {"chunk_index": chunk, "file_index": file, "video_key": recorded.camera}
 
     def filled(found: re.Match[str]) -> str:
@@ -133,7 +133,7 @@ def _path(recorded: _Recorded, template: str, chunk: int, file: int) -> Path:
 
 @contextmanager
 def _parquet(path: Path) -> Iterator[Any]:
-    """A Parquet file whose declared sizes can be true."""
+    """Open a Parquet file; sizes that it declares but cannot have are refused."""
     parquet = library("pyarrow.parquet")
     with opened(path) as file, refusing(f"{path}: cannot be read as Parquet", "was it finalised?"):
         size = file.seek(0, 2)
@@ -151,7 +151,7 @@ def _parquet(path: Path) -> Iterator[Any]:
 
 
 def _table(path: Path, columns: list[str], each: int = ROWS) -> Iterator[dict[str, Any]]:
-    """Some rows at a time, of columns that must be there."""
+    """Yield batches of rows of these columns, all of which must exist."""
     with _parquet(path) as content:
         there = set(content.schema_arrow.names)
         for name in columns:
@@ -162,7 +162,7 @@ def _table(path: Path, columns: list[str], each: int = ROWS) -> Iterator[dict[st
 
 
 def _episodes(recorded: _Recorded) -> Iterator[dict[str, Any]]:
-    """What is known of each episode."""
+    """Yield the metadata of each episode."""
     folder = recorded.root / "meta" / "episodes"
     files = sorted(folder.glob("chunk-*/file-*.parquet"))
     require(bool(files), f"{folder}: no Parquet in it; was the recording finalised?")
@@ -194,7 +194,7 @@ def _video(recorded: _Recorded, episode: dict[str, Any]) -> Path:
 def _rows(
     recorded: _Recorded, episodes: list[dict[str, Any]], with_pictures: bool
 ) -> Iterator[tuple[np.ndarray, np.ndarray, list[bytes]]]:
-    """Which episode each row is of, its action and, where asked for, its picture; some rows at a time."""
+    """Yield batches of rows: the episode of each, its action and, if requested, its picture."""
     columns = ["episode_index", "action"] + ([recorded.camera] if with_pictures else [])
     for chunk, file in sorted({(e["data/chunk_index"], e["data/file_index"]) for e in episodes}):
         path = _path(recorded, recorded.data, chunk, file)
@@ -233,7 +233,7 @@ def _steps(recorded: _Recorded, episodes: list[dict[str, Any]], kind: Kind) -> I
 def _grouped(
     rows: Iterator[tuple[np.ndarray, np.ndarray, list[bytes]]],
 ) -> Iterator[tuple[int, np.ndarray, list[bytes]]]:
-    """The rows of each episode together: its number, its actions, its pictures."""
+    """Group rows by episode: yield its number, its actions and its pictures."""
     current: int | None = None
     held = 0
     done: list[np.ndarray] = []

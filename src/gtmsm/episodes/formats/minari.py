@@ -1,7 +1,7 @@
-"""Minari data sets: a folder `data` of metadata.json and main_data.hdf5, in which each episode is a group.
+"""Minari data sets: a folder `data` with metadata.json and main_data.hdf5, in which each episode is a group.
 
 An episode of T actions has T + 1 observations: observation t is what was seen before action t. Read and written without
-the package itself. Pictures are written as they are (Minari's own default, JPEG, loses some of them).
+the package itself. Pictures are written without loss (Minari's own default, JPEG, is lossy).
 """
 
 import json
@@ -36,18 +36,18 @@ from gtmsm.files import opened, parse_json
 
 NAME = "minari"
 VERSION = "0.5.4"
-"""Whose layout is written."""
+"""Version of Minari whose layout is written."""
 METADATA, MAIN = "metadata.json", "main_data.hdf5"
 MOST_METADATA = 2**25
-"""Bytes: a space lists two bounds for each of its numbers."""
+"""Maximum bytes of the metadata: a space lists two bounds for each of its numbers."""
 DEEPEST, MOST_COLUMNS = 8, 1_000
-"""Groups inside each other in an observation, and parts of it: a group may hold itself."""
+"""Maximum depth of groups in an observation, and maximum number of its parts: a group may contain itself."""
 FAVOURED = ("pixels", "image", "rgb", "observation")
-"""Which of several pictures in an observation is taken."""
+"""Names of the picture that is read if an observation has several, in order of preference."""
 
 
 def fits(path: Path) -> bool:
-    """Whether this is a data set, or the folder inside one that has the data."""
+    """Whether a path is a data set, or the folder `data` inside one."""
     return _folder(path) is not None
 
 
@@ -56,7 +56,7 @@ def _folder(path: Path) -> Path | None:
 
 
 def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What it holds, and its episodes one by one."""
+    """Return the kind of the episodes, and an iterator over them."""
     folder = _folder(path)
     require(folder is not None, f"{path}: no {METADATA} in it; expected the folder of a Minari data set")
     assert folder is not None
@@ -73,7 +73,7 @@ def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
 
 
 def _metadata(folder: Path) -> dict[str, Any]:
-    """What the data set says of itself, as far as it can be read here."""
+    """Read the metadata; formats other than HDF5 are refused."""
     path = folder / METADATA
     with opened(path) as file:
         content = file.read(MOST_METADATA + 1)
@@ -86,7 +86,7 @@ def _metadata(folder: Path) -> dict[str, Any]:
 
 
 def _space(metadata: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The action space."""
+    """Read the action space."""
     text = metadata.get("action_space")
     fix = "an older Minari left it out; load it with minari and store it again"
     require(isinstance(text, str), f"{folder / METADATA} names no action_space; {fix}")
@@ -94,7 +94,7 @@ def _space(metadata: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _actions(space: dict[str, Any]) -> tuple[tuple[str, ...] | None, int]:
-    """Names of actions and how many there are, or how many numbers an action has."""
+    """Names and number of discrete actions; or None, and the number of components of an action."""
     match space:
         case {"type": "Discrete", "n": n} if is_whole(n) and 1 <= n <= MOST_NUMBERS:
             return _names(space, n), n
@@ -112,7 +112,7 @@ def _actions(space: dict[str, Any]) -> tuple[tuple[str, ...] | None, int]:
 
 
 def _names(space: dict[str, Any], count: int) -> tuple[str, ...] | None:
-    """The names that a file of ours has; else numbers, where an action is a single one."""
+    """Names of actions if gtmsm wrote the file; else numbers for a Discrete space, None for others."""
     names = space.get("gtmsm_names")
     if isinstance(names, list) and len(names) == count and all(isinstance(name, str) for name in names):
         return tuple(names)
@@ -120,7 +120,7 @@ def _names(space: dict[str, Any], count: int) -> tuple[str, ...] | None:
 
 
 def _numbers(stored: np.ndarray, space: dict[str, Any]) -> np.ndarray:
-    """Discrete actions from 0; a combination of several becomes one number."""
+    """Count discrete actions from 0; a combination of several becomes one number."""
     if space["type"] in ("Discrete", "MultiDiscrete"):
         require(stored.dtype.kind in "iu", f"actions are {stored.dtype}; expected integers")
     if space["type"] == "Discrete":
@@ -140,21 +140,21 @@ def _numbers(stored: np.ndarray, space: dict[str, Any]) -> np.ndarray:
 
 
 def _environment(metadata: dict[str, Any]) -> str:
-    """The id of the Gymnasium environment, if it is known."""
+    """Id of the Gymnasium environment if it is known, else of the data set."""
     text = metadata.get("env_spec")
     name = parse_json(text, "env_spec").get("id") if isinstance(text, str) else metadata.get("dataset_id")
     return name if isinstance(name, str) else NAME
 
 
 def _group(parent: Any, name: str) -> Any:
-    """A group of this name, or None."""
+    """Return a group of this name, or None."""
     found = hdf5.member(parent, name)
     require(found is None or hasattr(found, "keys"), f"{shown(name)} is an array; expected a group")
     return found
 
 
 def _pictures(episode: Any, metadata: dict[str, Any], size: int | None) -> tuple[str, tuple[int, int, int]]:
-    """Where in an episode its pictures are, and their shape."""
+    """Path of the pictures inside an episode, and their shape."""
     found: dict[str, tuple[int, int, int]] = {}
     others: list[str] = []
     budget: list[str] = []
@@ -187,12 +187,12 @@ def _pictures(episode: Any, metadata: dict[str, Any], size: int | None) -> tuple
 
 
 def _is_jpeg(column: Any) -> bool:
-    """Whether each row is a JPEG: all of them happened to have the same length."""
+    """Whether each row is a JPEG, in a column whose rows all have the same length."""
     return column.dtype == np.uint8 and column.ndim == 2 and column.shape[1] > 2 and bytes(column[0, :2]) == b"\xff\xd8"
 
 
 def _pose(episode: Any) -> Any:
-    """Where the agent was at each observation, if its infos say so."""
+    """Pose of the agent at each observation, if the infos have it."""
     infos = _group(episode, "infos")
     pose = hdf5.dataset(infos, "pose") if infos is not None else None
     known = pose is not None and pose.ndim == 2 and pose.shape[1] in (2, 3) and pose.dtype.kind == "f"
@@ -211,7 +211,7 @@ def _episodes(path: Path, kind: Kind, key: str, space: dict[str, Any]) -> Iterat
 
 
 def _episode(group: Any, kind: Kind, key: str, space: dict[str, Any]) -> Episode | None:
-    """An episode; None where nothing was done in it."""
+    """Read an episode; None if it has no action."""
     *above, name = key.split("/")
     parent = group
     for step in above:
@@ -244,7 +244,7 @@ def _episode(group: Any, kind: Kind, key: str, space: dict[str, Any]) -> Episode
 
 
 def write(path: Path, kind: Kind, episodes: Iterable[Episode]) -> None:
-    """A folder that `minari.MinariDataset(path / "data")` reads; episodes of one step are left out."""
+    """Write a folder that `minari.MinariDataset(path / "data")` reads; episodes of one step are left out."""
     h5py = library("h5py")
     with appearing(path) as made:
         (made / "data").mkdir(parents=True)
@@ -288,7 +288,7 @@ def _write_episode(group: Any, number: int, kind: Kind, episode: Episode) -> Non
 
 
 def _box(shape: tuple[int, ...], dtype: str, low: float, high: float) -> dict[str, Any]:
-    """A space as Minari writes it."""
+    """A Box space as Minari writes it."""
     bounds = {name: np.full(shape, bound).tolist() for name, bound in (("low", low), ("high", high))}
     return {"type": "Box", "dtype": dtype, "shape": list(shape), **bounds}
 

@@ -1,8 +1,8 @@
-"""Our own files: an .npz a clip, as `gtmsm.data.store` describes it, or a folder of them.
+"""Our own files: one .npz per clip, as `gtmsm.data.store` describes it, or a folder of them.
 
-Frame t is what action t led to, so nothing is shifted. Beside the arrays described there an .npz may have `start`
-(floats: the pose before the first action), `place`, `environment`, `names` (words) and `seed`. Where poses are known
-and `start` is not, the first step is left out: its pose becomes the start.
+Frame t is what action t led to, so nothing is shifted. Besides the arrays described there, an .npz may have `start`
+(floats: the pose before the first action), `place`, `environment`, `names` (words) and `seed`. If poses are known and
+`start` is not, the first step is left out: its pose becomes the start.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ ARRAYS = ("frames", "actions", "poses", "start", "place", "environment", "names"
 
 
 def fits(path: Path) -> bool:
-    """Whether this is a clip, or a folder with some."""
+    """Whether a path is a clip, or a folder with clips."""
     return _is_clip(path) or (path.is_dir() and any(map(_is_clip, path.iterdir())))
 
 
@@ -44,19 +44,19 @@ def _clips(path: Path) -> list[Path]:
 
 
 def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What the clips have in common, as the first of them says it, and each of them."""
+    """Return the kind of the clips, by the first of them, and an iterator over them."""
     clips = _clips(path)
     require(bool(clips), f"{path}: no clips in it; expected files that end with {SUFFIX}")
     with about(clips[0]):
         kind = _kind(_arrays(clips[0]), size)
-    if kind.action_names == numbered(kind.action_size):  # only the largest number of all clips says how many there are
+    if kind.action_names == numbered(kind.action_size):  # as many as the largest number in all clips
         most = max(_largest(clip) for clip in clips) + 1
         kind = Kind(kind.frame_shape, numbered(most), most, kind.pose_size, kind.environment)
     return kind, _episodes(clips, kind)
 
 
 def _largest(path: Path) -> int:
-    """The largest number of an action."""
+    """Largest number of an action in a clip."""
     actions = read_arrays(path, ("actions",), f"write it with {EXAMPLE}")[0].get("actions", np.array(0))
     return int(actions.max(initial=0)) if actions.dtype.kind in "iu" else 0
 
@@ -120,7 +120,7 @@ def _episodes(clips: list[Path], kind: Kind) -> Iterator[Episode]:
 
 
 def write(path: Path, kind: Kind, episodes: Iterable[Episode]) -> None:
-    """A folder of clips; or a single one, where `path` ends with .npz."""
+    """Write a folder of clips, or a single clip if `path` ends with .npz."""
     single = path.suffix.lower() == SUFFIX
     with appearing(path) as made:
         if not single:

@@ -1,7 +1,8 @@
-"""What the readers share: rows become steps, frames become those of a kind, and nothing large is allocated unseen.
+"""Shared by the readers: convert rows to steps, scale frames to those of a kind, check sizes before allocating.
 
-Others write rows: row t is what was seen, then what was done. In an `Episode` frame t is what action t led to, so row
-t's action goes with row t + 1's frame. The first frame and the last action have no partner and are left out.
+Other formats have rows: row t is an observation and the action that followed it. In an `Episode`, frame t is what
+action t led to, so row t's action goes with row t + 1's frame. The first frame and the last action have no partner and
+are left out.
 """
 
 import fcntl
@@ -26,18 +27,18 @@ from gtmsm.errors import InputError, shortened, shown
 from gtmsm.files import TEMPORARY, require_folder, sync
 
 MOST_BYTES = 2**31
-"""Of the frames of an episode, which is held in memory while it is converted."""
+"""Maximum bytes of frames and actions of an episode, which is held in memory while it is converted."""
 MOST_ROWS = 2**28
-"""Rows of a recording: a hundred days at 30 frames a second."""
+"""Maximum rows of a recording: a hundred days at 30 frames per second."""
 MOST_EPISODES = 10_000_000
 INFLATED = 1_100
-"""How many times larger than the file its arrays may be: no more than deflate can pack."""
+"""How many times larger than the file its arrays may be: no more than deflate can compress."""
 BLOCK = 2**24
 """Bytes of frames that are read at a time."""
 
 
 def library(name: str, extra: str = "own") -> Any:
-    """An optional package, or how to get it."""
+    """Import an optional package, or raise an error that says how to install it."""
     try:
         return import_module(name)
     except ImportError:
@@ -46,7 +47,7 @@ def library(name: str, extra: str = "own") -> Any:
 
 @contextmanager
 def about(source: object) -> Iterator[None]:
-    """Errors inside name the file and the place in it, once."""
+    """Make errors inside the block name the file and the place in it, once."""
     try:
         yield
     except InputError as problem:
@@ -55,7 +56,7 @@ def about(source: object) -> Iterator[None]:
 
 
 def frame_shape(stored: tuple[int, ...], size: int | None) -> tuple[int, int, int]:
-    """Height, width and channels of frames that are stored like this, after they are scaled to `size`."""
+    """Height, width and channels of stored frames after they are scaled to `size`."""
     shape = (*stored, 1) if len(stored) == 2 else tuple(stored)
     fits = len(shape) == 3 and shape[2] in (1, 3, 4) and all(1 <= side <= LONGEST_SIDE for side in shape)
     expected = f"height, width (up to {LONGEST_SIDE} pixels), 1 or 3 colours"
@@ -71,14 +72,14 @@ def is_picture(shape: tuple[int, ...], dtype: np.dtype) -> bool:
 
 
 def require_fits(rows: int, kind: Kind) -> None:
-    """Refuse an episode of so many rows that it cannot be held in memory, before any of it is read."""
+    """Refuse an episode that is too large to be held in memory, before any of it is read."""
     held = rows * (math.prod(kind.frame_shape) + 8 * kind.action_size)
     limit = f"at most {MOST_BYTES / 1e9:.1f} GB fit: cut the episode, or give a smaller --size"
     require(held <= MOST_BYTES, f"an episode of {rows:,} rows takes {held / 1e9:.1f} GB; {limit}")
 
 
 def gather(blocks: Iterable[np.ndarray], most: int, kind: Kind) -> UInt8[np.ndarray, "time height width channel"]:
-    """Up to `most` frames, out of blocks of them, scaled by area to those of `kind`."""
+    """Join blocks of up to `most` frames, scaled by area to those of `kind`."""
     require_fits(most, kind)
     frames = np.empty((most, *kind.frame_shape), np.uint8)
     filled = 0
@@ -90,16 +91,16 @@ def gather(blocks: Iterable[np.ndarray], most: int, kind: Kind) -> UInt8[np.ndar
 
 
 def _fitted(block: np.ndarray, shape: tuple[int, int, int]) -> np.ndarray:
-    """Frames of this shape; a pixel is the mean of the area it covers."""
+    """Scale frames to this shape; a pixel is the mean of the area that it covers."""
     block = block[..., None] if block.ndim == 3 else block
     if block.shape[-1] == 4:
-        block = block[..., :3]  # without how transparent they are
+        block = block[..., :3]  # without transparency
     require(block.shape[-1] == shape[2], f"frames have {block.shape[-1]} colours; those before had {shape[2]}")
     return resized(block, *shape[:2])
 
 
 def blocks_of(stored: Any, first: int, last: int) -> Iterator[np.ndarray]:
-    """Rows of something that can be sliced, some at a time."""
+    """Yield the rows of anything that can be sliced, a block at a time."""
     each = max(1, BLOCK // max(1, int(np.prod(stored.shape[1:]))))
     for start in range(first, last, each):
         yield stored[start : min(last, start + each)]
@@ -113,9 +114,9 @@ def episode_of_rows(
     place: str = "",
     seed: int = 0,
 ) -> Episode:
-    """The steps between rows, each of them what was seen (and where), then what was done: `actions`, but for the last.
+    """Make an episode of rows, each an observation (and its pose) and the action that followed, except in the last.
 
-    There is a frame for each action, and one more.
+    There is one frame more than there are actions.
     """
     frames = gather(blocks, len(actions) + 1, kind)
     expected = f"{len(actions) + 1}, one before each action and one after the last"
@@ -131,24 +132,24 @@ def episode_of_rows(
 
 
 def rows_of(episode: Episode) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Frames, actions and poses as rows; one action fewer than frames, since the frame before the first is not kept."""
+    """Frames, actions and poses as rows. The first action is left out, since the frame before it was not kept."""
     return episode.frames, episode.actions[1:], episode.poses
 
 
 def numbered(count: int) -> tuple[str, ...]:
-    """Names of actions of which only numbers are known."""
+    """Names of actions for which only numbers are known."""
     require(1 <= count <= MOST_NUMBERS, f"{count:,} different actions; expected 1 to {MOST_NUMBERS}")
     return tuple(map(str, range(count)))
 
 
 def whole(values: np.ndarray) -> bool:
-    """Whether these are numbers of discrete actions, NaN aside; -1 is none."""
+    """Whether these are numbers of discrete actions, or -1 for none; values that are not finite are ignored."""
     known = values[np.isfinite(values)]
     return bool((known == np.floor(known)).all() and (known >= -1).all() and (known < MOST_NUMBERS).all())
 
 
 def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Float32[np.ndarray, "time A"]:
-    """Actions of a kind, from numbers in whatever shape and type they were stored in."""
+    """Convert stored numbers, of any shape and type, to actions of a kind."""
     require(values.dtype.kind in "biuf", f"actions are {shortened(str(values.dtype))}; expected numbers")
     if not kind.discrete:
         return as_floats(values.reshape(len(values), -1))
@@ -161,21 +162,21 @@ def as_actions(values: np.ndarray, kind: Kind) -> Int64[np.ndarray, "time"] | Fl
 
 
 def as_floats(values: np.ndarray) -> Float32[np.ndarray, "..."]:
-    """Numbers in the precision of an episode, which refuses those that are too large for it."""
+    """Convert numbers to float32, as in episodes; those that overflow are refused by `Episode.require`."""
     require(values.dtype.kind in "biuf", f"found {shortened(str(values.dtype))}; expected numbers")
     with np.errstate(all="ignore"):
         return values.astype(np.float32)
 
 
 def require_absent(path: Path) -> None:
-    """Refuse to write over something, or where nothing can be written."""
+    """Refuse a path that exists, or where nothing can be written."""
     require(not path.exists(), f"{path} exists; remove it, or choose another name")
     require_folder(path.parent)
 
 
 @contextmanager
 def appearing(path: Path) -> Iterator[Path]:
-    """A path to write a folder or a file to, which becomes `path` if the block succeeds.
+    """Yield a path to write a folder or a file to, which is renamed to `path` if the block succeeds.
 
     It lies in a hidden folder beside `path`. If this process is killed, the next one that writes there removes it.
     """
@@ -195,7 +196,7 @@ def appearing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _draft(parent: Path) -> Iterator[Path]:
-    """A new hidden folder, locked while this process lives; those of processes that were killed are removed."""
+    """Make a hidden folder, locked while this process lives; those of processes that were killed are removed."""
     for name in os.listdir(parent):
         if re.fullmatch(r"\.gtmsm-[0-9a-f]{8}", name) and (parent / name).is_dir():
             with suppress(OSError), _locked(parent / name):
@@ -213,7 +214,7 @@ def _draft(parent: Path) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Fails with an OSError where another process has locked it."""
+    """Lock a folder; raise an OSError if another process has locked it."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

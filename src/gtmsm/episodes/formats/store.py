@@ -1,4 +1,4 @@
-"""Our own store, as one format among others."""
+"""Our own store as one of the formats."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -14,12 +14,12 @@ BATCH = 2**24
 
 
 def fits(path: Path) -> bool:
-    """Whether this is a store."""
+    """Whether a path is a store."""
     return (path / ROOT).is_file()
 
 
 def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What it holds, and its episodes one by one."""
+    """Return the kind of the episodes, and an iterator over them."""
     from gtmsm.episodes.store import Store  # here, since it needs the extra `own`
 
     store = Store.open(path)
@@ -33,7 +33,7 @@ def _scaled(episode: Episode, kind: Kind) -> Episode:
 
 
 def write(path: Path, kind: Kind, episodes: Iterable[Episode]) -> None:
-    """A new store."""
+    """Write a new store."""
     from gtmsm.episodes.store import Store
 
     with appearing(path) as made, Store.create(made, kind) as store:

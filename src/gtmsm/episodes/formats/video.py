@@ -1,4 +1,4 @@
-"""MP4s as frames, one at a time; only what is in the file itself is read."""
+"""Read MP4s frame by frame, and no other file that they refer to."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +16,12 @@ from gtmsm.files import opened, refusing
 SUFFIXES = (".mp4", ".m4v", ".mov")
 CODECS = {"h264", "hevc", "av1", "vp9", "vp8", "mpeg4", "mjpeg", "png", "ffv1"}
 MOST_UNSEEN = 10_000
-"""Frames that are decoded in search of a time."""
+"""Maximum number of frames that are decoded in search of a time."""
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
-    """An MP4 and its pictures; FFmpeg gets the open file, so that it can open no other."""
+    """Open an MP4 and its video stream; FFmpeg gets the open file, so that it can open no other."""
     av = library("av")
     av.logging.set_level(None)
     with (
@@ -42,26 +42,26 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def shape_of(path: Path) -> tuple[int, int, int]:
-    """Height, width and colours of its frames."""
+    """Height, width and number of colours of the frames."""
     with _opened(path) as (_, stream):
         return stream.codec_context.height, stream.codec_context.width, 3
 
 
 def count(path: Path) -> int:
-    """How many frames it holds, without decoding any."""
+    """Count the frames without decoding any."""
     with _opened(path) as (container, stream):
         return sum(packet.size > 0 for packet in container.demux(stream))
 
 
 def frames(path: Path) -> Iterator[np.ndarray]:
-    """All of its frames, in blocks of one."""
+    """Yield all frames, in blocks of one."""
     with _opened(path) as (container, stream):
         for frame in container.decode(stream):
             yield _pixels(frame)
 
 
 def frames_from(path: Path, start: float, rate: float, count: int) -> Iterator[np.ndarray]:
-    """So many frames from a time in seconds on, `rate` of them a second, in blocks of one."""
+    """Yield `count` frames from `start` (in seconds) on, `rate` of them per second, in blocks of one."""
     with _opened(path) as (container, stream):
         container.seek(int(max(0.0, start - 0.5 / rate) / stream.time_base), stream=stream)
         expected = unseen = 0
@@ -69,7 +69,7 @@ def frames_from(path: Path, start: float, rate: float, count: int) -> Iterator[n
             if expected == count:
                 return
             number = round((float(frame.time or 0) - start) * rate)
-            if number < expected:  # between the key frame, which a video can be entered at, and the start
+            if number < expected:  # between the key frame that was sought and the start
                 unseen += 1
                 require(unseen <= MOST_UNSEEN, f"{path}: no frame at {start:.2f} s")
                 continue
@@ -81,7 +81,7 @@ def frames_from(path: Path, start: float, rate: float, count: int) -> Iterator[n
 
 
 def _pixels(frame: Any) -> np.ndarray:
-    """The colours of a frame, of which there may be no other size than the first promised."""
+    """Decode a frame to RGB; one larger than `LONGEST_SIDE` is refused, whatever size the stream declares."""
     fits = frame.width <= LONGEST_SIDE and frame.height <= LONGEST_SIDE
     require(fits, f"a frame of {frame.width}x{frame.height} pixels; expected up to {LONGEST_SIDE}")
     return frame.to_ndarray(format="rgb24")[None]

@@ -1,14 +1,14 @@
-"""stable-worldmodel's HDF5: one array a column, the rows of all episodes one after the other.
+"""stable-worldmodel's HDF5: one array per column, the rows of all episodes one after the other.
 
 | array | what it is |
 |---|---|
 | `pixels` | uint8 (rows, height, width, 3): what was seen |
-| `action` | floats (rows, A): what was done then; NaN in the last row of an episode |
-| `ep_len`, `ep_offset` | integers (episodes): rows of each episode, and its first |
-| `pose` | optional, floats (rows, 2 or 3): where the agent was when it saw that |
-| `place`, `seed` | optional, by row: which place it was in, and from which seed |
+| `action` | floats (rows, A): the action that followed; NaN in the last row of an episode |
+| `ep_len`, `ep_offset` | integers (episodes): number of rows of each episode, and its first row |
+| `pose` | optional, floats (rows, 2 or 3): pose of the agent at that moment |
+| `place`, `seed` | optional, by row: place and seed of the episode |
 
-A single column of whole numbers is read as discrete actions. Files of ours name actions and environment in attributes.
+A single column of whole numbers is read as discrete actions. Our own files name actions and environment in attributes.
 """
 
 from collections.abc import Iterable, Iterator
@@ -43,12 +43,12 @@ SUFFIXES = (".h5", ".hdf5")
 
 
 def fits(path: Path) -> bool:
-    """Whether this looks like one, by its name."""
+    """Whether a path is such a file, by its suffix."""
     return path.suffix.lower() in SUFFIXES and path.is_file()
 
 
 def read(path: Path, size: int | None = None) -> tuple[Kind, Iterator[Episode]]:
-    """What it holds, and its episodes one by one; those with fewer than two rows have no step."""
+    """Return the kind of the episodes, and an iterator over them; those with fewer than two rows have no step."""
     with hdf5.reading(path) as file, about(path):
         kind = _kind(file, size)
     return kind, _episodes(path, kind)
@@ -127,7 +127,7 @@ def _episodes(path: Path, kind: Kind) -> Iterator[Episode]:
 
 
 def write(path: Path, kind: Kind, episodes: Iterable[Episode]) -> None:
-    """A file that stable-worldmodel's loader reads; it begins with what each episode's first action led to."""
+    """Write a file that stable-worldmodel's loader reads; each episode begins with the frame after its first action."""
     h5py = library("h5py")
     require(path.suffix in SUFFIXES, f'cannot write this format as "{path.name}"; end its name with .h5')
     with appearing(path) as made, h5py.File(made, "w", locking=False, libver="latest") as file:

@@ -1,4 +1,4 @@
-"""What is particular to scoring each kind of world: one examiner for each."""
+"""Examiners: the parts of scoring that are specific to a kind of world."""
 
 from gtmsm.episodes.recorded import RecordedWorld
 from gtmsm.errors import InputError
@@ -19,7 +19,7 @@ EXAMINERS: dict[type, type[Examiner]] = {
 
 
 def examiner_for(world: World, tau: int, metric: bool = False) -> Examiner:
-    """The examiner of this kind of world, for walks of which tau steps are memorised; `metric`: see `Examiner`."""
+    """The examiner for this kind of world and walks of which tau steps are memorised; `metric`: see `Examiner`."""
     kind = type(unwrapped(world))
     if kind not in EXAMINERS:
         raise InputError(f"walks in a {kind.__name__} cannot be scored; give an ImageWalk or Rooms")

@@ -1,4 +1,4 @@
-"""What scoring needs to know of a kind of world, and what is the same in all of them."""
+"""The base class of examiners: what scoring needs to know about a kind of world."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 Walked: TypeAlias = Float[Tensor, "batch time S"]
-"""Poses of a model, from the start of each walk."""
+"""Poses of a model, relative to the start of each walk."""
 Placed: TypeAlias = Float[Tensor, "batch time P"]
 Errors: TypeAlias = dict[str, Float[Tensor, "n time"]]
 Masks: TypeAlias = dict[str, Bool[Tensor, "batch future"]]
@@ -31,10 +31,10 @@ CALIBRATED = 32
 
 
 class Examiner(ABC):
-    """Scores walks of one kind of world; it refers to the walk that was recorded last.
+    """Scores walks of one kind of world; its methods refer to the batch of walks that was recorded last.
 
     Poses are compared relative to the start of their walk. Those of a `metric` model are in the world's units; those
-    of any other model are compared after the best fitting map.
+    of any other model are compared after the best-fitting map.
     """
 
     unit: ClassVar[str]
@@ -42,16 +42,16 @@ class Examiner(ABC):
     right: ClassVar[str]
     """The tolerance within which a pose counts as right, in words."""
     exact: bool
-    """Whether two places are either equal or different, so that a retrieval is right or wrong."""
+    """Whether places are discrete, so that a retrieval is either right or wrong."""
     privileges: str
-    """What a model was given beyond frames and actions."""
+    """Information that a model is given beyond frames and actions, in words."""
     poses: str
-    """How inferred poses are compared with true ones."""
+    """How inferred poses are compared with true ones, in words."""
     world: Any
     """The world, without the wrapper that makes steps slip."""
 
     def __init__(self, world: World, tau: int, metric: bool = False) -> None:
-        """For walks in `world` of which tau steps are memorised; `metric`: the model's poses are in its units."""
+        """`tau` steps of each walk are memorised; with `metric`, the model's poses are in the world's units."""
         self.world, self.tau, self.metric = unwrapped(world), tau, metric
         self.slips = world if isinstance(world, Slipping) else None
         self._examples: dict[str, Any] = {}
@@ -60,18 +60,18 @@ class Examiner(ABC):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """Find out how the model's poses lie in the world, by walks that are not scored: of this world, or of another
-        of its kind where recordings can only be played again."""
+        """Fit the map from the model's poses to the world's on walks that are not scored. They are of this world, or of
+        `elsewhere`, another of its kind, for recordings that can only be replayed."""
 
     # ---- places
 
     @property
     def knows_places(self) -> bool:
-        """Whether it can be told which steps are at memorised places."""
+        """Whether it is known which steps are at memorised places."""
         return True
 
     def prepared(self, clip: Clip) -> Clip:
-        """A recorded clip, as the model is to get it."""
+        """Prepare a recorded clip for the model."""
         return clip
 
     @property
@@ -83,18 +83,18 @@ class Examiner(ABC):
     def same_place(
         self, past: Float[Tensor, "n before D"], now: Float[Tensor, "n time D"]
     ) -> Bool[Tensor, "n time before"]:
-        """Which true poses of the past each present one is at or near."""
+        """Which true poses of `past` are at the same place as each one of `now`."""
 
     def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
         """Which predicted steps are at a memorised place."""
         return self.same_place(clip.true_pose[:, : self.tau], clip.true_pose[:, self.tau :]).any(-1)
 
     def bumped(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """At which predicted steps the agent bumped into something that it cannot know of."""
+        """At which predicted steps the agent bumped into something that the model cannot know."""
         return torch.zeros(clip.x.shape[0], clip.steps - self.tau, dtype=torch.bool)
 
     def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
-        """Whether each memory entry retrieved was recorded at the present place; None where places are not exact."""
+        """Whether each retrieved memory entry was recorded at the true place; None if places are not `exact`."""
         if not self.exact:
             return None
         same = self.same_place(clip.true_pose[:, : self.tau], clip.true_pose[:, self.tau :])
@@ -102,13 +102,13 @@ class Examiner(ABC):
 
     @abstractmethod
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed] | None:
-        """Places whose distance says how similar views are: true ones, and those of a model's `walk`.
+        """The true places in the world's units, and the same in the space of the model's `walk`; None if unknown.
 
-        None where that is unknown.
+        Controls that are given true places compare views by the distances of these.
         """
 
     def move_in(self, generator: torch.Generator) -> None:
-        """Put new agents anywhere into the places where agents are now."""
+        """Put new agents at random poses in the places of the current agents."""
         self._move_in(generator)
         if self.slips is not None:
             self.slips.slip_by(generator)
@@ -117,22 +117,23 @@ class Examiner(ABC):
     def _move_in(self, generator: torch.Generator) -> None: ...
 
     def slippery(self, probability: float) -> World:
-        """The same world where actions slip with another probability."""
+        """The same world with another probability of slips."""
         config = SlipConfig() if self.slips is None else self.slips.config
         return slipping(self.world, replace(config, probability=probability))
 
     def clumsy(self, walker: Walker) -> Walker | None:
-        """The same walker without its avoidance of obstacles; None where that makes no difference."""
+        """The same walker without its avoidance of obstacles; None if that makes no difference."""
         return None
 
     def careful(self, walker: Walker) -> Walker | None:
-        """Of a walker that bumps: the same, avoiding obstacles; None where that makes no difference."""
+        """For a walker that bumps: the same with avoidance of obstacles; None if that makes no difference."""
         return None
 
     def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time D"] | None:
-        """Poses by a control that knows the true moves and takes equal frames for one place; None: frames differ.
+        """Poses by a control that knows the true moves and treats places with equal frames as the same.
 
-        With `overlaps`, it is also told how frames of neighbouring places overlap, and how steps slip.
+        None if equal frames do not occur in this kind of world. With `overlaps`, the control also knows how frames of
+        neighbouring places overlap, and how steps slip.
         """
         return None
 
@@ -140,29 +141,29 @@ class Examiner(ABC):
 
     @abstractmethod
     def errors(self, believed: Float[Tensor, "n time D"], true: Float[Tensor, "n time D"]) -> Errors:
-        """Errors of poses by name, both from the start; headings in degrees."""
+        """Errors of poses by name; both arguments are relative to the start; headings in degrees."""
 
     @abstractmethod
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
         """Whether these errors are small enough to be `right`."""
 
     def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
-        """Whether they are within the tolerances that the model learned to be sure of."""
+        """Whether errors are within the tolerances that the model's confidence refers to."""
         return self.within(errors)
 
     def judge(self, clip: Clip, frames: Tensor) -> Errors:
-        """More errors of predicted frames, by name."""
+        """Additional errors of predicted frames, by name."""
         return {}
 
     def masks(self, clip: Clip) -> Masks:
-        """Steps of special interest, by name; what `judge` finds is averaged over the first of them."""
+        """Steps of special interest, by name; the errors of `judge` are averaged over the first mask."""
         return {}
 
     # ---- walks
 
     @property
     def has_noted(self) -> bool:
-        """Whether there are walks to tell `scores` of."""
+        """Whether there are walks for `scores`."""
         return bool(self._examples)
 
     def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
@@ -181,40 +182,40 @@ class Examiner(ABC):
 
     @abstractmethod
     def _add(self, clip: Clip, walk: Walked, reckoned: Walked | None) -> None:
-        """Keep what `scores` needs."""
+        """Store what `scores` needs of a batch."""
 
     @abstractmethod
     def _scenes(self, clip: Clip, walk: Walked) -> dict[str, Any]:
-        """More of the first few clips, for the gallery: inferred poses, and what is particular to the world."""
+        """Additional data of the first few clips for the gallery: inferred poses, and data specific to the world."""
 
     @abstractmethod
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch D"]:
-        """Poses of the model from the start of its walk, in the world's units; after `note`."""
+        """Poses of the model in the world's units, relative to the start of the walk; call `note` before."""
 
     @abstractmethod
     def scores(self) -> dict[str, Any]:
-        """Of all walks noted: how well poses were inferred."""
+        """Scores of the inferred poses, over all walks noted."""
 
     @abstractmethod
     def gallery(self, model: WorldModel) -> Gallery:
-        """The first few walks noted, for people."""
+        """The first few walks noted, for the report."""
 
     @abstractmethod
     def chart(self) -> Chart:
-        """The place of the first agent from above."""
+        """A map of the first agent's place."""
 
 
 def dead_reckoning(model: WorldModel, a: Actions) -> Walked:
-    """Where actions alone lead a model; on the device of the actions, wherever the model is."""
+    """Poses of a model by actions alone; on the device of the actions, wherever the model is."""
     start = model.motion.start(len(a))
     return model.motion.unroll(start, a.to(start.device)).to(a.device)
 
 
 def from_start(start: Float[Tensor, "n D"], pose: Float[Tensor, "n time D"]) -> Float[Tensor, "n time D"]:
-    """Poses as they lie from a start."""
+    """Poses relative to a start."""
     return space_of(pose.shape[-1]).displacement(start[:, None], pose)
 
 
 def joined(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """Tensors by name of one batch after the other, as one of each name."""
+    """Concatenate the tensors of batches, by name."""
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

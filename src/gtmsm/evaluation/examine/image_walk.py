@@ -1,4 +1,4 @@
-"""Scoring walks over images: cells that are the same or not, walls, obstacles."""
+"""Scoring walks over images: discrete cells, walls, obstacles."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ZOOM = 8
 
 
 class ImageWalkExaminer(Examiner):
-    """A pose space is right up to an affine map, or counts cells from the start."""
+    """Scores walks over images. Poses are compared up to an affine map or, if metric, in cells from the start."""
 
     unit = "cells"
     right = "within half a cell"
@@ -47,13 +47,14 @@ class ImageWalkExaminer(Examiner):
         self._fit: metrics.AffineFit | None = None
         self._noted: list[tuple[Tensor, ...]] = []
         self._by_frames: dict[str, list[Tensor]] = {}
-        """By the controls that know true moves: whether each memorised step was found."""
+        """Whether the position at each memorised step was right, for the controls that know the true moves."""
         self._compares = self.can_be_hindered
 
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By walks that are not scored, up to their first failed step: until then actions alone determine the pose."""
+        """Fit the affine map on walks that are not scored, up to their first failed step: until then actions alone
+        determine the pose."""
         if self.metric:
             return
         generator, world = torch.Generator().manual_seed(seed), self.slips or self.world
@@ -61,26 +62,26 @@ class ImageWalkExaminer(Examiner):
         start, actions = world.pose, walker(world, steps, generator)
         true, a = world.walk(actions).poses - start[:, None], one_hot(actions, len(self.world.action_names))
         walk, free = dead_reckoning(model, a), self._failed(true).cumsum(1) == 0
-        free |= free.sum() < CALIBRATED  # in a world where every step fails there is nothing better
+        free |= free.sum() < CALIBRATED  # if nearly every step fails, all steps are used
         self._fit = metrics.affine_fit(walk[free], true[free])
 
     @property
     def where(self) -> Int[Tensor, "n"]:
-        """Images."""
+        """The number of each agent's image."""
         return self.world.image
 
     def same_place(
         self, past: Float[Tensor, "n before 2"], now: Float[Tensor, "n time 2"]
     ) -> Bool[Tensor, "n time before"]:
-        """The very same cell."""
+        """Which past cells equal each present one."""
         return (past[:, None] == now[:, :, None]).all(-1)
 
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
-        """Cells: places as good as any that the model may find."""
+        """True cells for both: for a memory they are as good as any space that the model may learn."""
         return clip.true_pose, clip.true_pose
 
     def _move_in(self, generator: torch.Generator) -> None:
-        """Any free cell is as likely as any other."""
+        """Draw free cells uniformly."""
         world, cells = self.world, self.world.config.cells
         free = (~world.solid).flatten(1).float().to(generator.device)
         chosen = torch.multinomial(free, 1, generator=generator)[:, 0]
@@ -88,14 +89,14 @@ class ImageWalkExaminer(Examiner):
         world.place(world.image, cell, world.solid if world.config.obstacles else None)
 
     def by_equal_frames(self, clip: Clip, overlaps: bool = False) -> Float[Tensor, "n time 2"]:
-        """The same cell shows the same pixels; neighbouring cells share some."""
+        """See `Examiner` and `follow_by_equal_frames`."""
         moves = torch.tensor(MOVES, dtype=clip.a.dtype, device=clip.a.device)
         start, config = clip.true_start, self.world.config
         stride = config.stride if overlaps else None
         return follow_by_equal_frames(clip.x, clip.a, moves, config.cells - 1, start, stride) - start[:, None]
 
     def errors(self, believed: Float[Tensor, "n time 2"], true: Float[Tensor, "n time 2"]) -> Errors:
-        """Distances."""
+        """Distances in cells."""
         return {"position_error": (believed - true).norm(dim=-1)}
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
@@ -103,17 +104,17 @@ class ImageWalkExaminer(Examiner):
         return errors["position_error"] <= 0.5
 
     def masks(self, clip: Clip) -> Masks:
-        """Where steps can fail: steps at memorised cells before the first failed one, which cannot be predicted."""
+        """If steps can fail: `unhindered`, steps at memorised cells before the first failed one."""
         if not self.can_be_hindered:
             return {}
         return {"unhindered": self.revisited(clip) & self.unhindered(clip)}
 
     def unhindered(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """The predicted steps before the first at which an obstacle was in the way or an action slipped."""
+        """The predicted steps before the first one that an obstacle blocked or that slipped."""
         return self._failed(clip.true_pose)[:, self.tau :].cumsum(1) == 0
 
     def _failed(self, poses: Float[Tensor, "n time 2"]) -> Bool[Tensor, "n time"]:
-        """Whether an obstacle was in the way or an action slipped, along the poses last walked."""
+        """Whether an obstacle blocked a step or an action slipped, along the poses last walked."""
         failed = torch.zeros_like(poses[..., 0], dtype=torch.bool)
         if self.world.config.obstacles:
             failed |= self.world.blocked
@@ -149,21 +150,21 @@ class ImageWalkExaminer(Examiner):
         }
 
     def _all(self) -> tuple[Tensor, ...]:
-        """True poses, starts, inferred poses, poses by actions alone, and unhindered steps, of all walks noted."""
+        """True poses, starts, inferred poses, poses by actions alone, and unhindered steps, over all walks noted."""
         return tuple(torch.cat(parts) for parts in zip(*self._noted, strict=True))
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 2"]:
-        """In cells from the start."""
+        """Positions in cells from the start."""
         if self.metric:
             return walk
         fit = self._fit
-        if fit is None:  # nothing is scored, only shown
+        if fit is None:  # not calibrated: nothing is scored, only drawn
             true, start, inferred, _, _ = self._all()
             fit = metrics.affine_fit(inferred, true - start)
         return fit(walk.cpu()).to(walk)
 
     def scores(self) -> dict[str, Any]:
-        """R² of positions and, where steps can fail, how often positions are right, at steps that can be known."""
+        """R² of positions; if steps can fail, also how often positions are right, at steps that can be known."""
         true, start, inferred, reckoned, free = self._all()
         memorised = torch.ones_like(true[:, : self.tau, 0], dtype=torch.bool)
         scores: dict[str, Any] = {"pose_r2": self._r2(true, start, inferred, None)}
@@ -183,7 +184,7 @@ class ImageWalkExaminer(Examiner):
         return scores | {"unhindered_fraction": free.double().mean().item()}
 
     def _r2(self, true: Tensor, start: Tensor, inferred: Tensor, mask: Tensor | None) -> float:
-        """R² of positions, over the steps in the mask or all."""
+        """R² of positions, over the steps in the mask, or over all."""
         guess = self.in_world(inferred) + start
         return metrics.explained(guess, true) if mask is None else metrics.explained(guess[mask], true[mask])
 
@@ -218,7 +219,7 @@ class ImageWalkExaminer(Examiner):
 
 
 def strips(tau: int, future: int) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Two runs of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
+    """Two ranges of predicted steps: the first, and the paper's t = 464 to 471 (208 after tau) or else the last."""
     count = min(8, future)
     late = tau + min(208, future - count + 1)
     return (tau + 1, tau + count), (late, late + count - 1)
@@ -227,7 +228,7 @@ def strips(tau: int, future: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def _learned_motion(
     model: WorldModel, world: ImageWalk, into: metrics.AffineFit, inferred: Float[Tensor, "clips time S"]
 ) -> dict[str, Any]:
-    """M and sigma_d, and the truth mapped into their space."""
+    """M, sigma_d, and the true moves and walls mapped into the inferred space."""
     motion = model.motion
     assert isinstance(motion, Free)
     far = world.config.cells - 0.5

@@ -1,4 +1,4 @@
-"""Scoring recorded episodes: frames always, poses where they are known."""
+"""Scoring recorded episodes: always by frames, and by poses if they are known."""
 
 import math
 from typing import Any
@@ -33,13 +33,13 @@ from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
 EXACTLY = 1e-3
-"""Steps, and radians, within which two poses are the same."""
+"""Maximum difference of two poses that are the same: in median steps, and in radians."""
 
 
 class RecordedExaminer(Examiner):
-    """Poses have 2 or 3 numbers, or are unknown; then places are views, the same where frames are exactly equal.
+    """Scores recorded episodes. Poses have 2 or 3 numbers; if they are unknown, equal frames count as the same place.
 
-    Clips have poses in units of the experiment, scores and galleries in those of the recordings.
+    Poses of clips are in units of the experiment, those of scores and galleries in units of the recordings.
     """
 
     unit = "units"
@@ -66,7 +66,7 @@ class RecordedExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By clips that are not scored; a model that tells by frames which steps fail is given all of their frames."""
+        """Fit the map of poses on clips that are not scored; a model that infers failed steps is given their frames."""
         if self.metric or not self.size:
             return
         source = elsewhere if isinstance(elsewhere, RecordedWorld) else self.world
@@ -78,33 +78,33 @@ class RecordedExaminer(Examiner):
 
     @property
     def exact(self) -> bool:  # type: ignore[override]
-        """Whether the same poses or views come back exactly; after a clip was looked at."""
+        """Whether poses or views recur exactly; known after `prepared`."""
         return self._repeats
 
     @property
     def knows_places(self) -> bool:
-        """Whether it can be told what was seen before: by poses, or because views come back exactly."""
+        """Whether it is known which steps are at memorised places: by poses, or by views that recur exactly."""
         return self.size > 0 or self._repeats
 
     @property
     def where(self) -> Int[Tensor, "n"]:
-        """Refuse: recordings can only be played again."""
+        """Refuse: recordings can only be replayed."""
         raise InputError(CANNOT)
 
     def _move_in(self, generator: torch.Generator) -> None:
         raise InputError(CANNOT)
 
     def chart(self) -> Chart:
-        """Refuse: recordings can only be played again."""
+        """Refuse: recordings can only be replayed."""
         raise InputError(CANNOT)
 
     def prepared(self, clip: Clip) -> Clip:
-        """Measures the walk, where it is the first."""
+        """The clip, unchanged; the first one determines the tolerances of places."""
         self._measure(clip)
         return clip
 
     def _measure(self, clip: Clip) -> None:
-        """How long steps are, how far places reach, and whether poses or views come back exactly."""
+        """Measure the length of steps, the extent of places, and whether poses or views recur exactly."""
         if not self.size:
             self._repeats |= bool(self._same(clip).any())
             return
@@ -122,7 +122,7 @@ class RecordedExaminer(Examiner):
     def same_place(
         self, past: Float[Tensor, "n before D"], now: Float[Tensor, "n time D"]
     ) -> Bool[Tensor, "n time before"]:
-        """Within half a step and 8 degrees."""
+        """Which past poses are within half a step and 8 degrees."""
         return self._close(past, now, self._near, NEAR_TURN)
 
     def _within(self, clip: Clip, near: float, turn: float) -> Bool[Tensor, "batch future tau"]:
@@ -134,12 +134,12 @@ class RecordedExaminer(Examiner):
         return close & (wrapped(step[..., 2]).abs() <= turn) if self.size == 3 else close
 
     def _same(self, clip: Clip) -> Bool[Tensor, "batch future tau"]:
-        """Which memorised steps each predicted one is at: by poses, or else by frames that are exactly equal."""
+        """Which memorised steps are at the place of each predicted one: by poses or, if unknown, by equal frames."""
         if self.size:
             return self._within(clip, self._near, NEAR_TURN)
         frames = (255 * clip.x).round().long().flatten(2)
         weights = torch.randint(2**62, frames.shape[2:], generator=torch.Generator().manual_seed(0))
-        number = (frames * weights.to(frames.device)).sum(-1)  # modulo 2^64: other frames have other numbers
+        number = (frames * weights.to(frames.device)).sum(-1)  # a hash modulo 2^64
         return number[:, self.tau :, None] == number[:, None, : self.tau]
 
     def revisited(self, clip: Clip) -> Bool[Tensor, "batch future"]:
@@ -147,13 +147,14 @@ class RecordedExaminer(Examiner):
         return self._same(clip).any(-1)
 
     def hits(self, clip: Clip, retrieved: Int[Tensor, "batch future"]) -> Bool[Tensor, "batch future"] | None:
-        """Whether each memory entry retrieved is of the present place; None where nothing comes back exactly."""
+        """Whether each retrieved memory entry is of the true place; None if nothing recurs exactly."""
         if not self.exact:
             return None
         return self._same(clip).gather(2, retrieved.long()[..., None])[..., 0]
 
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed] | None:
-        """In the world's frame, and mapped into the model's; None where poses lack what the model's have."""
+        """True places relative to the start, and the same mapped into the model's space; None if poses are unknown or
+        lack a heading that the model has."""
         if self.size < min(3, walk.shape[-1]):
             return None
         _, into, sign = self._fitted(clip, walk)
@@ -164,7 +165,7 @@ class RecordedExaminer(Examiner):
         return space_of(self.size).place(pose), known
 
     def masks(self, clip: Clip) -> Masks:
-        """Where steps can fail: steps at memorised places before the first failed one, which cannot be predicted."""
+        """If steps can fail: `unhindered`, steps at memorised places before the first failed one."""
         if self.world.failing is None:
             return {}
         failed = self.world.failed(clip)[:, self.tau :]
@@ -173,7 +174,7 @@ class RecordedExaminer(Examiner):
     # ---- poses
 
     def errors(self, believed: Float[Tensor, "n time D"], true: Float[Tensor, "n time D"]) -> Errors:
-        """Distances, also in extents of a place; headings where they are known and believed."""
+        """Errors in position, in units of the recordings and in extents of a place; of headings if both have them."""
         off = (believed - true)[..., :2].norm(dim=-1)
         errors = {"position_error": self.world.unit * off, "position_error_relative": off / self._extent}
         if min(believed.shape[-1], true.shape[-1]) == 3:
@@ -181,12 +182,12 @@ class RecordedExaminer(Examiner):
         return errors
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
-        """Within the tolerance for the same place."""
+        """Whether positions are within the tolerance of the same place."""
         return errors["position_error"] <= self._near * self.world.unit
 
     def _fitted(self, clip: Clip, walk: Walked) -> tuple[metrics.AffineFit, metrics.AffineFit, float]:
-        """Maps of the model's positions onto true ones from the start and of true ones onto the model's, and the sign
-        of its headings; found on the first clips looked at, kept for the rest."""
+        """Affine maps from the model's positions to true ones and from true ones to the model's, relative to the start;
+        and the sign of headings. Fitted on the first clips, then kept."""
         if self._fit is None:
             same = metrics.AffineFit(torch.eye(2, dtype=torch.float64), torch.zeros(2, dtype=torch.float64), 1.0)
             self._fit = same, same, 1.0
@@ -201,7 +202,7 @@ class RecordedExaminer(Examiner):
         return self._fit
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch D"]:
-        """In the start's frame, in units of clips."""
+        """Poses relative to the start, in units of the clips."""
         assert self._fit is not None
         onto, _, sign = self._fit
         position = onto(walk[..., :2].cpu()).to(walk)
@@ -219,8 +220,8 @@ class RecordedExaminer(Examiner):
         self._noted.append(errors | {"true": true[..., :2].cpu(), "believed": believed[..., :2].cpu()})
 
     def _believed(self, clip: Clip, walk: Walked) -> Tensor:
-        """Poses of the model from the start, in units of clips; where true headings are unknown, each clip is fitted by
-        its memorised steps, since nobody knows which way its start looked."""
+        """Poses of the model relative to the start, in units of the clips. If only the model has headings, each clip is
+        fitted by its memorised steps, since the initial heading is unknown."""
         if self.size == 2 and walk.shape[-1] >= 3:
             true = from_start(clip.true_start, clip.true_pose)
             self._fitted(clip, walk)
@@ -244,7 +245,7 @@ class RecordedExaminer(Examiner):
         return poses * scale[: poses.shape[-1]]
 
     def scores(self) -> dict[str, Any]:
-        """Errors at the end and at every step, and R² of positions; nothing where poses are unknown."""
+        """Errors at the last and at every step; R² of positions if there are no headings; empty without poses."""
         if not self._noted:
             return {}
         curves = joined(self._noted)
@@ -256,7 +257,7 @@ class RecordedExaminer(Examiner):
     # ---- pictures
 
     def gallery(self, model: WorldModel) -> RecordedGallery:
-        """Walks and moves, in units of the recordings where poses are known."""
+        """The first few walks and the displacements by actions, in units of the recordings if poses are known."""
         parts, kind = dict(self._examples), self.world.kind
         unknown = np.full_like(parts["inferred_pose"], np.nan)
         parts["true_pose"] = self._in_units(parts["true_pose"]) if self.size else unknown
@@ -276,7 +277,7 @@ class RecordedExaminer(Examiner):
         )
 
     def _pushes(self, model: WorldModel) -> tuple[np.ndarray, np.ndarray]:
-        """What each action does to an agent at rest, as learned, and the median of what it did; NaN where unknown."""
+        """Displacement of an agent at rest by each action, as learned; and the median true one, NaN where unknown."""
         motion, count = model.motion, len(self.world.action_names)
         start = motion.start(count)
         moved = motion.unroll(start, torch.eye(count, device=start.device)[:, None])[:, 0, : motion.pose_size].cpu()

@@ -1,4 +1,4 @@
-"""Scoring walks through rooms: poses with a heading in the start's frame, colours of rooms."""
+"""Scoring walks through rooms: poses with a heading, relative to the start; colours of rooms."""
 
 import math
 from dataclasses import replace
@@ -37,24 +37,25 @@ from gtmsm.worlds.world import World
 
 SPACE = PlaneWithHeading()
 NEAR = 0.25
-"""Units within which a pose counts as revisited ..."""
+"""Maximum distance, in units of the world, of a revisited pose ..."""
 NEAR_TURN = math.radians(8)
-"""... if its heading is within this, too: less than one step of a rotating agent."""
+"""... and maximum difference in heading, in radians: less than one step of a rotating agent."""
 NEAR_IN_WIDTHS = 0.05
-"""A position is right within this fraction of the room's width ..."""
+"""Maximum error of a right position, as a fraction of the room's width ..."""
 RIGHT_TURN = 10.0
-"""... if its heading is within as many degrees."""
+"""... and of its heading, in degrees."""
 LATE = 400
-"""Frames after this step have a score of their own, where a clip is long enough (App. C shows 396 to 411)."""
+"""Frames after this step have a separate score if a clip is long enough (App. C shows 396 to 411)."""
 SHOWN = {(33, 78): ((34, 41), (70, 77)), (150, 300): ((284, 299),), (150, 450): ((396, 411),)}
-"""The runs of time steps that the paper shows, by tau and T; of other clips the last are shown."""
+"""Ranges of time steps that the paper shows, by tau and T; of other clips the last steps are shown."""
 LAST = 16
 PIXELS_EVERY = 8
-"""Pixels seen before are told from others at every eighth step: neighbouring frames are alike."""
+"""Scores of pixels are computed at every eighth step, since successive frames are alike."""
 
 
 class RoomsExaminer(Examiner):
-    """Poses are compared in the frame of each walk's own start: where a room lies on a map cannot be known."""
+    """Scores walks through rooms. Poses are compared relative to the start of each walk, since a model cannot know
+    where a room lies on a map."""
 
     unit = "wall heights"
     right = f"within {100 * NEAR_IN_WIDTHS:.0f}% of the room's width and {RIGHT_TURN:.0f}°"
@@ -76,52 +77,52 @@ class RoomsExaminer(Examiner):
         self._errors: list[dict[str, Tensor]] = []
         self._pixels: list[dict[str, Tensor]] = []
         self._controls: dict[str, list[Tensor]] = {}
-        """Of who knows no way: how far off positions are at the last step."""
+        """Errors in position at the last step of controls that ignore actions."""
 
     @property
     def where(self) -> Int[Tensor, "n"]:
-        """Floor plans."""
+        """The number of each agent's floor plan."""
         return self.world.where
 
     def same_place(
         self, past: Float[Tensor, "n before 3"], now: Float[Tensor, "n time 3"]
     ) -> Bool[Tensor, "n time before"]:
-        """Near enough to see nearly the same; no two poses are exactly the same."""
+        """Which past poses are within `NEAR` and `NEAR_TURN`; poses hardly ever recur exactly."""
         step = now[:, :, None] - past[:, None]
         return (step[..., :2].norm(dim=-1) <= NEAR) & (wrapped(step[..., 2]).abs() <= NEAR_TURN)
 
     def bumped(self, clip: Clip) -> Bool[Tensor, "batch future"]:
-        """Into walls and objects: models of rooms know neither."""
+        """Predicted steps that bump into walls or objects: models of rooms know neither."""
         return self.world.bumped[:, self.tau :]
 
     def places(self, clip: Clip, walk: Walked) -> tuple[Placed, Placed]:
-        """x, y, cos and sin from the start; the model's by a fit of their own of true positions onto its own."""
+        """x, y, cos and sin relative to the start; for the model's space, true positions are fitted to the model's."""
         pose = from_start(clip.true_start, clip.true_pose)
         _, into_model, sign = self._fitted(pose, walk)
         known = torch.cat([pose[..., :2] @ into_model.to(pose), sign * pose[..., 2:]], dim=-1)
         return SPACE.place(pose), SPACE.place(known)
 
     def _move_in(self, generator: torch.Generator) -> None:
-        """At rest on free spots, facing anywhere."""
+        """Draw free spots and headings uniformly; agents are at rest."""
         place, spots = self.world.where, self.world.plans.spots
         spot = torch.randint(spots.shape[1], place.shape, device=generator.device, generator=generator)
         heading = 2 * math.pi * torch.rand(len(place), 1, device=generator.device, generator=generator)
         self.world.place(place, torch.cat([spots[place, spot.to(place.device)], heading.to(spots.device)], dim=1))
 
     def clumsy(self, walker: Walker) -> Walker | None:
-        """Of walkers from object to object: one that goes straight into what is in the way."""
+        """For a walker from object to object: one that bumps into obstacles on its way."""
         if not isinstance(walker, ScavengerWalker) or walker.config.may_bump:
             return None
         return ScavengerWalker(replace(walker.config, may_bump=True))
 
     def careful(self, walker: Walker) -> Walker | None:
-        """Of walkers that go straight into what is in the way: one that goes around it."""
+        """For a walker from object to object that bumps into obstacles: one that goes around them."""
         if not isinstance(walker, ScavengerWalker) or not walker.config.may_bump:
             return None
         return ScavengerWalker(replace(walker.config, may_bump=False))
 
     def errors(self, believed: Float[Tensor, "n time 3"], true: Float[Tensor, "n time 3"]) -> Errors:
-        """Headings, and distances, also in widths of the room."""
+        """Errors of the heading in degrees and of the position, in units of the world and in widths of the room."""
         off = (believed - true)[..., :2].norm(dim=-1)
         return {
             "heading_error": wrapped(believed[..., 2] - true[..., 2]).abs().rad2deg(),
@@ -130,16 +131,16 @@ class RoomsExaminer(Examiner):
         }
 
     def within(self, errors: Errors) -> Bool[Tensor, "n time"]:
-        """Near, and facing the right way."""
+        """Whether errors are within `NEAR_IN_WIDTHS` and `RIGHT_TURN`."""
         return (errors["position_error_relative"] <= NEAR_IN_WIDTHS) & (errors["heading_error"] <= RIGHT_TURN)
 
     def as_claimed(self, errors: Errors, settings: LandmarkConfig) -> Bool[Tensor, "n time"]:
-        """Within the tolerances that the model learned to be sure of."""
+        """Whether errors are within the tolerances that the model's confidence refers to."""
         turn = errors["heading_error"] <= settings.tolerance_turn
         return turn & (errors["position_error"] <= settings.tolerance)
 
     def judge(self, clip: Clip, frames: Tensor) -> Errors:
-        """Where there are several rooms: how wrong the colours of floor and wall are, of 255."""
+        """If there are several rooms: errors of the colours of floor and wall, out of 255."""
         if not self._several_rooms:
             return {}
         truth, height = clip.x[:, self.tau :], frames.shape[-2]
@@ -154,8 +155,8 @@ class RoomsExaminer(Examiner):
         }
 
     def masks(self, clip: Clip) -> Masks:
-        """Where there are several rooms: steps in one that was left after it was memorised, and entered again; steps in
-        any that was walked in while memorising; those of them after 400."""
+        """If there are several rooms: steps in a memorised room that was left and entered again; steps in any memorised
+        room; and those of the latter after step 400."""
         if not self._several_rooms:
             return {}
         batch, time = clip.true_pose.shape[:2]
@@ -164,7 +165,7 @@ class RoomsExaminer(Examiner):
         in_a_room = (region >= 0) & self.world.plans.is_room[place, region.clamp_min(0)]
         past, future = region[:, None, : self.tau], region[:, self.tau :, None]
         seen = (past == future).any(-1) & in_a_room[:, self.tau :]
-        # Left since: some step from the last memorised one to this one was elsewhere.
+        # The room was left if any step from the last memorised one to this one was elsewhere.
         elsewhere = region[:, None, self.tau - 1 :] != future
         so_far = torch.ones(elsewhere.shape[1:], dtype=torch.bool, device=seen.device).tril()
         late = torch.arange(self.tau, time, device=seen.device) >= LATE
@@ -175,7 +176,7 @@ class RoomsExaminer(Examiner):
         }
 
     def note(self, clip: Clip, walk: Walked, imagined: Tensor, reckoned: Walked | None = None) -> None:
-        """As in every world; also errors of pixels whose surfaces were seen while memorising, and of all others."""
+        """See `Examiner`; also stores errors of pixels, and which of them show surfaces seen while memorising."""
         super().note(clip, walk, imagined, reckoned)
         past, future = clip.true_pose.split([self.tau, clip.steps - self.tau], dim=1)
         world, device = self.world, imagined.device
@@ -201,13 +202,13 @@ class RoomsExaminer(Examiner):
         return {"inferred_pose": poses.cpu().numpy(), "maps": maps}
 
     def in_world(self, walk: Float[Tensor, "*batch S"]) -> Float[Tensor, "*batch 3"]:
-        """In the start's frame."""
+        """Poses relative to the start, in the world's units."""
         assert self._fit is not None
         matrix, _, sign = self._fit
         return torch.cat([walk[..., :2] @ matrix.to(walk), sign * walk[..., 2:3]], dim=-1)
 
     def scores(self) -> dict[str, Any]:
-        """Errors of heading and position, at the end and at every step; PSNR of pixels seen before, and of others."""
+        """Errors of heading and position at the last and at every step; PSNR of pixels seen before, and of others."""
         curves, pixels = joined(self._errors), joined(self._pixels)
         seen, off = pixels["seen"], pixels["error"]
         of_pixels = {
@@ -223,7 +224,7 @@ class RoomsExaminer(Examiner):
         )
 
     def gallery(self, model: WorldModel) -> RoomsGallery:
-        """Poses on the map, and what actions do."""
+        """The first few walks, with poses on the map, and displacements by each action."""
         steps = self._examples["true_pose"].shape[1]
         last = (max(self.tau, steps - LAST) + 1, steps)
         learned, true = self._pushes(model)
@@ -251,7 +252,7 @@ class RoomsExaminer(Examiner):
     def calibrate(
         self, model: WorldModel, walker: Walker, steps: int, seed: int, elsewhere: World | None = None
     ) -> None:
-        """By 32 walks that are not scored, followed by actions alone."""
+        """Fit the map of poses on 32 walks that are not scored, by actions alone."""
         generator = torch.Generator().manual_seed(seed)
         self.world.reset(CALIBRATED, generator)
         start, actions = self.world.pose, walker(self.world, steps, generator)
@@ -260,8 +261,8 @@ class RoomsExaminer(Examiner):
         self._fitted(from_start(start, self.world.travel(actions)), dead_reckoning(model, a))
 
     def _fitted(self, true: Float[Tensor, "n time 3"], walk: Walked) -> tuple[Tensor, Tensor, float]:
-        """The turn, mirror image and scale by which the model's positions fit true ones best, those by which true ones
-        fit the model's, and the sign of headings; found on the first walks, kept for the rest."""
+        """The best rotation, reflection and scale from the model's positions to true ones, and from true ones to the
+        model's; and the sign of headings. Fitted on the first walks, then kept."""
         if self._fit is None:
             same = torch.eye(2, dtype=torch.float64)
             self._fit = same, same, 1.0
@@ -275,7 +276,7 @@ class RoomsExaminer(Examiner):
         return self._fit
 
     def _pushes(self, model: WorldModel) -> tuple[Any, Any]:
-        """What one step of each action does to an agent at rest: as learned, and as it is in the middle of a room."""
+        """Displacement of an agent at rest by each action: as learned, and the true one in the middle of a room."""
         count, motion = len(self.world.action_names), model.motion
         start = motion.start(count)
         actions = torch.arange(count, device=start.device)
@@ -288,7 +289,7 @@ class RoomsExaminer(Examiner):
 
 
 def _turned_onto(these: Float[Tensor, "n 2"], those: Float[Tensor, "n 2"]) -> Float[Tensor, "2 2"]:
-    """The turn and scale that take positions, as rows, nearest to others."""
+    """The rotation and scale that map positions, as rows, closest to others (least squares)."""
     length2 = these.square().sum().clamp_min(1e-12)
     along = (these * those).sum() / length2
     across = (these[:, 0] * those[:, 1] - these[:, 1] * those[:, 0]).sum() / length2

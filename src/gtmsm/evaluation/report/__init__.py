@@ -1,4 +1,4 @@
-"""The page people read, its figures and its films."""
+"""The HTML report, with its figures and films."""
 
 from gtmsm.evaluation.report.write import write_report
 

@@ -1,4 +1,4 @@
-"""The look of the report's figures, and how they become part of a page."""
+"""Style of the report's figures, and their conversion to SVG for a page."""
 
 import io
 import re
@@ -10,9 +10,9 @@ from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 INK = "#010203"
-"""Stands for the colour of the text; `svg` replaces it, so that figures follow light and dark pages."""
+"""Placeholder for the colour of text; `svg` replaces it, so that figures follow light and dark pages."""
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, in tones that show on white and on black.
+# Okabe and Ito's colours, which colour-blind readers can distinguish, in tones visible on white and on black.
 BLUE, ORANGE, GREEN, RED, PURPLE, SKY, GREY = (
     "#2f86d1", "#d98a00", "#129a74", "#d55e3a", "#b56fa8", "#4aa8dd", "#868c96",
 )  # fmt: skip
@@ -42,38 +42,38 @@ STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "gtmsm", "image.interpolation": "none", "lines.solid_capstyle": "round",
 }  # fmt: skip
 WIDTH = 4.5
-"""Inches: 324 points, so that letters of 9 points are 9 pixels high on a phone of 360, with the page's margins."""
+"""Inches: 324 points, so that 9-point text is 9 pixels high on a phone 360 pixels wide, with the page's margins."""
 
 
 def svg(figure: Figure, name: str) -> str:
-    """A figure as an element of a page: no header, no links, the page's own ink and font."""
+    """A figure as an SVG element: no header, no links, the page's own text colour and font."""
     text = io.StringIO()
     with mpl.rc_context(STYLE):
         canvas, layout = FigureCanvasSVG(figure), figure.get_layout_engine()
-        if layout is not None:  # by itself: `savefig` would draw the figure once more for it
+        if layout is not None:  # done here, since `savefig` would draw the figure once more for it
             layout.execute(figure)
             figure.set_layout_engine("none")
         canvas.print_svg(text, metadata={"Date": None, "Creator": None})
     body = text.getvalue()
     body = body[body.index("<svg") :]
     body = re.sub(r"<metadata>.*?</metadata>", "", body, flags=re.DOTALL)
-    body = re.sub(r' xmlns(:\w+)?="[^"]*"', "", body)  # HTML needs none, and a page without links is easy to trust
+    body = re.sub(r' xmlns(:\w+)?="[^"]*"', "", body)  # HTML needs none, and the page is to contain no links
     body = re.sub(r"font-family: [^;\"]*", "font-family: var(--font)", body)
     body = re.sub(
         r'<svg [^>]*?(viewBox="[^"]*")[^>]*>', rf'<svg \1 role="img" aria-label="{escape(name)}">', body, count=1
     )
-    prefix = re.sub(r"[^a-z0-9]+", "-", name.lower())  # ids are unique within a figure only; a page has many
+    prefix = re.sub(r"[^a-z0-9]+", "-", name.lower())  # ids are unique within a figure only, not within a page
     body = re.sub(r'( id="|href="#|url\(#)', rf"\1{prefix}-", body)
     return body.replace(INK, "currentColor")
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:
-    """An empty figure that lays itself out."""
+    """An empty figure with constrained layout; sizes in inches."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def two_columns(count: int) -> tuple[Figure, list[Axes]]:
-    """A figure of `count` panels in two columns; where the last place is left over, nothing is drawn."""
+    """A figure with `count` panels in two columns; an unused last place stays empty."""
     rows = -(-count // 2)
     figure = new_figure(2.4 * rows)
     panels = list(figure.subplots(rows, 2, squeeze=False).flatten())

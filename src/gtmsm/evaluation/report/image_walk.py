@@ -1,4 +1,4 @@
-"""What a report says of walks over images."""
+"""Sections of a report on walks over images."""
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +26,7 @@ WHERE_STEPS_FAIL = (
         "until the first step that failed",
     ),
 )
-"""Headline scores, with what they mean, where steps can fail or the model recognises places."""
+"""Headline scores with notes, for worlds where steps can fail and for models with landmarks."""
 
 HEADLINES = (
     (Column("psnr_revisited", "PSNR at revisited places", "dB", 2), "where memory can know the answer"),
@@ -46,18 +46,18 @@ READING = (
 
 
 def reading(scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """How to read the numbers."""
+    """Notes on how to read the scores."""
     return READING
 
 
 def page_sections(scores: Mapping[str, Any], gallery: ImageGallery) -> tuple[str, ...]:
-    """From the headlines to what was learned about moving."""
+    """All sections, from the headline scores to the learned motion."""
     leading = [(column, note) for column, note in WHERE_STEPS_FAIL if has(scores, column.key)]
     others = HEADLINES
     if has(scores, KNOWN_STEPS.key):
         others = ((HEADLINES[0][0], "those after an obstacle, which cannot be known, included"), *HEADLINES[1:])
     cards = [page.score_card(scores, column, note) for column, note in (*leading, *others)]
-    with ThreadPoolExecutor(1) as other:  # a second core draws the film while this one plots
+    with ThreadPoolExecutor(1) as other:  # the film is encoded in parallel with plotting
         film = other.submit(sections.film, gallery, CLIPS_IN_VIDEO, SIDE, FPS, "")
         plots = (
             _places(gallery),
@@ -75,7 +75,7 @@ def page_sections(scores: Mapping[str, Any], gallery: ImageGallery) -> tuple[str
 
 
 def _verdict(scores: Mapping[str, Any]) -> str:
-    """The model against its ceiling at places that could be known, and how many of these there are, in words."""
+    """The model's distance from the VAE ceiling at revisited places, and the fraction of these, in words."""
     known = sections.known_fraction(scores, "at a place that was memorised")
     if has(scores, KNOWN_STEPS.key):
         return f"{known_steps(scores)}. {known}"
@@ -87,7 +87,7 @@ def _verdict(scores: Mapping[str, Any]) -> str:
 
 
 def _places(gallery: ImageGallery) -> str:
-    """True beside inferred positions."""
+    """Section with true and inferred positions."""
     space = (
         "True displacements were learned from, so that the inferred space is in cells from the start, upright, to "
         "scale. Dashed: the true walls, where they are."
@@ -104,7 +104,7 @@ def _places(gallery: ImageGallery) -> str:
 
 
 def _paths(gallery: ImageGallery) -> str:
-    """One walk as it was, as believed, and by its actions alone, where these may differ."""
+    """Section with the true path of a walk, the inferred one and dead reckoning; empty if these cannot differ."""
     if gallery.way is None:
         return ""
     clip = image_walk_plots.worth_showing(gallery, gallery.way)
@@ -119,7 +119,7 @@ def _paths(gallery: ImageGallery) -> str:
 
 
 def _motion(gallery: ImageGallery) -> str:
-    """What the motion model has learned."""
+    """Section with the learned displacements and walls."""
     mapped = "" if gallery.metric else " mapped by the affine fit"
     parts = [f"<h3>Displacement of each action</h3>{svg(image_walk_plots.displacements(gallery), 'displacements')}"]
     if gallery.wall_values.size:

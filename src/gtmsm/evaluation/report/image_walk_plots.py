@@ -1,4 +1,4 @@
-"""The figures of a report on walks over images."""
+"""Figures of a report on walks over images."""
 
 import matplotlib as mpl
 import numpy as np
@@ -15,7 +15,7 @@ from gtmsm.evaluation.report.plots import bare, pixels, time_axes
 
 @mpl.rc_context(STYLE)
 def positions(gallery: ImageGallery, clip: int) -> Figure:
-    """The paper's fig:image_nav, top: the world and the window, then positions as they were and as inferred."""
+    """The paper's fig:image_nav, top: the world and the view, then true and inferred positions."""
     tau, true, inferred = gallery.tau, gallery.true_pose[clip], gallery.inferred_pose[clip]
     colour = _place_colours(true)
     figure = new_figure(4.9)
@@ -36,7 +36,7 @@ def positions(gallery: ImageGallery, clip: int) -> Figure:
 
 @mpl.rc_context(STYLE)
 def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
-    """One walk as it was, as believed and by its actions alone: its last memorised steps on the map, all over time."""
+    """True path, inferred path and dead reckoning of a walk: the last memorised steps on the map, all over time."""
     tau, true = gallery.tau, gallery.true_pose[clip]
     lines = (
         ("dead reckoning", way.reckoned[clip], GREY, "-", 1.3),
@@ -49,7 +49,7 @@ def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
     _draw_cells(place, way.solid[clip], f"steps {first + 1}–{tau}, memorised")
     steps = np.arange(1, len(true) + 1)
     for i, (label, path, colour, dash, width) in enumerate(lines):
-        row, column = path[first:tau].T + 0.07 * (i - 1)  # beside each other, so that none hides another
+        row, column = path[first:tau].T + 0.07 * (i - 1)  # shifted, so that no path covers another
         place.plot(column, row, ls=dash, color=colour, lw=width, label=label)
         place.plot(column[-1:], row[-1:], "o", color=colour, ms=6)
         for part, axes in enumerate(over_time):
@@ -64,14 +64,14 @@ def paths(gallery: ImageGallery, way: WayFound, clip: int) -> Figure:
 
 
 def worth_showing(gallery: ImageGallery, way: WayFound) -> int:
-    """The clip whose dead reckoning is farthest off while it is memorised."""
+    """Index of the clip whose dead reckoning has the largest error while memorising."""
     off: Float[np.ndarray, "clips tau"] = np.linalg.norm(way.reckoned - gallery.true_pose, axis=-1)[:, : gallery.tau]
     return int(off.mean(1).argmax())
 
 
 @mpl.rc_context(STYLE)
 def displacements(gallery: ImageGallery) -> Figure:
-    """The learned M: an arrow per action, the true move dashed beside it."""
+    """The learned M: an arrow per action, and the true move as a dashed line."""
     figure = new_figure(4.2)
     axes = figure.subplots()
     axes.grid()
@@ -85,7 +85,7 @@ def displacements(gallery: ImageGallery) -> Figure:
         axes.annotate("", move, (0, 0), arrowprops=arrow)
         axes.plot(*move, "o", color=colour, ms=5 if still else 0)
         axes.plot([0, truth[0]], [0, truth[1]], "--", color=INK, lw=1.2, alpha=0.75, zorder=5)
-        # The name of an action that goes nowhere fits between two arrows.
+        # The name of an action without displacement is set between two arrows.
         beyond = _gap_direction(moves) if still else move / length
         axes.annotate(name, move + 0.13 * reach * beyond, ha="center", va="center", color=colour, weight="bold")
     axes.set(xlim=(-reach, reach), ylim=(-reach, reach))
@@ -106,7 +106,7 @@ def walls(gallery: ImageGallery) -> Figure:
     extent = (xs.min() - half_x, xs.max() + half_x, ys.min() - half_y, ys.max() + half_y)
     values = values[np.argsort(ys)][:, np.argsort(xs)]
     heat = axes.imshow(values, origin="lower", extent=extent, vmin=0, vmax=1, cmap="cividis", aspect="equal")
-    for width, colour in ((3.2, "black"), (1.6, "white")):  # a line that shows on dark and on bright
+    for width, colour in ((3.2, "black"), (1.6, "white")):  # visible on dark and on bright
         axes.add_patch(Polygon(_ring(_upright(gallery, gallery.walls)), fill=False, edgecolor=colour, lw=width))
     bar = figure.colorbar(heat, ax=axes, location="bottom", shrink=0.7, aspect=30)
     bar.set_label("fraction of the move that is kept")
@@ -116,12 +116,12 @@ def walls(gallery: ImageGallery) -> Figure:
 
 
 def _upright(gallery: ImageGallery, points: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-    """Points of the inferred space as they are drawn: where they are cells, columns go to the right."""
+    """Points of the inferred space as (x, y) to draw: if they are cells, columns are horizontal."""
     return points[:, ::-1] if gallery.metric else points
 
 
 def _name_axes(axes: Axes, gallery: ImageGallery, unit: str) -> None:
-    """Rows count downwards, as in the picture, where the inferred space has any."""
+    """Label the axes of the inferred space; if it is in cells, rows count downwards, as in the picture."""
     names = ("columns from the start", "rows") if gallery.metric else (f"s₁{unit}", f"s₂{unit}")
     axes.set(xlabel=names[0], ylabel=names[1])
     if gallery.metric:
@@ -129,7 +129,7 @@ def _name_axes(axes: Axes, gallery: ImageGallery, unit: str) -> None:
 
 
 def _world(axes: Axes, gallery: ImageGallery, clip: int) -> None:
-    """The picture walked upon, with the window at the last memorised step, and obstacles where there are any."""
+    """Draw the image of the world with the view at the last memorised step, and obstacles if there are any."""
     bare(axes, f"world, view at step {gallery.tau}")
     if gallery.way is not None:
         axes.imshow(pixels(gallery.way.scenes[clip]))
@@ -142,9 +142,9 @@ def _world(axes: Axes, gallery: ImageGallery, clip: int) -> None:
 
 
 def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, "n 3"], title: str) -> None:
-    """Positions in turn, joined by a faint line; a blue square around the last."""
+    """Draw positions joined by a faint line, with a blue square around the last."""
     axes.plot(*xy.T, color=INK, lw=0.5, alpha=0.3)
-    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot a place, to keep the page small
+    _, first = np.unique(xy.round(6), axis=0, return_index=True)  # one dot per place keeps the page small
     axes.scatter(*xy[first].T, s=14, c=colour[first], linewidths=0, zorder=3)
     axes.scatter(*xy[-1:].T, s=70, marker="s", facecolors="none", edgecolors=BLUE, linewidths=2.2, zorder=4)
     axes.set_title(title)
@@ -153,7 +153,7 @@ def _visits(axes: Axes, xy: Float[np.ndarray, "n 2"], colour: Float[np.ndarray, 
 
 
 def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
-    """A colour for each true place, blended between four corners: the same place is the same in every panel."""
+    """A colour for each true position, interpolated between four corners: equal in all panels."""
     low = pose.min(0)
     row, column = ((pose - low) / np.maximum(pose.max(0) - low, 1e-9)).T[:, :, None]
     top_left, top_right, bottom_left, bottom_right = (np.array(mpl.colors.to_rgb(colour)) for colour in PLACES)
@@ -163,7 +163,7 @@ def _place_colours(pose: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 3"]:
 
 
 def _draw_cells(axes: Axes, solid: Bool[np.ndarray, "cells cells"], title: str) -> None:
-    """The grid, row 0 at the top, solid cells hatched."""
+    """Draw the grid of cells with row 0 at the top; solid cells are hatched."""
     side = len(solid)
     for row, column in np.argwhere(solid):
         corner = (column - 0.5, row - 0.5)
@@ -175,13 +175,13 @@ def _draw_cells(axes: Axes, solid: Bool[np.ndarray, "cells cells"], title: str) 
 
 
 def _ring(corners: Float[np.ndarray, "n 2"]) -> Float[np.ndarray, "n 2"]:
-    """Corners in the order in which a line goes round them."""
+    """Corners in order around their centre, for a closed outline."""
     x, y = (corners - corners.mean(0)).T
     return corners[np.argsort(np.arctan2(y, x))]
 
 
 def _gap_direction(moves: Float[np.ndarray, "A 2"]) -> Float[np.ndarray, "2"]:
-    """The middle of the widest angle between the moves that go somewhere."""
+    """Unit vector in the middle of the widest angle between the moves that are not close to 0."""
     far = moves[np.hypot(*moves.T) > 0.5 * np.hypot(*moves.T).max()]
     angles = np.sort(np.arctan2(far[:, 1], far[:, 0]))
     gaps = np.diff(angles, append=angles[0] + 2 * np.pi)

@@ -1,4 +1,4 @@
-"""The figures of what landmarks are good for, in any world."""
+"""Figures of the scores of landmarks, in any world."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -16,10 +16,10 @@ from gtmsm.evaluation.report.figure_style import BLUE, GREEN, GREY, INK, ORANGE,
 from gtmsm.evaluation.report.plots import whole_steps
 
 SMOOTHED = 20
-"""Steps over which long curves are averaged: a few walks make a ragged line."""
+"""Steps over which long curves are averaged, since means over few walks are noisy."""
 COLOURS = (BLUE, ORANGE, RED, GREEN)
 FEW = 20
-"""Fewer pictures than these say little, and are drawn hollow."""
+"""Bins with fewer pictures are drawn hollow, since they are unreliable."""
 LANDMARKS, CLOSING, CLOSED, RECKONING, EQUAL = "-", (0, (3, 1)), (0, (1, 1)), (0, (4, 2)), (0, (5, 1.5, 1, 1.5))
 WAYS = (
     ("equal_frames", EQUAL, 1.0, "equal frames, true moves"),
@@ -28,12 +28,12 @@ WAYS = (
     ("closing_loops", CLOSING, 1.6, "loops closed on the way"),
     ("landmarks", LANDMARKS, 2.0, "with landmarks"),
 )
-"""Ways to infer poses: name in the scores, line and its width, name in the legend."""
+"""Ways to infer poses: key in the scores, line style, line width, name in the legend."""
 
 
 @mpl.rc_context(STYLE)
 def long_walks(landmarks: Mapping[str, Any]) -> Figure:
-    """Errors at every step of long walks: a colour for how often actions slip, a line for what helps."""
+    """Errors at every step of long walks: a colour for each kind of walk, a line style for each way to infer poses."""
     walked, panels = list(kinds(landmarks)), list(_panels(landmarks))
     figure = new_figure(0.9 + 2.1 * len(panels))
     for axes, (key, unit, title) in zip(figure.subplots(len(panels), 1, squeeze=False)[:, 0], panels, strict=True):
@@ -63,7 +63,7 @@ def long_walks(landmarks: Mapping[str, Any]) -> Figure:
 
 @mpl.rc_context(STYLE)
 def localisation(landmarks: Mapping[str, Any]) -> Figure:
-    """How soon an unknown start is found, step by step; then how often a single picture is right, by how sure."""
+    """Fraction of unknown starts found after each step; and the reliability diagram of single pictures."""
     figure = new_figure(7.4)
     lost, diagram, counts = figure.subplots(3, 1, height_ratios=(3, 3, 1))
     _unknown_start(lost, landmarks["unknown_start"], landmarks["right"])
@@ -73,7 +73,7 @@ def localisation(landmarks: Mapping[str, Any]) -> Figure:
 
 
 def smoothed(curve: Float[np.ndarray, "time"], over: int = SMOOTHED) -> Float[np.ndarray, "time"]:
-    """The mean of the last steps up to each one; short curves as they are."""
+    """Moving average over the last `over` steps; short curves are returned unchanged."""
     if len(curve) < 10 * over:
         return curve
     total = np.concatenate([[0.0], curve.cumsum()])
@@ -91,7 +91,7 @@ def kinds(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str,
 
 
 def _panels(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
-    """Key, factor and title of what there is to show."""
+    """Key, factor and title of each panel."""
     if "position_error_relative_by_step" in landmarks["slip"][0]["landmarks"]:
         yield "position_error_relative", 100, "position off (% of the room's width)"
         yield "heading_error", 1, "heading off (degrees)"
@@ -101,7 +101,7 @@ def _panels(landmarks: Mapping[str, Any]) -> Iterator[tuple[str, float, str]]:
 
 
 def _unknown_start(axes: Axes, scores: Mapping[str, Any], right: str) -> None:
-    """How many agents know where they are after each step."""
+    """Draw the fraction of agents with a right pose estimate after each step."""
     lines = (
         ("_on_own_map", GREEN, 1.4, "at a memorised place, on its own map"),
         ("_at_memorised", BLUE, 2.2, f"at a memorised place in the end ({scores['trials_at_memorised']})"),
@@ -118,7 +118,7 @@ def _unknown_start(axes: Axes, scores: Mapping[str, Any], right: str) -> None:
 
 
 def _reliability(axes: Axes, below: Axes, scores: Mapping[str, Any]) -> None:
-    """How often a place was right, against how likely it was said to be; below, how many pictures that is."""
+    """Draw the fraction of right places against the predicted probability; below it, the number of pictures."""
     axes.plot([0, 1], [0, 1], ls="--", color=INK, lw=1, alpha=0.5)
     there = [i for i, n in enumerate(scores["count"]) if n]
     said, came_true = (np.array([scores[key][i] for i in there], dtype=float) for key in ("predicted", "right"))

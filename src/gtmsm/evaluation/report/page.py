@@ -1,4 +1,4 @@
-"""What pages are made of: cards, sections, tables and films, as HTML that fetches nothing."""
+"""Building blocks of pages: cards, sections, tables and films, as HTML that loads nothing else."""
 
 import base64
 import io
@@ -21,7 +21,7 @@ from gtmsm.files import TEMPORARY
 
 @dataclass(frozen=True)
 class Card:
-    """A headline number as text, and what it is."""
+    """A headline number as text, with its name, unit and a note."""
 
     name: str
     number: str
@@ -30,7 +30,7 @@ class Card:
 
 
 def whole_page(title: str, lead: str, sections: Iterable[str]) -> str:
-    """A document; the title and the lead are text, the sections HTML."""
+    """A whole HTML document; `title` and `lead` are text, `sections` HTML."""
     css = files(__package__).joinpath("page.css").read_text()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -43,7 +43,7 @@ def whole_page(title: str, lead: str, sections: Iterable[str]) -> str:
 
 
 def score_card(scores: Mapping[str, Any], column: Column, note: str) -> Card:
-    """A card of one of the scores."""
+    """A card for one score."""
     unit = column.unit if column.unit in ("dB", "1/255") else ""
     return Card(column.label, shown(scores.get(column.key), column), unit, note)
 
@@ -67,17 +67,17 @@ def section(heading: str, content: str, caption: str) -> str:
 
 
 def halves(*parts: str) -> str:
-    """Parts side by side, or below each other where the page is narrow."""
+    """Parts side by side, or below each other on a narrow page."""
     return f'<div class="halves">{"".join(f"<div>{part}</div>" for part in parts)}</div>'
 
 
 def points(heading: str, items: Sequence[str]) -> str:
-    """A titled list; all of it is HTML."""
+    """A titled list; heading and items are HTML."""
     return f"<section><h2>{heading}</h2><ul>{''.join(f'<li>{item}</li>' for item in items)}</ul></section>"
 
 
 def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
-    """A film that plays by itself, inside the page."""
+    """A film that plays automatically, embedded in the page."""
     with tempfile.TemporaryDirectory() as folder:
         TEMPORARY.add(Path(folder))
         write_video(Path(folder) / "film.mp4", frames, fps)
@@ -93,7 +93,7 @@ def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], main: int | None = None) -> str:
-    """Rows of a heading and cells, all HTML; the row `main` stands out."""
+    """A table; each row is a heading and cells, all HTML, and row `main` is highlighted."""
     columns = "".join(f'<th scope="col">{name}</th>' for name in head)
     body = "".join(
         f'<tr{" class=main" if i == main else ""}><th scope="row">{name}</th>'
@@ -104,7 +104,7 @@ def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], main: 
 
 
 def facts(heading: str, named: Mapping[str, Any]) -> str:
-    """Names and values as given, as text."""
+    """A titled list of names and values, as text."""
     items = (
         f"<div><dt>{escape(str(k).replace('_', ' '))}</dt><dd>{escape(_said(v))}</dd></div>" for k, v in named.items()
     )
@@ -121,5 +121,5 @@ def _said(value: Any) -> str:
 
 
 def _base64(data: bytes) -> str:
-    """Bytes as text for a data address."""
+    """Bytes as base64 text, for a data URL."""
     return base64.b64encode(data).decode("ascii")

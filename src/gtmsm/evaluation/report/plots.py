@@ -1,4 +1,4 @@
-"""Figures that every report has, whatever its world, and what other figures are drawn with."""
+"""Figures of every report, and functions that other figures share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,14 +19,14 @@ FRAMES_IN_A_LINE = 8
 
 @mpl.rc_context(STYLE)
 def horizon(scores: Mapping[str, Any]) -> Figure:
-    """PSNR at each predicted step, the model among its controls; retrieval below it, where places are cells."""
+    """PSNR at each predicted step, of the model and its controls; below it retrieval, if places are cells."""
     panels = 1 + any(values.get("retrieval_by_step") is not None for _, _, values in rows(scores))
     figure = new_figure(1.3 + 2.2 * panels)
     axes = figure.subplots(panels, 1, sharex=True, squeeze=False)[:, 0]
     _curves(axes[0], scores, "psnr_by_step")
     axes[0].set_ylabel("PSNR (dB)")
     if panels > 1:
-        # Copies read the same entries, and would hide these.
+        # Controls that copy retrieve the same entries, and would cover these curves.
         read_from_memory = ("imagined", "sampled", "true_pose_memory", "random_retrieval")
         _curves(axes[1], scores, "retrieval_by_step", read_from_memory, (-0.03, 1.06))
         axes[1].set_ylabel("right place retrieved")
@@ -40,7 +40,7 @@ def horizon(scores: Mapping[str, Any]) -> Figure:
 
 @mpl.rc_context(STYLE)
 def strips(gallery: Gallery, clip: int) -> Figure:
-    """True above imagined frames of some runs of steps, their numbers in red where nothing like it was memorised."""
+    """True above imagined frames of the gallery's `strips`; numbers of steps at unseen places are red."""
     lines = strip_lines(gallery.strips)
     across = max(map(len, lines))
     figure = new_figure(len(lines) * (0.45 + 8.6 / max(across, FRAMES_IN_A_LINE // 2)))
@@ -62,7 +62,7 @@ def strips(gallery: Gallery, clip: int) -> Figure:
 
 
 def strip_lines(runs: Sequence[tuple[int, int]]) -> list[list[int]]:
-    """Runs of steps, first and last, as lines of at most 8.
+    """Ranges of steps, given by first and last, as lines of at most 8 steps.
 
     >>> [len(line) for line in strip_lines([(1, 8), (20, 27), (30, 45)])]
     [8, 8, 8, 8]
@@ -75,32 +75,32 @@ def strip_lines(runs: Sequence[tuple[int, int]]) -> list[list[int]]:
 
 
 def time_axes(panels: Sequence[Axes], tau: int, steps: int) -> None:
-    """Steps below the last panel; the memorising phase shaded in all."""
+    """Set up time axes: label steps below the last panel, and shade the memorising phase in all."""
     for axes in panels:
         axes.axvspan(1, tau, color=INK, alpha=0.07, lw=0)
         axes.set_xlim(1, max(2, steps))
         axes.grid(axis="y")
     top = panels[0]
-    # In the middle of its phase, and inside: above the panel is the legend.
+    # Inside the panel, since the legend is above it.
     top.text(tau / 2, 0.97, "memorising", transform=top.get_xaxis_transform(), ha="center", va="top", alpha=0.6)
     panels[-1].set_xlabel("step")
     whole_steps(panels[-1])
 
 
 def whole_steps(axes: Axes) -> None:
-    """Ticks at whole steps only."""
+    """Set ticks at whole steps only."""
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, steps=(1, 2, 5, 10)))
 
 
 def bare(axes: Axes, title: str) -> None:
-    """A picture with a title, without axes."""
+    """Set a title, and remove ticks and frame."""
     axes.set_title(title)
     axes.set(xticks=[], yticks=[], anchor="NW")
     axes.spines[:].set_visible(False)
 
 
 def pixels(frame: Float[np.ndarray, "C h w"]) -> Float[np.ndarray, "h w 3"]:
-    """Channels last; grey as three equal channels."""
+    """A frame with channels last; grey becomes three equal channels."""
     shown = frame.clip(0, 1).transpose(1, 2, 0)
     return np.broadcast_to(shown, (*shown.shape[:2], 3))
 
@@ -108,7 +108,7 @@ def pixels(frame: Float[np.ndarray, "C h w"]) -> Float[np.ndarray, "h w 3"]:
 def _curves(
     axes: Axes, scores: Mapping[str, Any], key: str, only: Sequence[str] = (), limits: tuple[float, float] | None = None
 ) -> None:
-    """One line per row of the scores that has this key."""
+    """Draw one line per row of the scores that has this key."""
     curves = {
         name: (row.label, np.array(values[key], dtype=float))  # None becomes NaN, a gap in the line
         for name, row, values in rows(scores)
@@ -126,7 +126,7 @@ def _curves(
 def _tiles(
     frames: Float[np.ndarray, "down across C h w"],
 ) -> tuple[Float[np.ndarray, "H W 4"], list[float], list[float]]:
-    """Frames as one picture with transparent joints, the middles of rows, and those of columns."""
+    """Frames as one picture with transparent gaps, and the centres of its rows and of its columns."""
     down, across, _, h, w = frames.shape
     joint = max(1, h // 8)
     sheet = np.zeros((down, h + joint, across, w + joint, 4))
@@ -139,7 +139,7 @@ def _tiles(
 
 
 def _range(curves: Sequence[Float[np.ndarray, "time"]]) -> tuple[float, float]:
-    """Limits for dB: exact copies, at 100 dB, must not squash the rest."""
+    """Limits of the dB axis; exact copies, at 100 dB, are ignored so that they do not compress the rest."""
     values = np.concatenate([curve[np.isfinite(curve) & (curve < 60)] for curve in curves] or [np.array([0.0, 30.0])])
     low, high = (values.min(), np.quantile(values, 0.995)) if len(values) else (0.0, 30.0)
     return float(np.floor(low - 1)), float(np.ceil(high + 1))

@@ -1,4 +1,4 @@
-"""What a report says of recorded episodes."""
+"""Sections of a report on recorded episodes."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -33,12 +33,12 @@ WITHOUT_POSES = (
 
 
 def reading(scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """How to read the numbers that are there."""
+    """Notes on how to read the scores that there are."""
     return WITH_POSES if has(scores, "position_error") else WITHOUT_POSES
 
 
 def page_sections(scores: Mapping[str, Any], gallery: RecordedGallery) -> tuple[str, ...]:
-    """From the headlines to what was learned about moving."""
+    """All sections, from the headline scores to the learned motion."""
     where = "near a memorised pose" if gallery.has_poses else "views that were memorised exactly so"
     return (
         page.headlines(list(_cards(scores, gallery)), sections.known_fraction(scores, where), across=4),
@@ -51,7 +51,7 @@ def page_sections(scores: Mapping[str, Any], gallery: RecordedGallery) -> tuple[
 
 
 def _cards(scores: Mapping[str, Any], gallery: RecordedGallery) -> Iterator[Card]:
-    """The headline numbers that are known."""
+    """The headline numbers that the scores have."""
     last = f"mean at step {gallery.tau + gallery.future}"
     named = (
         (KNOWN_STEPS, "at revisited places: what comes after a bump cannot be known"),
@@ -73,7 +73,7 @@ def _cards(scores: Mapping[str, Any], gallery: RecordedGallery) -> Iterator[Card
 
 
 def _poses(scores: Mapping[str, Any], gallery: RecordedGallery) -> Iterator[str]:
-    """Paths, poses over time, and how far off they are; nothing where poses are unknown."""
+    """Sections with paths, poses over time and errors; none if poses are unknown."""
     if not gallery.has_poses:
         return
     yield page.section(
@@ -98,7 +98,7 @@ def _poses(scores: Mapping[str, Any], gallery: RecordedGallery) -> Iterator[str]
 
 @mpl.rc_context(STYLE)
 def paths(gallery: RecordedGallery) -> Figure:
-    """True and inferred paths of the clips, from above."""
+    """True and inferred paths of the first four clips."""
     count, tau = min(4, len(gallery.true_pose)), gallery.tau
     figure, panels = two_columns(count)
     for clip, axes in enumerate(panels):
@@ -113,14 +113,14 @@ def paths(gallery: RecordedGallery) -> Figure:
 
 
 def over_time(gallery: RecordedGallery) -> Figure:
-    """Each coordinate of the first clip, as it was and as inferred."""
+    """True and inferred coordinates of the first clip over time."""
     true = gallery.true_pose[0]
     still = bool(np.ptp(true[:, :2], axis=0).max() < 1e-6)
     return pose_curves(true, gallery.inferred_pose[0], gallery.tau, still)
 
 
 def _motion(gallery: RecordedGallery) -> str:
-    """What each action does, as learned and, where poses are known, as it was."""
+    """Section with the learned displacement of each action and, if poses are known, the recorded one."""
     heading = gallery.displacement.shape[1] == 3
     names = ("ahead", "to the left", "turn to the left") if heading else ("first axis", "second axis")
     known = bool(np.isfinite(gallery.true_displacement).any())
@@ -140,7 +140,7 @@ def _motion(gallery: RecordedGallery) -> str:
 
 
 def _cells(true: np.ndarray, learned: np.ndarray, known: bool) -> list[str]:
-    """Each coordinate: as recorded, where that is known, and as learned."""
+    """Cells of a row: each coordinate as recorded, if `known`, and as learned."""
     cells = []
     for part, pair in enumerate(zip(true.tolist(), learned.tolist(), strict=True)):
         for value in pair if known else pair[1:]:

@@ -1,4 +1,4 @@
-"""What a report says of agents with a heading, in rooms."""
+"""Sections of a report on agents with a heading, in rooms."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -44,12 +44,12 @@ HOW_TO_READ_SEVERAL_ROOMS = (
 
 
 def reading(scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """How to read the numbers that are there."""
+    """Notes on how to read the scores that there are."""
     return HOW_TO_READ + (HOW_TO_READ_SEVERAL_ROOMS if has(scores, "floor_colour_error") else ())
 
 
 def page_sections(scores: Mapping[str, Any], gallery: RoomsGallery) -> tuple[str, ...]:
-    """From the headlines to the places of the example clips."""
+    """All sections, from the headline scores to the maps of the example clips."""
     known = sections.known_fraction(scores, "near a memorised pose")
     return (
         page.headlines(list(_cards(scores, gallery)), known, across=4),
@@ -80,7 +80,7 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
         yield card("position_error_relative", "Position off", "%", 1, f"of the room's width; {last}")
     yield gap_card(scores, "true_pose_memory", "Against true poses", "to the same memory told the true poses")
     if still:
-        # An agent that turns on the spot sees the same pixels again, and copying them is exact: only new views tell.
+        # An agent that turns on the spot sees equal frames again, so that copying is exact: only new views can tell.
         yield gap_card(scores, COPY, "Against copying", "the nearest frame, at new poses", "psnr_unseen")
     else:
         yield gap_card(scores, COPY, "Against copying", "to the frame memorised nearest to the true pose")
@@ -96,7 +96,7 @@ def _cards(scores: Mapping[str, Any], gallery: RoomsGallery) -> Iterator[Card]:
 
 
 def gap_card(scores: Mapping[str, Any], control: str, name: str, note: str, key: str = "psnr_pooled") -> Card:
-    """How far the model is from a control, with its sign."""
+    """A card with the signed difference in dB between the model and a control."""
     distance = gap(scores, control, key)
     if distance is None:
         return Card(name, "–", "", note)
@@ -105,7 +105,7 @@ def gap_card(scores: Mapping[str, Any], control: str, name: str, note: str, key:
 
 
 def _film(gallery: RoomsGallery) -> str:
-    """The map, truth, imagination and error, moving."""
+    """Film with the map, true frames, imagined frames and errors."""
     side = max(1, SIDE // gallery.truth.shape[-1]) * gallery.truth.shape[-1]
     maps = [
         film_map(floor, tensor_of(true), gallery.tau, side, tensor_of(inferred))
@@ -119,7 +119,7 @@ def _film(gallery: RoomsGallery) -> str:
 
 
 def _pose(gallery: RoomsGallery) -> str:
-    """The paper's panels: memorised and present poses at one step, and what is seen there."""
+    """Section with the paper's panels: memorised and present poses at one step, and the views there."""
     if stands_still(gallery):
         figure = svg(rooms_plots.turning(gallery, 0), "orientation")
         caption = "Points are orientations memorised. Red: the true one; dashed blue: the inferred one."
@@ -134,7 +134,7 @@ def _pose(gallery: RoomsGallery) -> str:
 
 
 def _poses_over_time(gallery: RoomsGallery) -> str:
-    """Heading and position of a clip."""
+    """Section with heading and position of a clip over time."""
     where = "Heading" if stands_still(gallery) else "Position in wall heights, and heading"
     return page.section(
         "The way it went, and the way it thinks it went",
@@ -145,7 +145,7 @@ def _poses_over_time(gallery: RoomsGallery) -> str:
 
 
 def _errors(scores: Mapping[str, Any], gallery: RoomsGallery) -> str:
-    """How far off the poses are, step by step."""
+    """Section with the errors of poses at every step."""
     if not scores.get("heading_error_by_step"):
         return ""
     if stands_still(gallery):
@@ -159,7 +159,7 @@ def _errors(scores: Mapping[str, Any], gallery: RoomsGallery) -> str:
 
 
 def _motion(gallery: RoomsGallery) -> str:
-    """What each action does to an agent at rest, true beside learned."""
+    """Section with true and learned displacements of an agent at rest, by action."""
     moves = zip(gallery.action_names, gallery.true_displacement, gallery.displacement, strict=True)
     table = page.table(
         ["ahead", "learned", "to the left", "learned", "turn to the left", "learned"],
@@ -175,18 +175,18 @@ def _motion(gallery: RoomsGallery) -> str:
 
 
 def _cells(true: np.ndarray, learned: np.ndarray) -> list[str]:
-    """Ahead, left and turn: truth and belief of each."""
+    """True and learned values of the displacement ahead, to the left, and of the turn."""
     cells = []
     for part, pair in enumerate(zip(true.tolist(), learned.tolist(), strict=True)):
         for value in pair:
             text = f"{math.degrees(value):.1f}°" if part == 2 else f"{value:.3f}"
-            # No minus sign before 0.
+            # no minus sign before 0
             cells.append((text if text.strip("-0.°") else text.removeprefix("-")).replace("-", "−"))
     return cells
 
 
 def _maps(gallery: RoomsGallery) -> str:
-    """The places of the clips, from above."""
+    """Section with the maps of the clips."""
     way = "Dark: the way that was memorised; red: the way to predict, which ends at the circle."
     if stands_still(gallery):
         way = "The agents stand at the red circle and turn."

@@ -1,4 +1,4 @@
-"""The figures of a report on agents with a heading, in rooms. Red is where the agent is, blue what the model thinks."""
+"""Figures of a report on agents with a heading, in rooms. Red is the true pose, blue the inferred one."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -20,18 +20,18 @@ from gtmsm.worlds.floor_map import FloorMap
 Headings: TypeAlias = Float[np.ndarray, "time"]
 Walk: TypeAlias = Float[np.ndarray, "time D"]
 SHOWN_TURNING, SHOWN_WALKING = 38, 297
-"""The steps of the paper's fig:labyrinth, a and b."""
+"""Steps shown in the paper's fig:labyrinth, a and b."""
 DARK = "#16191d"
-"""Dots on a map, which is bright on dark pages too."""
+"""Colour of dots on a map, which is bright on dark pages, too."""
 
 
 def stands_still(gallery: RoomsGallery) -> bool:
-    """Whether the agents of all clips only turn."""
+    """Whether the agents of all clips only turn on the spot."""
     return bool(np.ptp(gallery.true_pose[..., :2], axis=1).max() < 1e-3)
 
 
 def shown_step(gallery: RoomsGallery) -> int:
-    """The paper's step, counted from 1, where it is among the predicted ones; else the last."""
+    """The step that the paper shows, counted from 1, if it is among the predicted ones; else the last."""
     wanted = SHOWN_TURNING if stands_still(gallery) else SHOWN_WALKING
     last = gallery.tau + gallery.future
     return wanted if gallery.tau < wanted <= last else last
@@ -39,7 +39,7 @@ def shown_step(gallery: RoomsGallery) -> int:
 
 @mpl.rc_context(STYLE)
 def turning(gallery: RoomsGallery, clip: int) -> Figure:
-    """The paper's fig:labyrinth (a): the place, the orientations memorised and present, and what is seen there."""
+    """The paper's fig:labyrinth (a): the map, memorised and present orientations, and the present views."""
     step = shown_step(gallery)
     figure = new_figure(5.0)
     (place, dial), views = figure.subplots(2, 2)
@@ -52,7 +52,7 @@ def turning(gallery: RoomsGallery, clip: int) -> Figure:
 
 @mpl.rc_context(STYLE)
 def walking(gallery: RoomsGallery, clip: int) -> Figure:
-    """The paper's fig:labyrinth (b): places memorised, the way since then, the present pose, and what is seen there."""
+    """The paper's fig:labyrinth (b): memorised places, the path since then, the present pose, and the present views."""
     step, tau = shown_step(gallery), gallery.tau
     true, inferred = gallery.true_pose[clip], gallery.inferred_pose[clip]
     west, east, south, north = bounds_of(gallery.maps[clip])
@@ -74,14 +74,14 @@ def walking(gallery: RoomsGallery, clip: int) -> Figure:
 
 
 def over_time(gallery: RoomsGallery, clip: int) -> Figure:
-    """Heading and position, as they were and as inferred."""
+    """True and inferred heading and position over time."""
     poses = gallery.true_pose[clip], gallery.inferred_pose[clip]
     return pose_curves(*poses, gallery.tau, stands_still(gallery))
 
 
 @mpl.rc_context(STYLE)
 def pose_curves(true: Walk, inferred: Walk, tau: int, still: bool) -> Figure:
-    """Each coordinate over time, as it was and as inferred; `still`: without positions, where there is a heading."""
+    """True and inferred coordinates over time; with `still` only the heading, if there is one."""
     true, inferred = true.copy(), inferred.copy()
     rows = [(0, "x", 1.0), (1, "y", 1.0)]
     if true.shape[1] == 3:
@@ -103,7 +103,7 @@ def pose_curves(true: Walk, inferred: Walk, tau: int, still: bool) -> Figure:
 
 @mpl.rc_context(STYLE)
 def errors(scores: Mapping[str, Any], tau: int) -> Figure:
-    """How far off heading and position are at every step, on average over clips."""
+    """Mean errors of heading and position over clips, at every step."""
     curves = (
         ("heading_error_by_step", 1, "heading off (degrees)"),
         ("position_error_relative_by_step", 100, "position off (% of width)"),
@@ -122,7 +122,7 @@ def errors(scores: Mapping[str, Any], tau: int) -> Figure:
 
 @mpl.rc_context(STYLE)
 def maps(gallery: RoomsGallery) -> Figure:
-    """The place of each clip with the whole true path."""
+    """The map of each clip with the whole true path."""
     count = min(4, len(gallery.maps))
     figure, panels = two_columns(count)
     for clip, axes in enumerate(panels):
@@ -135,7 +135,7 @@ def maps(gallery: RoomsGallery) -> Figure:
 
 
 def _draw_map(axes: Axes, floor: FloorMap, title: str) -> None:
-    """The place from above, in units."""
+    """Draw a map, in units of the world."""
     axes.imshow(floor.pixels(), extent=extent_of(floor), zorder=0)
     bare(axes, title)
     west, east, south, north = bounds_of(floor)
@@ -145,13 +145,13 @@ def _draw_map(axes: Axes, floor: FloorMap, title: str) -> None:
 
 
 def _path(axes: Axes, poses: Float[np.ndarray, "time 3"], colour: str, dash: object, label: str) -> None:
-    """A line on a bright rim, since floors have any colour."""
+    """Draw a path with a bright outline, visible on floors of any colour."""
     axes.plot(*poses[:, :2].T, color="white", lw=3, alpha=0.55)
     axes.plot(*poses[:, :2].T, color=colour, lw=1.7, ls=dash, label=label)
 
 
 def _present(axes: Axes, pose: Float[np.ndarray, "3"], colour: str, dash: str, reach: float) -> None:
-    """A circle where the agent is and a line to where it looks."""
+    """Draw a circle at the agent and a line along its heading."""
     x, y, heading = pose
     ahead = (x + reach * math.cos(heading), y + reach * math.sin(heading))
     axes.plot([x, ahead[0]], [y, ahead[1]], color="white", lw=3.6, alpha=0.7, zorder=4)
@@ -160,7 +160,7 @@ def _present(axes: Axes, pose: Float[np.ndarray, "3"], colour: str, dash: str, r
 
 
 def _dial(axes: Axes, gallery: RoomsGallery, clip: int, step: int) -> None:
-    """Memorised orientations around a circle, the true one as a line, the inferred one dashed; as on the map."""
+    """Draw memorised orientations on a circle, the true one as a line and the inferred one dashed."""
     memorised = gallery.true_pose[clip, : gallery.tau, 2]
     true, inferred = (poses[clip, step - 1, 2] for poses in (gallery.true_pose, gallery.inferred_pose))
     axes.add_patch(Circle((0, 0), 1, fill=False, edgecolor=INK, lw=0.8, alpha=0.35))
@@ -175,15 +175,15 @@ def _dial(axes: Axes, gallery: RoomsGallery, clip: int, step: int) -> None:
 
 
 def _draw_views(panels: Sequence[Axes], gallery: RoomsGallery, clip: int, step: int) -> None:
-    """The true frame and the imagined one."""
+    """Draw the true and the imagined frame of a step."""
     at = step - gallery.tau - 1
     for axes, frames, name in zip(panels, (gallery.truth, gallery.imagined), ("true", "imagined"), strict=True):
-        # Larger pixels stay square where the page smooths the pictures of maps.
+        # Enlarged, so that pixels stay square although the page smooths pictures of maps.
         axes.imshow(pixels(frames[clip, at]).repeat(8, 0).repeat(8, 1))
         bare(axes, f"{name} view, step {step}")
 
 
 def unwrapped(true: Headings, inferred: Headings) -> tuple[Headings, Headings]:
-    """Headings unwrapped beyond a full circle; inferred ones are shifted by whole circles to begin near true ones."""
+    """Headings without jumps at full turns; inferred ones are shifted by full turns to begin near the true ones."""
     true, inferred = np.unwrap(true), np.unwrap(inferred)
     return true, inferred + 2 * math.pi * np.round((true[0] - inferred[0]) / (2 * math.pi))

@@ -1,4 +1,4 @@
-"""Sections of a report that worlds share; what it says of landmarks is the same in all of them."""
+"""Sections of a report that do not depend on the kind of world, those on landmarks included."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ EQUAL_FRAMES = (
 def film(
     gallery: Gallery, clips: int, side: int, fps: int, about: str, maps: Sequence[UInt8[np.ndarray, "time s s 3"]] = ()
 ) -> str:
-    """Truth, imagination and error, moving, views about `side` pixels wide; after a map of each clip where given."""
+    """Film of true frames, imagined frames and errors, each about `side` pixels wide; with a map per clip if given."""
     some = slice(clips)
     scale = max(1, side // gallery.truth.shape[-1])
     seen = None if gallery.seen is None else gallery.seen[some]
@@ -36,7 +36,7 @@ def film(
 
 
 def frames(gallery: Gallery, unseen: str) -> str:
-    """True above imagined frames; `unseen` says what red steps are."""
+    """Section with true above imagined frames; `unseen` says what red steps are."""
     if not gallery.strips:
         return ""
     clips = range(min(3, len(gallery.truth)))
@@ -47,25 +47,25 @@ def frames(gallery: Gallery, unseen: str) -> str:
 
 
 def horizon(scores: Mapping[str, Any], about: str) -> str:
-    """Scores at each predicted step."""
+    """Section with the scores at each predicted step."""
     caption = f"PSNR of the error pooled over clips, known and new places together. {about}"
     return page.section("Over the horizon", svg(plots.horizon(scores), "horizon"), caption)
 
 
 def known_fraction(scores: Mapping[str, Any], where: str) -> str:
-    """The share of predicted steps at memorised places, in words."""
+    """The fraction of predicted steps at memorised places, in words."""
     known = scores.get("revisited_fraction")
     return "" if known is None else f"{100 * known:.0f}% of the predicted steps are {where}."
 
 
 def landmarks(scores: Mapping[str, Any]) -> tuple[str, ...]:
-    """Long walks, unknown starts and single looks; nothing where a model has no landmarks."""
+    """Sections on long walks, unknown starts and single pictures; none if the model has no landmarks."""
     found = scores.get("landmarks")
     return (_long_walks(found), _localisation(found)) if found else ()
 
 
 def _long_walks(landmarks: Mapping[str, Any]) -> str:
-    """Errors over long walks."""
+    """Section with errors over long walks."""
     steps = len(landmarks["slip"][0]["landmarks"]["within_by_step"])
     told = []
     for name, _, walks in landmark_plots.kinds(landmarks):
@@ -87,7 +87,7 @@ def _long_walks(landmarks: Mapping[str, Any]) -> str:
 
 
 def _localisation(landmarks: Mapping[str, Any]) -> str:
-    """Unknown starts and single looks, with the numbers in words."""
+    """Section on unknown starts and single pictures, with the numbers in words."""
     lost, looks = landmarks["unknown_start"], landmarks["localise"]
     steps = len(lost["within_by_step"])
     error = looks["reliability"]["expected_calibration_error"]
@@ -110,11 +110,11 @@ def _localisation(landmarks: Mapping[str, Any]) -> str:
 
 
 def _by_pixels(looks: Mapping[str, Any]) -> str:
-    """The control beside it; scores of version 0.1 have none."""
+    """The control's score in words; empty for scores of version 0.1, which lack it."""
     found = looks.get("nearest_pixels_visited")
     return "" if found is None else f" (the place of the memorised frame with the nearest pixels: {_percent(found)})"
 
 
 def _percent(fraction: float | None) -> str:
-    """A fraction in percent; a dash where there is none."""
+    """A fraction in percent; a dash for None."""
     return "–" if fraction is None else f"{100 * fraction:.1f}%"

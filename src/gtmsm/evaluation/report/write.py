@@ -1,4 +1,4 @@
-"""One page that shows what a model can and cannot do: report.html, whole in itself, nothing fetched."""
+"""report.html: one self-contained page that shows what a model can and cannot do."""
 
 from collections.abc import Mapping
 from html import escape
@@ -12,7 +12,7 @@ from gtmsm.evaluation.report.sections import landmarks
 from gtmsm.files import write_atomically
 
 PAGES: dict[type[Gallery], Any] = {ImageGallery: image_walk, RoomsGallery: rooms, RecordedGallery: recorded}
-"""The module that knows what to say of each kind of world: its `page_sections` and its `reading`."""
+"""The module for each kind of world, with functions `page_sections` and `reading`."""
 
 READING = (
     "<b>PSNR pooled</b> is the PSNR of the mean squared error, so the worst frames weigh most. <b>PSNR per "
@@ -33,9 +33,9 @@ def write_report(
     about: Mapping[str, str],
     verdict: str = "",
 ) -> None:
-    """Write the report; a reader of an older one at `path` keeps it until this one is whole.
+    """Write the report; an older one at `path` is replaced only when this one is complete.
 
-    `verdict` says how reliable the motion is that was searched for; empty where none was, or nothing is known of it.
+    `verdict` says how reliable the result of the search for the motion is; empty if there was none or it is unknown.
     """
     world = PAGES[type(gallery)]
     sections = (
@@ -53,7 +53,7 @@ def write_report(
 
 
 def _table(scores: Mapping[str, Any]) -> str:
-    """The scores against every control."""
+    """The table of the model's scores and its controls'."""
     columns = columns_of(scores)
     units = (f"<small>{column.unit}</small>" if column.unit in ("dB", "1/255") else "" for column in columns)
     head = [f"{escape(column.label)}{unit}" for column, unit in zip(columns, units, strict=True)]

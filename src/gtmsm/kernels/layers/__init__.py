@@ -1,1 +1,1 @@
-"""Layers too small or too narrow for libraries, and what lies between those of libraries."""
+"""Layers that are too small or too narrow for libraries, and the operations between library layers."""

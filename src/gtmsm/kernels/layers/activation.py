@@ -1,8 +1,8 @@
 """Bias, shortcut and activation between two layers, in one pass.
 
 Without `activated` an update of walk takes 66% longer and one of walk-strong 38%, without `shortcut` one of walk-strong
-45% and one of walk-landmarks 29%: what lies between layers is large, and by parts it is read and written two or three
-times each way.
+45% and one of walk-landmarks 29%: activations are large, and separate operations read and write them two or three
+times, forward and backward.
 """
 
 from collections.abc import Callable
@@ -15,17 +15,17 @@ from torch import Tensor
 from gtmsm.kernels.operator import operator
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"elu": F.elu, "silu": F.silu, "gelu": F.gelu}
-"""By kind; gelu is the exact one, by the error function."""
+"""Activations by kind; gelu is the exact one, by the error function."""
 
 
 @operator(cuda="gtmsm.kernels.layers.activation_triton")
 def activated(
     x: Float[Tensor, "*shape"], bias: Float[Tensor, "channel"], kind: str, made: torch.dtype | None = None
 ) -> Float[Tensor, "*shape"]:
-    """act(x + bias), worked out in float32 at least and rounded once: to the precision of x, or as `made`.
+    """act(x + bias), computed in float32 at least and rounded once: to the precision of x, or to `made`.
 
-    Channels are the second axis of pictures (four axes), and the last of anything else. The fast implementation wants
-    the channels of a pixel beside each other: channels_last, or row by row.
+    Channels are the second axis of pictures (four axes), and the last axis of anything else. The fast implementation
+    expects the channels of a pixel to be contiguous: channels_last, or row by row.
     """
     return ACTIVATIONS[kind](_total(x, None, bias)).to(made or x.dtype)
 
@@ -36,7 +36,7 @@ def shortcut(
 ) -> tuple[Float[Tensor, "*shape"], Float[Tensor, "*shape"]]:
     """y = x + r + bias and act(y), both in the precision of x: the end of a residual block and the start of the next.
 
-    Without r a block starts: its sum is x + bias. Channels are where `activated` looks for them.
+    Without r, where a block starts, the sum is x + bias. Channels are on the same axis as in `activated`.
     """
     y = _total(x, r, bias).to(x.dtype)
     return y, ACTIVATIONS[kind](_widened(y)).to(x.dtype)

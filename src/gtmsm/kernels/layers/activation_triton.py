@@ -1,6 +1,6 @@
-"""Biases, shortcuts and activations on a GPU: one launch forward; backward one, and a small sum for the bias.
+"""Biases, shortcuts and activations on a GPU: one launch forward; one backward, and a small sum for the bias.
 
-A tile is some pixels by some channels; the channels of a pixel lie beside each other. Backward, a program loops over
+A tile is some pixels by some channels; the channels of a pixel are contiguous. Backward, a program loops over
 its share of the pixels and adds up the gradients of the bias in registers; the results of all programs are added up in
 a fixed order.
 """
@@ -14,14 +14,15 @@ from torch import Tensor
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 MOST = 2**31
-"""Numbers of a tensor, at most: 32 bits count its pixels."""
+"""Upper bound of a tensor's size: 32 bits count its pixels."""
 TILE = 4_096
 """Numbers that a program takes together: 16 in each thread, two or four loads of 16 bytes."""
 WARPS = 8
 MOST_CHANNELS = 256
-"""Of one tile: more than a few hundred bytes beside each other are not read any faster."""
+"""Maximum number of channels of one tile: more than a few hundred contiguous bytes are not read any faster."""
 PROGRAMS = 4 * 132
-"""Backward: four for each multiprocessor of an H200 hide each other's waiting, and more take longer to add up."""
+"""Programs of the backward pass: four per multiprocessor of an H200 hide each other's latency; more take longer to
+add up."""
 
 
 @triton.jit
@@ -134,25 +135,25 @@ def _activation_backward(
 
 
 def tile_for(channels: int) -> tuple[int, int]:
-    """How many pixels and channels a program takes together."""
+    """Number of pixels and of channels that a program takes together."""
     columns = min(MOST_CHANNELS, triton.next_power_of_2(channels))
     return TILE // columns, columns
 
 
 def share_for(rows: int, channels: int) -> int:
-    """How many pixels a program loops over in the backward pass: a whole number of tiles."""
+    """Number of pixels that a program loops over in the backward pass: a whole number of tiles."""
     high, wide = tile_for(channels)
     parts = max(1, PROGRAMS // triton.cdiv(channels, wide))
     return triton.cdiv(triton.cdiv(rows, parts), high) * high
 
 
 def _like(x: Tensor) -> torch.memory_format:
-    """The order in which the channels of a pixel lie beside each other."""
+    """The memory format in which the channels of a pixel are contiguous."""
     return torch.channels_last if x.dim() == 4 else torch.contiguous_format
 
 
 def _sizes(x: Tensor) -> tuple[int, int]:
-    """Pixels and channels."""
+    """Number of pixels and of channels."""
     channels = x.shape[1 if x.dim() == 4 else -1]
     return x.numel() // channels, channels
 
@@ -170,7 +171,7 @@ def _launch(x: Tensor, r: Tensor | None, bias: Tensor, kind: str, y: Tensor, a: 
 def _gradients(
     kept: Tensor, how: str, bias: Tensor, gy: Tensor | None, ga: Tensor, kind: str, learns: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Of the sum and of the bias, from those of the sum and of its activation."""
+    """Gradients of the sum and of the bias, from those of the sum and of its activation."""
     as_kept = _like(kept)
     gy, ga = None if gy is None else gy.contiguous(memory_format=as_kept), ga.contiguous(memory_format=as_kept)
     g = torch.empty_like(kept, memory_format=as_kept)

@@ -1,4 +1,4 @@
-"""A dense layer on a GPU: one launch forward; backward one for the input and one for the parameters.
+"""A dense layer on a GPU: one launch forward; in the backward pass one for the input and one for the parameters.
 
 Bias and ELU are applied to a tile of the product before it is stored. The backward pass applies the slope of the ELU
 to what it loads. Gradients of parameters are few tiles, each a sum over many rows: the rows are split among enough
@@ -17,24 +17,24 @@ from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 WIDEST = 256
-"""Inputs and outputs, at most: with more, cuBLAS is faster (walk, whose networks are 512 wide, by 2%)."""
+"""Maximum number of inputs and outputs: with more, cuBLAS is faster (walk, whose networks are 512 wide, by 2%)."""
 MOST_EXACT = 2**28
-"""Products of float32 numbers that must not be rounded to TF32, at most: they use no tensor cores, and cuBLAS is three
-times as fast."""
+"""Maximum number of products of float32 numbers that must not be rounded to TF32: they use no tensor cores, and cuBLAS
+is three times as fast."""
 MULTIPROCESSORS = 132
-"""Of the GPU that tiles are chosen for, an H200; on another they are less good, and no less right."""
+"""Multiprocessors of an H200, for which tiles are chosen; on other GPUs they are slower, but as correct."""
 ALMOST_FULL = 120
-"""Programs that are worth larger tiles: with a few less than one for each multiprocessor hardly any is idle."""
+"""Number of programs from which larger tiles pay: with slightly fewer than multiprocessors, hardly any is idle."""
 FEWEST_ROWS = 128
-"""Of one program that adds up gradients of parameters: with fewer, storing and adding up the parts takes longer."""
+"""Minimum rows of a program that adds up gradients of parameters: with fewer, adding up the parts takes longer."""
 BIASES_AT_ONCE = 4_096
 """Gradients that one program adds up at a time for the bias: 32 in each thread, few enough for its registers."""
 STAGES = 3
-"""Steps of a loop under way at once: few enough that several programs share a multiprocessor."""
+"""Steps of a loop in flight at once: few enough that several programs share a multiprocessor."""
 
 
 class Tile(NamedTuple):
-    """Which part of a product is one program's, and how much of its depth it takes at a time."""
+    """The part of a product that one program computes, and the depth that it takes at a time."""
 
     ROWS: int
     COLUMNS: int
@@ -42,11 +42,11 @@ class Tile(NamedTuple):
 
 
 DEEPEST: dict[Precision, int] = {"bfloat16": 64, "tf32": 32, "ieee": 16}
-"""128 bytes at a time, as the banks of shared memory like best; without tensor cores, what registers can hold."""
+"""Depth of a tile: 128 bytes, best for the banks of shared memory; without tensor cores, what registers can hold."""
 
 
 def _fit(size: int, most: int) -> int:
-    """How much of an axis a tile takes: a power of two from 16 on, and more than 64 only where nothing is left over."""
+    """Size of a tile along an axis: a power of two from 16 on, and more than 64 only if it divides the axis."""
     block = min(most, max(16, triton.next_power_of_2(size)))
     return block if block <= 64 or size % block == 0 else 64
 
@@ -54,10 +54,10 @@ def _fit(size: int, most: int) -> int:
 def tile_for(rows: int, columns: int, depth: int, precision: Precision, turned: bool = False) -> Tile:
     """The tile of a product [rows, depth] x [depth, columns]; turned: the second is stored row by row.
 
-    64 x 64 is read from the cache fast enough, and several fit on a multiprocessor, so that one computes while another
-    waits; 128 x 64 reads less where there is plenty of work, lower tiles fill the GPU where there is little. Hopper's
-    own instructions, which want 64 rows, take turned float32 only after each number was moved alone, with conflicts
-    between banks; lower tiles are left to those of Ampere, which do not mind.
+    Tiles of 64 x 64 are read from the cache fast enough, and several fit on a multiprocessor, so that one computes
+    while another waits. With much work, 128 x 64 reads less; with little work, lower tiles fill the GPU. Hopper's own
+    instructions, which need 64 rows, take turned float32 only after moving each number by itself, with bank conflicts;
+    lower tiles use Ampere's instructions, which need no such moves.
     """
     low = turned and precision == "tf32"
     high, wide = 32 if low else 64, _fit(columns, 128 if low else 64)
@@ -70,9 +70,9 @@ def tile_for(rows: int, columns: int, depth: int, precision: Precision, turned: 
 
 
 def share_for(n: int, outputs: int, inputs: int, precision: Precision) -> tuple[Tile, int]:
-    """For gradients of weights: the tile of [outputs, n] x [n, inputs], and how many of the n rows a program adds up.
+    """For gradients of weights: the tile of [outputs, n] x [n, inputs], and the number of the n rows per program.
 
-    Twice as many programs as multiprocessors where there are rows enough: two hide each other's waiting.
+    Twice as many programs as multiprocessors, if there are enough rows: two hide each other's latency.
     """
     high, wide = (32, 128) if precision == "tf32" else (64, 64)  # both are turned: see `tile_for`
     high, wide, most = _fit(outputs, high), _fit(inputs, wide), triton.cdiv(n, FEWEST_ROWS)
@@ -86,7 +86,7 @@ def share_for(n: int, outputs: int, inputs: int, precision: Precision) -> tuple[
 
 @triton.jit
 def _into_product(y, dy, row, column, there, outputs, dy_row, dy_column, ELU: tl.constexpr):  # pragma: no cover - GPU
-    """Gradients of what the ELU was given: ELU' is 1 above 0, and ELU + 1 below."""
+    """Gradients of the input of the ELU: ELU' is 1 above 0, and ELU + 1 below."""
     row = row.to(tl.int64)
     g = tl.load(dy + row * dy_row + column * dy_column, there, 0.0).to(tl.float32)
     if ELU:
@@ -163,7 +163,7 @@ def _dense_layer_into_parameters(
         at = sums + output[:, None] * inputs + column[None, :]
         tl.atomic_add(at, total, is_output[:, None] & is_column[None, :], sem="relaxed")
     else:
-        # the bias, by programs of its own: beside a product it would read each g again, laid out otherwise
+        # the bias, by programs of its own: within those of the product, each g would be read again in another layout
         output = (tile - tiles) * ROWS + tl.arange(0, ROWS)
         is_output = output < outputs
         loose = tl.zeros([AT_ONCE, ROWS], tl.float32)
@@ -210,7 +210,7 @@ def _backward(gradients: Tensors, args: Arguments, made: Tensors, needed: Needed
 
 
 def _precision(x: Tensor, made: torch.dtype) -> Precision:
-    """Of products."""
+    """Precision of products."""
     return "bfloat16" if made == torch.bfloat16 else products_of(x.dtype)
 
 

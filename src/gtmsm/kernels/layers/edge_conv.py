@@ -20,7 +20,7 @@ def edge_conv_in(
     bias: Float[Tensor, "out"],
     made: torch.dtype,
 ) -> Float[Tensor, "n out height width"]:
-    """ELU(conv(x) + bias), 3x3 with a border of zeros, channels last; products and result are `made`.
+    """ELU(conv(x) + bias), 3x3 with a border of zeros, channels last; products and result are of the type `made`.
 
     Autocast changes nothing. Products of float32 are as exact on a GPU as `torch.backends.cudnn.allow_tf32` asks for.
     """
@@ -35,7 +35,7 @@ def edge_conv_out(
 ) -> Float[Tensor, "n few height width"]:
     """conv(x) + bias, 3x3 with a border of zeros, plane by plane in float32 at least; products in the precision of x.
 
-    The fast implementation wants x channels_last, and so is its gradient.
+    The fast implementation expects x to be channels_last; so is its gradient.
     """
     with torch.autocast(x.device.type, enabled=False):
         y = F.conv2d(x, weight.to(x.dtype), bias.to(x.dtype), padding=1)

@@ -1,9 +1,10 @@
-"""3x3 convolutions between few channels and many on a GPU, with as little as possible read more than once.
+"""3x3 convolutions between few channels and many on a GPU, which read as little as possible more than once.
 
 The large side is read or written once. A pixel of the small side with its neighbours is a row of up to 36 numbers,
-gathered from planes that the cache holds. Times weights it is the first convolution, and the input's gradient of the
-last one; times the large side it is the gradient of the weights of either. Only the last convolution forward needs
-neighbours on the large side: those above and below are loaded, left and right are found among the products.
+gathered from planes that the cache holds. Its product with the weights is the first convolution, and the input's
+gradient of the last one; its product with the large side is the gradient of the weights of either. Only the last
+convolution forward needs neighbours on the large side: those above and below are loaded, left and right are found
+among the products.
 
 Gradients of weights are sums over all pixels: these are split among enough programs to fill a GPU, and the results of
 the programs are added up in a fixed order.
@@ -19,19 +20,19 @@ from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 FEW = 4
-"""Channels of a picture, at most."""
+"""Maximum number of channels of a picture."""
 MANY = 128
-"""Channels of the large side of the last convolution, at most: a program takes all of them at once."""
+"""Maximum number of channels of the large side of the last convolution: a program takes all of them at once."""
 WIDEST = 256
-"""Pixels of a row of the last convolution, at most: a program takes whole rows."""
+"""Maximum number of pixels of a row of the last convolution: a program takes whole rows."""
 MOST = 2**30
-"""Pixels of all pictures, and numbers of one on the large side, at most: 32 bits count them."""
+"""Upper bound of the pixels of all pictures, and of the numbers of one on the large side: 32 bits count them."""
 TILES_EACH = 4
-"""Tiles that a program makes one after another: its weights, which are scattered, are loaded only once."""
+"""Tiles that a program computes one after another: its weights, which are scattered, are loaded only once."""
 MOST_COLUMNS = 64
-"""Channels of the large side that a program takes at once."""
+"""Maximum number of channels of the large side that a program takes at once."""
 PROGRAMS = 4 * 132
-"""That split a sum over all pixels: four fit on each multiprocessor of an H200, and hide each other's waiting."""
+"""Programs that split a sum over all pixels: four fit on a multiprocessor of an H200 and hide each other's latency."""
 
 
 @triton.jit
@@ -42,8 +43,8 @@ def _neighbours(
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
     """[taps, pixels] of a picture, taps in the order of weights [few, 3, 3]; flipped for the backward pass.
 
-    All pixels are of one picture: Triton then sees that they lie beside each other, and gives them to threads beside
-    each other. A thread has all taps of its pixel, and everything about taps is known when this is compiled.
+    All pixels are of one picture: Triton then sees that they are contiguous, and assigns them to adjacent threads. A
+    thread has all taps of its pixel, and everything about taps is known when this is compiled.
     """
     i, j = pixel // WIDTH, pixel % WIDTH
     tap = tl.arange(0, TAPS)
@@ -101,7 +102,7 @@ def _edge_conv_into_parameters(
     W_MANY: tl.constexpr, W_FEW: tl.constexpr, W_ROW: tl.constexpr, W_COLUMN: tl.constexpr,
     TAPS: tl.constexpr, PIXELS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """Of the first convolution (ELU: `many` is its output) or of the last one (`x` is its gradient, flipped)."""
+    """Gradients for the first convolution (ELU: `many` is its output) or the last (`x` is its gradient, flipped)."""
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     tap, plane = tl.arange(0, TAPS), tl.arange(0, 4)
     is_tap, is_column = tap < 9 * FEW, column < MANY
@@ -134,7 +135,7 @@ def _edge_conv_into_parameters(
             total = tl.dot(a.to(tl.bfloat16), b.to(tl.bfloat16), total)
         else:
             total = tl.dot(a, b, total, input_precision=PRECISION)
-    # one row of `shares` is all weights, in the order in which they lie, then all biases
+    # one row of `shares` holds all weights, in their memory order, then all biases
     weights = 9 * FEW * MANY
     shares += tl.program_id(0).to(tl.int64) * (weights + (MANY if ELU else FEW))
     w_tap = tap // 9 * W_FEW + tap % 9 // 3 * W_ROW + tap % 3 * W_COLUMN
@@ -162,7 +163,7 @@ def _times_row(
     x, line, j, i, is_line, w, total, row,
     PRECISION: tl.constexpr, MANY: tl.constexpr, HEIGHT: tl.constexpr, WIDTH: tl.constexpr, DEPTH: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """The large side, a line above or below where row is not 1, times its weights."""
+    """The large side times its weights; a line above for row 0, below for row 2."""
     channel = tl.arange(0, DEPTH)
     inside = is_line & (i + row >= 1) & (i + row <= HEIGHT) & (j < WIDTH)
     at = ((line + row - 1).to(tl.int64) * WIDTH + j) * MANY
@@ -186,7 +187,7 @@ def _many_to_few(
     PIXELS: tl.constexpr = LINES * WIDE
     p, column, plane = tl.arange(0, PIXELS), tl.arange(0, 16), tl.arange(0, 4)
     j = p % WIDE
-    # where a neighbour's share of this pixel is; beyond the ends of a line there is none
+    # the index of each neighbour's part of this pixel; beyond the ends of a line there is none
     shifted = p[:, None] + column[None, :] // 4 - 1
     neighbour = j[:, None] + column[None, :] // 4 - 1
     is_neighbour = (neighbour >= 0) & (neighbour < WIDTH) & (column < 12)[None, :]
@@ -210,7 +211,7 @@ def _many_to_few(
 def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
     """Taps, pixels and channels of a tile: a pixel for each thread, and in float32 no more than registers can hold.
 
-    Hopper's own instructions, which want 64 pixels, take float32 only as it does not lie here; 32 are left to Ampere's.
+    Hopper's own instructions, which need 64 pixels, do not take float32 in this layout; 32 pixels use Ampere's.
     """
     warps = 4 if precision == "bfloat16" else 1
     return {
@@ -218,17 +219,17 @@ def _tile(few: int, many: int, precision: Precision) -> dict[str, int]:
         "PIXELS": 32 * warps,
         "COLUMNS": max(16, min(MOST_COLUMNS, triton.next_power_of_2(many))),
         "num_warps": warps,
-        "num_stages": 1,  # several programs at once wait for each other; copies ahead would pass the nearest cache by
+        "num_stages": 1,  # several programs at once hide latency; prefetching would bypass the nearest cache
     }
 
 
 def share_for(tiles: int, across: int) -> int:
-    """How many tiles of pixels a program adds up, where channels are split among `across` programs."""
+    """Number of tiles of pixels that a program adds up, if channels are split among `across` programs."""
     return triton.cdiv(tiles, max(1, PROGRAMS // across))
 
 
 def _dense(weight: Tensor) -> Tensor:
-    """Weights without gaps in memory: their gradients are then laid out alike, and need no copy."""
+    """Weights without gaps in memory, so that their gradients have the same layout and need no copy."""
     is_dense = weight.is_contiguous() or weight.is_contiguous(memory_format=torch.channels_last)
     return weight if is_dense else weight.contiguous()
 
@@ -236,7 +237,7 @@ def _dense(weight: Tensor) -> Tensor:
 def _spread(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, precision: Precision) -> None:
     """Fill y, the large side, from x, the small one, by weights [many, few, 3, 3].
 
-    Forward there is a bias, and an ELU; without them this is a backward pass, and the weights are flipped.
+    The forward pass has a bias and an ELU; without them this is a backward pass, and the weights are flipped.
     """
     (n, many, height, width), few = y.shape, x.shape[1]
     tile = _tile(few, many, precision)
@@ -251,9 +252,9 @@ def _spread(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, precision
 def _gradients(
     x: Tensor, many_side: Tensor, dy: Tensor | None, weight: Tensor, precision: Precision
 ) -> tuple[Tensor, Tensor]:
-    """Of weight [many, few, 3, 3] and bias, from the small side x and the large one.
+    """Gradients of weight [many, few, 3, 3] and bias, from the small side x and the large one.
 
-    `dy` is the incoming gradient where there was an ELU. Otherwise it is x, and its taps are flipped.
+    `dy` is the incoming gradient if there was an ELU. Otherwise that gradient is x, and its taps are flipped.
     """
     (n, many, height, width), few = many_side.shape, x.shape[1]
     tile = _tile(few, many, precision)

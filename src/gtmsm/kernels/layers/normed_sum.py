@@ -1,7 +1,7 @@
-"""A shortcut, a bias and the layer norm that follows, in one pass: what lies between two blocks of a transformer.
+"""A shortcut, a bias and the layer norm that follows, in one pass: the step between two blocks of a transformer.
 
-Without the fast implementation an update of walk-strong takes 52% longer: by parts the sum is written, read and written
-again, and backward the gradients that meet there are added up by a pass of their own.
+Without the fast implementation an update of walk-strong takes 52% longer: separate operations write the sum, read it
+and write again, and in the backward pass add up the gradients that meet there in a pass of their own.
 """
 
 import torch
@@ -21,9 +21,9 @@ def normed_sum(
     shift: Float[Tensor, "width"] | None,
     eps: float,
 ) -> tuple[Float[Tensor, "*rows width"], Float[Tensor, "*rows width"]]:
-    """y = x + r + bias and its layer norm, both in the precision of x, whatever autocast says.
+    """y = x + r + bias and its layer norm, both in the precision of x; autocast changes nothing.
 
-    Sums are of float32 at least, and y is rounded before it is normalised. Continue with y even without r and bias:
+    Sums are in float32 at least, and y is rounded before it is normalised. Use the returned y even without r and bias:
     one pass then adds up the gradients of both results. Weight and shift are both given, or neither is.
     """
     wide = torch.promote_types(x.dtype, torch.float32)

@@ -1,4 +1,4 @@
-"""A shortcut, a bias and a layer norm on a GPU: one launch forward; backward one, and a small sum for the parameters.
+"""A shortcut, a bias and a layer norm on a GPU: one launch forward; one backward, and a small sum for the parameters.
 
 A program takes a few whole rows together, so that each number is read once and written once. Backward it loops over
 many rows and adds up the gradients of parameters in registers; the results of all programs are added up in a fixed
@@ -14,17 +14,17 @@ from torch import Tensor
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 MOST = 2**30
-"""Numbers of a tensor, at most: 32 bits count them, and a loop over all of them may overshoot the end."""
+"""Upper bound of a tensor's size: 32 bits count its numbers, and a loop over all of them may overshoot the end."""
 WIDEST = 1_024
-"""Numbers of a row, at most: a program takes whole rows."""
+"""Maximum width of a row: a program takes whole rows."""
 TILE, WARPS = 4_096, 8
 """Numbers that a program takes together, 16 in each thread: of rows of 256, two for each warp."""
 TILE_BACK, WARPS_BACK, STAGES_BACK = 512, 1, 2
 """Backward: as many in each thread, and as many again for each parameter that learns."""
 MOST_ROWS = 128
-"""Of one tile, where rows are short."""
+"""Maximum number of rows of one tile, if rows are short."""
 PROGRAMS = 16 * 132
-"""Backward: for each multiprocessor of an H200 16, of one warp each."""
+"""Programs of the backward pass: 16 for each multiprocessor of an H200, of one warp each."""
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -86,7 +86,7 @@ def _normed_sum_backward(
             into_shift += into
         if AFFINE:
             into *= scale
-        # A row that is moved or stretched as a whole is the same when normalised: these two parts are lost.
+        # Shifting or scaling a whole row does not change its norm: these two parts of the gradient vanish.
         moved, stretched = tl.sum(into, 1) / WIDTH, tl.sum(into * away, 1) / WIDTH
         total = (into - moved[:, None] - away * stretched[:, None]) * slope[:, None]
         total += tl.load(gy + at, there, 0.0).to(tl.float32)
@@ -103,7 +103,7 @@ def _normed_sum_backward(
 
 
 def tile_for(width: int, numbers: int) -> tuple[int, int]:
-    """How many rows a program takes together, and how many numbers of each, at least all of them."""
+    """Number of rows that a program takes together, and their width rounded up to a power of two."""
     columns = triton.next_power_of_2(width)
     return min(MOST_ROWS, max(1, numbers // columns)), columns
 

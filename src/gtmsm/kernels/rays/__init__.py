@@ -1,1 +1,1 @@
-"""What the prior of rays asks of retrieved views."""
+"""Operators with which the prior of rays reads retrieved views."""

@@ -1,4 +1,4 @@
-"""Attention of few queries to many keys, as the rays of one view ask those of the views it is made from.
+"""Attention of few queries to many keys: of the rays of one view to those of the views it is made from.
 
 Without the fast implementation an update of walk-strong takes 22% longer. All queries of a head fit into one program,
 so keys and values are read once forward and once backward, and no gradient is added up between programs.
@@ -20,11 +20,11 @@ def attend(
     head: int,
     gradient: Float[Tensor, "n asked both"] | None = None,
 ) -> Float[Tensor, "n asking width"]:
-    """softmax(q k^T / sqrt(head)) v for every head, in the precision of its input, whatever autocast says.
+    """softmax(q k^T / sqrt(head)) v for every head, in the precision of its input; autocast changes nothing.
 
-    Keys lie before values in `key_value`, and heads beside each other within the width. Either input may be a slice of
-    a larger tensor; it is not copied. With `gradient` the fast implementation writes the gradient of key_value there,
-    and returns that; the readable function does not use it.
+    Keys come before values in `key_value`, and heads are contiguous within the width. Either input may be a slice of a
+    larger tensor; it is not copied. With `gradient` the fast implementation writes the gradient of key_value there, and
+    returns that; the readable function does not use it.
     """
     width = query.shape[-1]
     require(

@@ -2,10 +2,10 @@
 
 A program holds all queries of its head and loops over the keys block by block, so that a gradient of keys or values is
 complete when it is stored: nothing is added up between programs, and nothing is read twice. Programs of one sequence
-come one after another, since their heads lie beside each other in memory.
+come one after another, since their heads are adjacent in memory.
 
-Scores are in units of log 2, since a GPU's exponential is that of 2. Backward they are transposed, keys by queries: the
-softmax of them stays in registers for the products that give gradients of keys and values, and only the product that
+Scores are in units of log 2, since GPUs compute powers of 2. In the backward pass they are transposed, keys by queries:
+their softmax stays in registers for the products that give gradients of keys and values, and only the product that
 gives (transposed) gradients of queries needs it in shared memory. These products come one after another, so that few
 results are held at a time.
 """
@@ -24,30 +24,30 @@ from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.precision import Precision, products_of
 
 HEADS_OF = (16, 32, 64, 128)
-"""Sizes of a head."""
+"""Sizes of a head that are supported."""
 MOST_QUERIES = 128
-"""Of one sequence: more would not fit into one program."""
+"""Maximum number of queries of one sequence: more would not fit into one program."""
 MOST_IN_FLOAT32 = 64 * 64
-"""Numbers of one head's queries in float32, at most: they take twice the bytes of bfloat16."""
+"""Maximum size of one head's queries in float32, which take twice the bytes of bfloat16."""
 FARTHEST = 2**24
-"""Numbers from one token to the next, at most: 32 bits count those of a block of tokens."""
+"""Upper bound of the stride from one token to the next: 32 bits count the numbers of a block of tokens."""
 
 
 class Pace(NamedTuple):
     """How a program loops over the keys."""
 
     keys: int
-    """Taken at a time."""
+    """Number of keys taken at a time."""
     warps: int
     stages: int
-    """Blocks of keys and values under way at once."""
+    """Number of blocks of keys and values in flight at once."""
 
 
 USUAL = Pace(keys=64, warps=4, stages=3)
 """For 64 queries of a head of 64 in bfloat16. Forward four programs then share a multiprocessor of an H200 (128 keys at
 a time: three), backward two (with two stages three, which takes 168 us for the 640 keys of walk-strong, not 141)."""
 MOST_FOR_FOUR_WARPS = 64
-"""Queries of a program, or numbers of a head; with more of either its registers would spill."""
+"""Maximum number of queries of a program, and maximum size of a head; beyond either, registers would spill."""
 KEYS_IN_FLOAT32 = 32
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")
 
@@ -60,7 +60,7 @@ def pace_for(asking: int, asked: int, head: int, precision: Precision) -> Pace:
     if precision != "bfloat16":
         keys, stages = min(keys, KEYS_IN_FLOAT32), 1
     keys = min(keys, _block(asked))
-    return Pace(keys, warps, 1 if asked <= keys else stages)  # a single block is waited for, not prepared
+    return Pace(keys, warps, 1 if asked <= keys else stages)  # a single block is not prefetched
 
 
 def _block(tokens: int) -> int:
@@ -71,7 +71,7 @@ def _block(tokens: int) -> int:
 def _load(
     x, row, rows, X_ROW: tl.constexpr, HEAD: tl.constexpr, WHOLE: tl.constexpr
 ):  # pragma: no cover - runs on the GPU
-    """Tokens of one head; whole: all of them are there."""
+    """Load tokens of one head; WHOLE: no row needs a mask."""
     at = x + row[:, None] * X_ROW + tl.arange(0, HEAD)[None, :]
     return tl.load(at) if WHOLE else tl.load(at, (row < rows)[:, None], 0.0)
 
@@ -86,9 +86,9 @@ def _store(
 
 @triton.jit
 def _product(a, b, total, PRECISION: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """Of a, in the precision of b, with b; on top of a total in float32."""
+    """Add the product of a, in the precision of b, with b to a total in float32."""
     a = a.to(b.dtype)
-    if INTERPRETED:  # which would multiply the bits of a bfloat16
+    if INTERPRETED:  # the interpreter would multiply the bits of a bfloat16
         a, b = a.to(tl.float32), b.to(tl.float32)
     return tl.dot(a, b, total, input_precision="ieee" if PRECISION == "bfloat16" else PRECISION)
 
@@ -116,7 +116,7 @@ def _attend_forward(
         score = _product(q, tl.trans(keys), tl.zeros([QUERIES, KEYS], tl.float32), PRECISION)
         if not WHOLE_KEYS:
             score = tl.where((k < left)[None, :], score, float("-inf"))
-        # the first of each block is there, so that this is never -inf
+        # the first key of each block exists, so that this is never -inf
         higher = tl.maximum(most, tl.max(score, 1) * SCALE)
         p = tl.exp2(score * SCALE - higher[:, None])
         fade = tl.exp2(most - higher)
@@ -148,7 +148,7 @@ def _attend_backward(
     value += n * v_n + column
     d_key += n * dk_n + column
     d_value += n * dv_n + column
-    # queries that are not there are 0, and so is what comes in for them: they add nothing to any gradient
+    # masked queries are 0, and so are their incoming gradients: they add nothing to any gradient
     q = _load(query + n * q_n + column, asks, asking, Q_ROW, HEAD, WHOLE_QUERIES)
     g = _load(d_out + n * do_n + column, asks, asking, DO_ROW, HEAD, WHOLE_QUERIES)
     made = _load(out + n * asking * WIDTH + column, asks, asking, WIDTH, HEAD, WHOLE_QUERIES)
@@ -161,7 +161,7 @@ def _attend_backward(
         values = _load(value, k, left, V_ROW, HEAD, WHOLE_KEYS)
         score = _product(keys, tl.trans(q), tl.zeros([KEYS, QUERIES], tl.float32), PRECISION)
         if not WHOLE_KEYS:
-            # a score of 0 might weigh infinitely much, where all true ones are low
+            # a masked score of 0 might get an infinite weight if all true ones are low
             score = tl.where((k < left)[:, None], score, float("-inf"))
         p = tl.exp2(score * SCALE - log_weight[None, :])
         dv = _product(p, g, tl.zeros([KEYS, HEAD], tl.float32), PRECISION)
@@ -180,12 +180,12 @@ def _attend_backward(
 
 
 def _rows(**tensors: Tensor) -> dict[str, int]:
-    """Strides from a token to the next, known when a kernel is compiled: otherwise addresses take registers."""
+    """Strides from one token to the next, as constants of a kernel: otherwise addresses take registers."""
     return {f"{name}_ROW": x.stride(1) for name, x in tensors.items()}
 
 
 def _settings(asking: int, asked: int, head: int, heads: int, precision: Precision) -> dict[str, Any]:
-    """What a kernel is compiled for."""
+    """Constants with which a kernel is compiled."""
     queries, (keys, warps, stages) = _block(asking), pace_for(asking, asked, head, precision)
     return {
         "SCALE": head**-0.5 * math.log2(math.e), "PRECISION": precision, "HEADS": heads, "HEAD": head,
@@ -195,7 +195,7 @@ def _settings(asking: int, asked: int, head: int, heads: int, precision: Precisi
 
 
 def _empty(query: Tensor, key_value: Tensor, head: int, gradient: Tensor | None) -> list[Tensor]:
-    """What the queries find, and the logarithm of the sum of each softmax."""
+    """The result of each query, and the logarithm of the sum of each softmax."""
     n, asking, width = query.shape
     return [query.new_empty(n, asking, width), query.new_empty(n, width // head, asking, dtype=torch.float32)]
 

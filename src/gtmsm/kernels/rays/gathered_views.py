@@ -1,7 +1,7 @@
-"""Tokens of retrieved views: gathered, shifted by where their columns of rays run, and normalised.
+"""Tokens of retrieved views: gathered, shifted by vectors for their columns of rays, and normalised.
 
 Without the fast implementation an update of walk-strong takes 11% longer: every use of a view is as large as the view,
-and by parts it is written three times.
+and separate operations write it three times.
 """
 
 import torch
@@ -22,7 +22,7 @@ def gathered_views(
 ) -> Float[Tensor, "n asked width"]:
     """Tokens of K views for each of n queries, views `row` of `digest`: those of the first view, then of the second.
 
-    Token t of a view lies in column t % columns. It is normalised after `column` was added to it: in float32 at least,
+    Token t of a view lies in column t % columns. It is normalised after `column` is added to it, in float32 at least,
     and rounded once, at the end.
     """
     (n, k, columns, width), tokens = column.shape, digest.shape[1]

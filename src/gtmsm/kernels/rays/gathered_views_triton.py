@@ -1,6 +1,6 @@
 """Retrieved views on a GPU: everything large is read once and written once, forward and backward.
 
-Forward, a program makes some tokens of one use of a view. Backward, a program takes one column of one view: it loops
+Forward, a program computes some tokens of one use of a view. Backward, a program takes one column of one view: it loops
 over the uses of that view and adds up the gradient of the view in registers. It holds all tokens of the column, so the
 gradient of the column of each use is complete as well. Both gradients come from one pass and in a fixed order, without
 atomics. The uses of each view are found first, by sorting uses by view. A norm without a scale needs only its
@@ -16,14 +16,14 @@ from torch import Tensor
 from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 
 WIDEST = 4_096
-"""Numbers of a token, at most: each lies in registers as a whole."""
+"""Maximum size of a token, which is held in registers as a whole."""
 TALLEST = 16_384
-"""Numbers of one column of a view, at most: so does its gradient."""
+"""Maximum size of one column of a view, whose gradient is held in registers, too."""
 TILE = 8_192
-"""Numbers that a program makes: 32 in each thread."""
+"""Numbers that a program computes: 32 in each thread."""
 WARPS = 8
 NUMBERS_BACK = 2_048
-"""Of a column, for each warp in the backward pass: fewer warps wait less for each other, and 64 in each thread fit."""
+"""Numbers of a column per warp in the backward pass: fewer warps wait less for each other; 64 fit in each thread."""
 
 
 @triton.jit
@@ -52,7 +52,7 @@ def _gathered_views_backward(
     y, dy, scale, order, ends, ddigest, dcolumn, TOKENS: tl.constexpr, COLUMNS: tl.constexpr, WIDTH: tl.constexpr,
     HIGH: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    # columns of a view lie beside each other in memory, and so do their programs in time
+    # columns of a view are adjacent in memory, and their programs are adjacent in time
     view, c = tl.program_id(0) // COLUMNS, tl.program_id(0) % COLUMNS
     token, w = tl.arange(0, HIGH) * COLUMNS + c, tl.arange(0, WIDE)
     there = (token < TOKENS)[:, None] & (w < WIDTH)[None, :]
@@ -66,7 +66,7 @@ def _gathered_views_backward(
         g = tl.load(dy + use * TOKENS * WIDTH + at, there, 0.0).to(tl.float32)
         made = tl.load(y + use * TOKENS * WIDTH + at, there, 0.0).to(tl.float32)
         rescale = tl.load(scale + use * TOKENS + token, token < TOKENS, 0.0)
-        # less what would only move the mean of the input, or its size
+        # minus the parts that would only change the mean of the input, or its scale
         level, along = tl.sum(g, 1) * (rescale / WIDTH), tl.sum(g * made, 1) * (rescale / WIDTH)
         g = g * rescale[:, None] - (made * along[:, None] + level[:, None])
         if WIDE != WIDTH:
@@ -78,13 +78,13 @@ def _gathered_views_backward(
 
 
 def uses_by_view(row: Tensor, rows: int) -> tuple[Tensor, Tensor]:
-    """Indices of `row`, those of one view beside each other and in their order, and where each view's begin and end."""
+    """Indices of `row`, grouped by view and in order within it, and the bounds of each view's group."""
     views, order = row.flatten().sort(stable=True)
     return order, torch.searchsorted(views, torch.arange(rows + 1, dtype=views.dtype, device=views.device))
 
 
 def _empty(digest: Tensor, row: Tensor, column: Tensor, eps: float) -> list[Tensor]:
-    """Normalised tokens of every use, and the inverse standard deviation of each before that."""
+    """Normalised tokens of every use, and the inverse standard deviation of each before the norm."""
     (_, tokens, width), (n, k) = digest.shape, row.shape
     y = digest.new_empty(n, k * tokens, width, dtype=torch.promote_types(digest.dtype, column.dtype))
     return [y, digest.new_empty(n, k * tokens, dtype=torch.float32)]

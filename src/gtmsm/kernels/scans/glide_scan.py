@@ -77,9 +77,9 @@ def glide_walk(
     W: Float[Tensor, "H 2"],
     V: Float[Tensor, "4 H"],
 ) -> Float[Tensor, "batch time 5"]:
-    """Pose and velocity after each action: `glide_steps` by what actions say, then running sums.
+    """Pose and velocity after each action: `glide_steps` with inputs computed from actions, then running sums.
 
-    The implementation for a CPU has no gradients: it is for plans, of which one in rooms takes 0.56 of the time.
+    The implementation for a CPU has no gradients: it is for planning. A plan in rooms takes 0.56 of the time with it.
     """
     turns = (a * turn).sum(-1)
     d, v = glide_steps(start[:, 3:], applied(move, a), turns.cos(), turns.sin(), a @ W_a.T + b, keep, W, V)

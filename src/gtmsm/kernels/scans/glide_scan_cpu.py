@@ -90,7 +90,7 @@ def _back_through(incoming: Tensor, direct: Tensor, maps: Tensor) -> tuple[Tenso
     `incoming` is the gradient of each velocity itself. A total gradient reaches the velocity before its step through
     `maps`, and `direct` is what reaches it from the displacement. The vectors are (time, batch, 2).
     """
-    own, more = incoming.mT.contiguous(), direct.mT.contiguous()  # NumPy likes long runs of memory
+    own, more = incoming.mT.contiguous(), direct.mT.contiguous()  # NumPy is faster with long runs of memory
     total, passing = torch.empty_like(own), maps.movedim(1, -1).contiguous()
     later = np.zeros(own.shape[1:], own.numpy().dtype)
     for into, also, passed, out in zip(*(x.numpy()[::-1] for x in (own, more, passing, total)), strict=True):

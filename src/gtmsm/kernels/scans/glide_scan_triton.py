@@ -15,7 +15,7 @@ from gtmsm.kernels.operator import Arguments, Fast, Gradients, Needed, Tensors
 from gtmsm.kernels.scans.walled_scan_triton import STEPS_AT_ONCE, TILE, before, chained, load_xy, store_xy
 
 SEQUENCES_AT_ONCE = 4
-"""Per program of the forward pass: eight lanes for each."""
+"""Sequences per program of the forward pass: eight lanes for each."""
 
 NOTES = 12
 """Numbers that the backward pass stores for every step."""

@@ -8,14 +8,14 @@ from torch import Tensor
 from gtmsm.kernels.operator import Fast
 
 SHARED = 1 << 15
-"""Numbers up to which PyTorch leaves a pass over them to one thread; to wait for others would take longer here."""
+"""Maximum size of a tensor that PyTorch processes in one thread; waiting for others would take longer here."""
 
 
 @torch.no_grad()
 def _forward(start: Tensor, a: Tensor, move: Tensor, turn: Tensor, *network: Tensor) -> list[Tensor]:
     """Velocities step by step; then headings and positions are running sums.
 
-    Calls of NumPy cost less than those of PyTorch. Nor does autocast know of them: poses are never rounded.
+    Calls of NumPy cost less than those of PyTorch, and autocast does not change them: poses are never rounded.
     """
     count, steps, size = a.shape
     told, states = a.new_ones(3 + size, steps + 1, count), a.new_empty(5, steps, count)
@@ -35,9 +35,9 @@ def _forward(start: Tensor, a: Tensor, move: Tensor, turn: Tensor, *network: Ten
 def _weights(
     move: np.ndarray, W_a: np.ndarray, b: np.ndarray, keep: np.ndarray, W: np.ndarray, V: np.ndarray
 ) -> tuple[Float[np.ndarray, "units told"], Float[np.ndarray, "6 units"]]:
-    """From velocity, action and a one to hidden units, and from these to what `_glide` needs of a step.
+    """Weights from velocity, action and a one to hidden units, and from these to the six rows of a step in `_glide`.
 
-    Four units more pass on what is linear, as relu(x) - relu(-x).
+    Four additional units pass on the linear part, as relu(x) - relu(-x).
     """
     hidden, size = W_a.shape
     into, out = np.zeros((hidden + 4, 3 + size), V.dtype), np.zeros((6, hidden + 4), V.dtype)
@@ -55,10 +55,10 @@ def _weights(
 def _glide(
     told: Float[Tensor, "told after n"], turns: Float[np.ndarray, "time n"], into: np.ndarray, out: np.ndarray
 ) -> tuple[Float[np.ndarray, "time n"], ...]:
-    """How far ahead and to the left each step leads; `told` has velocity, action and a one, and is given velocities.
+    """Displacements of each step, ahead and to the left; `told` holds velocity, action and a one, and gets velocities.
 
-    A step makes six rows: displacement, velocity left, and the latter turned by a right angle. The last four, rotated
-    by the turn, are the velocity before the next step.
+    A step computes six rows: displacement, velocity left, and the latter turned by a right angle. The last four,
+    rotated by the turn, give the velocity before the next step.
     """
     steps, count = turns.shape
     units = told.new_empty(len(into), count)
@@ -77,13 +77,13 @@ def _glide(
 
 
 def _empty(start: Tensor, a: Tensor, *weights: Tensor) -> list[Tensor]:
-    """Numbers of a kind lie side by side."""
+    """Poses and velocities of any values; numbers of the same kind are contiguous."""
     count, steps, _ = a.shape
     return [a.new_empty(5, steps, count).permute(2, 1, 0)]
 
 
 def _supports(start: Tensor, a: Tensor, *weights: Tensor) -> bool:
-    """A precision that NumPy has, and one for all."""
+    """A precision that NumPy has, the same for all arguments."""
     return a.dtype in (torch.float32, torch.float64) and all(x.dtype == a.dtype for x in (start, *weights))
 
 

@@ -1,8 +1,8 @@
 """A walk between walls whose positions are corrected by recognised places: the sequential loop of App. D's filter.
 
-An entry may be an earlier step of the same walk, so steps cannot be taken at once. The equations are those of
+An entry may be an earlier step of the same walk, so steps cannot be computed in parallel. The equations are those of
 `gtmsm.model.landmark_filter.fuse`, which has headings, too. Without the fast implementations an update of `obstacles`
-takes 2.6 times as long on an H200, memorising 2.8 times on a CPU. Training filters without gradients: none have them.
+takes 2.6 times as long on an H200, memorising 2.8 times on a CPU. They have no gradients: training filters without any.
 """
 
 import math

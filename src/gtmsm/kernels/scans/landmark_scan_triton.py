@@ -1,8 +1,8 @@
-"""The landmark scan on a GPU: one Triton program walks one sequence, a lane for each sight, sigma_d in registers.
+"""The landmark scan on a GPU: one Triton program per sequence, a lane for each sight, sigma_d in registers.
 
-What is known of the map is one table of rows (x, y, variance): the past, every step, and last the start. A program
-writes the row of a step and reads it back later, so its single warp waits for itself between the two (`debug_barrier`).
-Names are those of the readable function: 0 is a step that goes as planned, 1 one that goes otherwise.
+The map is one table of rows (x, y, variance): the past, every step, and last the start. A program writes the row of a
+step and reads it back later, so its single warp waits for itself between the two (`debug_barrier`). Names are those of
+the readable function: 0 is a step that goes as planned, 1 a step that goes otherwise.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -20,7 +20,7 @@ from gtmsm.tensors import LOG_TWO_PI
 
 @triton.jit
 def _recall(table, log_odds, offset, noise, entry, at, used):  # pragma: no cover - runs on the GPU
-    """Of every sight: where it puts the agent, the variance of its entry, its log odds and its noise."""
+    """For every sight: the position it implies, the variance of its entry, its log odds and its noise."""
     x = tl.load(table + entry, used, 0.0) + tl.load(offset + 2 * at, used, 0.0)
     y = tl.load(table + entry + 1, used, 0.0) + tl.load(offset + 2 * at + 1, used, 0.0)
     known = tl.load(table + entry + 2, used, 0.0)
@@ -29,7 +29,7 @@ def _recall(table, log_odds, offset, noise, entry, at, used):  # pragma: no cove
 
 @triton.jit
 def _weigh(odds, far2, total_0, total_1, log_0, log_1):  # pragma: no cover - runs on the GPU
-    """Bayes' rule: how likely each sight is on a step as planned, on another, and that none is right."""
+    """Bayes' rule: probabilities of each sight after a step as planned, of each after another step, and of none."""
     fit_0 = odds + log_0 - tl.log(total_0) - 0.5 * far2 / total_0
     fit_1 = odds + log_1 - tl.log(total_1) - 0.5 * far2 / total_1
     best = tl.maximum(tl.max(tl.maximum(fit_0, fit_1), 0), 0.0)
@@ -94,7 +94,7 @@ def _forward(
     variance: Tensor, index: Tensor, log_odds: Tensor, offset: Tensor, noise: Tensor,
     past: Tensor, past_variance: Tensor, chance: float, planned: float, stray: float,
 ) -> list[Tensor]:  # fmt: skip
-    """Positions and variances, one program a sequence."""
+    """Positions and variances, by one program per sequence."""
     first, (batch, steps, K) = past.shape[1], index.shape
     table = past.new_zeros(batch, first + steps + 1, 3)
     table[:, :first, :2], table[:, :first, 2:] = past, past_variance

@@ -34,7 +34,7 @@ class Walls:
         # sigmoid(x) = 1/2 + 1/2 tanh(x / 2), which cannot overflow; the halves go into the weights
         self._half_v, self._half_c = (0.5 * v[:, None]).numpy(), (0.5 * c).numpy()
         self._half = self._half_v.dtype.type(0.5)
-        self._zero = np.zeros((d.shape[1], len(b)), self._half.dtype)  # NumPy compares with a single number slowly
+        self._zero = np.zeros((d.shape[1], len(b)), self._half.dtype)  # comparing with a scalar is slow in NumPy
         self._pull = np.empty_like(self._zero)
 
     def open(self, t: int, here: np.ndarray) -> np.ndarray:
@@ -105,7 +105,7 @@ def _back_through(incoming: Tensor, d: Tensor, slope: Tensor) -> tuple[Tensor, T
 
     The backward pass through a step is linear: g + (g . d) slope.
     """
-    parts = [x.mT.clone(memory_format=torch.contiguous_format) for x in (incoming, d, slope)]  # NumPy likes long runs
+    parts = [x.mT.clone(memory_format=torch.contiguous_format) for x in (incoming, d, slope)]  # long runs are fast
     later = parts[0].new_zeros(parts[0].shape[1:]).numpy()
     for g, move, tilt in zip(*(x.numpy()[::-1] for x in parts), strict=True):
         g += later

@@ -103,7 +103,7 @@ def _walled_scan_forward(
 def _one_map(
     xx, xy, yx, yy, x, y, then_xx, then_xy, then_yx, then_yy, then_x, then_y
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """Two affine maps of a gradient, one after the other, as one."""
+    """The composition of two affine maps of a gradient."""
     return (
         then_xx * xx + then_xy * yx,
         then_xx * xy + then_xy * yy,
@@ -239,7 +239,7 @@ def _forward(
     (poses,) = _empty(start, displacement)
     batch, steps, _ = poses.shape
     hidden, HIDDEN = len(b), triton.next_power_of_2(len(b))
-    # Few sequences wait least in pairs, many go four at a time; never so many that registers cannot hold the weights.
+    # In pairs, few sequences have the least latency; many go four at a time, if registers can hold the weights.
     SEQUENCES = max(1, min(2 if batch <= FEW else 4, 256 // HIDDEN))
     inputs = (start, displacement, displacement if noise is None else noise, W, b, v, c)
     _walled_scan_forward[(triton.cdiv(batch, SEQUENCES),)](

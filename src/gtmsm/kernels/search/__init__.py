@@ -1,1 +1,1 @@
-"""Search: which entries of a memory are nearest to a query, and which views together see most."""
+"""Search: the entries of a memory that are nearest to a query, and the views that together see most."""

@@ -19,11 +19,11 @@ from gtmsm.kernels.search import grid_search as grids
 from gtmsm.kernels.search.grid_search import LEVELS
 
 MOST_AXES = 8
-"""Loops over axes are unrolled."""
+"""Maximum number of axes: loops over them are unrolled."""
 MOST_NEIGHBOURS = 32
-"""One warp keeps them in registers."""
+"""Maximum number of neighbours: one warp keeps them in registers."""
 RECENT = 512
-"""Entries outside of grids that are compared together: many, to wait for memory few times."""
+"""Number of entries outside of grids that are compared together: large, to wait for memory only a few times."""
 
 
 @triton.jit
@@ -62,7 +62,7 @@ def _distances(query, keys, row, axis, there, P: tl.constexpr):  # pragma: no co
 
 @triton.jit
 def _distances_of_boxes(query, walls, P: tl.constexpr, FAN: tl.constexpr):  # pragma: no cover - runs on the GPU
-    """From the nearest points of boxes: rounded as other distances are, so never more than that of an entry inside."""
+    """Distances of the nearest points of boxes: rounded as others are, so never more than that of an entry inside."""
     box = tl.arange(0, FAN)
     far2 = tl.zeros([FAN], tl.float64)
     for p in tl.static_range(P):
@@ -164,7 +164,7 @@ def _forward(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) ->
 
 
 def _supports(query: Tensor, places: Tensor, table: Tensor, held: int, k: int) -> bool:
-    """A few axes and a few neighbours, and something asked."""
+    """A few axes, a few neighbours, and at least one query."""
     known = all(x.dtype in (torch.float32, torch.float64) for x in (query, places))
     return known and 0 < query.shape[1] <= MOST_AXES and k <= MOST_NEIGHBOURS and len(query) > 0
 

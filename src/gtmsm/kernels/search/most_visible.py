@@ -1,9 +1,9 @@
 """Choose the views that together see most of the view asked for, instead of near copies of one.
 
-A point counts as seen as well as the best of the chosen views sees it: in the frame, from a similar direction and from
-a similar distance. Points at several depths along every ray stand for the surface, which is not known. Their sum is
-submodular, so a greedy choice is near the optimum. Without the fast implementation an update of `walk-strong` takes 4%
-longer on an H200.
+The score of a point is that of the chosen view which sees it best: in the frame, from a similar direction and from a
+similar distance. Points at several depths along every ray stand for the surface, which is not known. The sum of the
+scores is submodular, so a greedy choice is near the optimum. Without the fast implementation an update of `walk-strong`
+takes 4% longer on an H200.
 """
 
 import math
@@ -19,9 +19,9 @@ from gtmsm.kernels.operator import operator
 DEPTHS = (0.4, 0.8, 1.4, 2.2, 3.2, 4.5)
 """Depths of the points along each ray, in units of a wall's height."""
 COLUMNS = 6
-"""Rays across the view asked for."""
+"""Number of rays across the view asked for."""
 PAIRS_AT_ONCE = 2**20
-"""Views times queries computed together: some hundred MB."""
+"""Number of views times queries computed together: some hundred MB."""
 
 
 @operator(cuda="gtmsm.kernels.search.most_visible_triton")
@@ -29,7 +29,7 @@ PAIRS_AT_ONCE = 2**20
 def most_visible(
     place: Float[Tensor, "batch n 4"], query: Float[Tensor, "batch time 4"], k: int, field_of_view: float
 ) -> Int64[Tensor, "batch time {k}"]:
-    """Greedily the k views that see the points in front of `query` best, most useful first; the first of equals."""
+    """Choose k views greedily that see the points in front of `query` best, most useful first; of equals, the first."""
     n = place.shape[1]
     if not 0 < k <= n:
         raise InputError(f"asked for {k} neighbours of a memory that holds {n}; give 1 to {n}")

@@ -1,8 +1,8 @@
-"""The choice of views on a GPU in one launch: a program does one query.
+"""The choice of views on a GPU in one launch: one program per query.
 
-A lane does one view and keeps its scores of all points in registers, so that its gain is a sum within the lane; only
-the maximum is taken across lanes. All lanes then need the scores of the chosen view, which are in the registers of one
-lane: they are read from memory.
+A lane computes one view and keeps its scores of all points in registers, so that its gain is a sum within the lane;
+only the maximum is taken across lanes. All lanes then need the scores of the chosen view, which are in the registers
+of one lane: they are read from memory.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -17,11 +17,11 @@ from gtmsm.kernels.operator import Fast, no_gradients
 from gtmsm.kernels.search.most_visible import half_width, points, portions
 
 FEWEST_VIEWS = 32
-"""A program has at least one warp, with a lane for each view."""
+"""Minimum number of lanes: a program has at least one warp, with a lane for each view."""
 MOST_VIEWS = 512
-"""Scores of more of them do not fit into registers."""
+"""Maximum number of views: the scores of more do not fit into registers."""
 REGISTERS = 128
-"""Of a lane: with so many, two programs of 256 views fit on a multiprocessor."""
+"""Registers of a lane: with this many, two programs of 256 views fit on a multiprocessor."""
 
 PER_ANGLE = tl.constexpr(2.0 * math.log2(math.e))
 PER_SCALE = tl.constexpr(0.125 * math.log(2.0))
@@ -104,7 +104,7 @@ def _forward(place: Tensor, query: Tensor, k: int, field_of_view: float) -> list
 
 
 def _supports(place: Tensor, query: Tensor, k: int, field_of_view: float) -> bool:
-    """Views whose scores fit into registers, single precision, and something asked."""
+    """Views whose scores fit into registers, single precision, and at least one query."""
     single = place.dtype == query.dtype == torch.float32
     return single and 0 < k <= place.shape[1] <= MOST_VIEWS and query.numel() > 0
 

@@ -1,9 +1,9 @@
 """The K nearest keys of each query, in a few dimensions: distance and selection in one.
 
-A distance is a sum of squared differences, rounded axis by axis alike in every implementation. Equal distances come by
-index, the earliest first: poses that are revisited exactly make them common, and what is found must not depend on the
-device. Without the fast implementations an update of `image-walk` takes 16% longer on an H200; on a CPU imagining takes
-3.6 times as long with 2,000 memorised steps.
+A distance is a sum of squared differences, rounded axis by axis alike in every implementation. Equal distances are
+ordered by index, the earliest first: poses that are revisited exactly make them common, and the result must not depend
+on the device. Without the fast implementations an update of `image-walk` takes 16% longer on an H200; on a CPU
+imagining takes 3.6 times as long with 2,000 memorised steps.
 """
 
 from functools import reduce
@@ -16,7 +16,7 @@ from gtmsm.config import require
 from gtmsm.kernels.operator import operator
 
 AT_ONCE = 2**26
-"""Distances that the readable function may hold at a time."""
+"""Number of distances that the readable function may hold at a time."""
 
 
 @operator(cpu="gtmsm.kernels.search.nearest_cpu", cuda="gtmsm.kernels.search.nearest_triton")

@@ -1,4 +1,4 @@
-"""Nearest keys on a CPU: as many rounds of NumPy's vectorised argmin as there are neighbours, in the cache.
+"""Nearest keys on a CPU: one round of NumPy's vectorised argmin per neighbour, in portions that fit into the cache.
 
 `topk` of a few out of some hundred costs several times as much as their distances, and may return any of several equal
 ones; argmin returns the first.
@@ -14,15 +14,15 @@ from torch import Tensor
 from gtmsm.kernels.operator import Fast, no_gradients
 
 IN_CACHE = 2**18
-"""Distances at once."""
+"""Number of distances computed at once."""
 WORTH_THREADS = 4
-"""Number of portions from which on several threads are used."""
+"""Number of portions from which several threads are used."""
 MOST_NEIGHBOURS = 256
-"""For more of them a sort is faster."""
+"""Maximum number of neighbours: for more, a sort is faster."""
 
 
 def portions(batch: int, m: int, n: int, at_once: int) -> Iterator[tuple[slice, slice]]:
-    """Parts of the batch and of its queries that make at most so many distances, or those of one query."""
+    """Parts of the batch and of its queries with at most `at_once` distances, or with one query."""
     some = min(max(at_once // max(n, 1), 1), max(m, 1))
     together = max(at_once // max(n * some, 1), 1) if some == m else 1
     for first in range(0, batch, together):
@@ -31,7 +31,7 @@ def portions(batch: int, m: int, n: int, at_once: int) -> Iterator[tuple[slice, 
 
 
 def empty(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
-    """Indices."""
+    """Indices of any values."""
     return [keys.new_empty(*queries.shape[:2], k, dtype=torch.int64)]
 
 
@@ -56,7 +56,7 @@ def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
     if len(every) < WORTH_THREADS or torch.get_num_threads() == 1:
         for portion in every:
             fill(portion)
-    else:  # NumPy lets go of the interpreter while it computes
+    else:  # NumPy releases the interpreter lock while it computes
         with ThreadPoolExecutor(torch.get_num_threads()) as threads:
             list(threads.map(fill, every))
     return made
@@ -64,7 +64,7 @@ def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
 
 def _first(distance2: np.ndarray, k: int) -> np.ndarray:
     """Indices of the k smallest of each row, in the order of a stable sort; overwrites the distances."""
-    # The bits of a number that is not negative, read as an integer, have its order; the largest integer means "taken".
+    # The bits of non-negative numbers, read as integers, have the same order; the largest integer means "taken".
     single = distance2.dtype == np.float32
     bits = distance2.view(np.uint32 if single else np.uint64)  # unsigned: a NaN may have a sign
     np.minimum(bits, 0x7F800001 if single else 0x7FF0000000000001, out=bits)  # all kinds of NaN are equal

@@ -1,7 +1,7 @@
 """Nearest keys on a GPU: distances are computed and compared in registers, no matrix of them is stored.
 
 A program of one warp holds a tile of queries by lanes. Each lane goes through its own part of the keys and keeps the
-nearest of them in order. Then the lanes of a query are merged; where the keys of a query were split over several
+nearest of them in order. Then the lanes of a query are merged; if the keys of a query were split over several
 programs, `_merge` merges their results.
 
 The order is that of a stable sort, to the bit. A squared distance is never negative, so its bits compare as an integer
@@ -22,11 +22,11 @@ from gtmsm.kernels.operator import Fast, no_gradients
 from gtmsm.kernels.search.nearest_cpu import empty
 
 WARPS = 2048
-"""Number that fills a large GPU: with fewer queries, more lanes share the keys of a query."""
+"""Number of warps that fills a large GPU: with fewer queries, more lanes share the keys of a query."""
 LONG = 2048
-"""Number of keys from which on a loaded key serves several queries, and several programs share the keys of a query."""
+"""Number of keys from which a loaded key serves several queries, and several programs share the keys of a query."""
 MERGED = 512
-"""Results that one program merges."""
+"""Number of results that one program merges."""
 
 
 @triton.jit
@@ -135,7 +135,7 @@ def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
     """Queries and lanes of a program, and over how many programs the keys of a query are split."""
     width = triton.next_power_of_2(m)
     if n >= LONG:
-        # as many queries a lane as have their lists in registers
+        # as many queries per lane as registers hold lists for
         queries = min(width, max(32 // triton.next_power_of_2(k), 1), 8)
         programs = batch * triton.cdiv(m, queries)
         return queries, 32, max(min(2 * WARPS // programs, n // (LONG // 2)), 1)
@@ -146,7 +146,7 @@ def _tile(batch: int, m: int, n: int, k: int) -> tuple[int, int, int]:
 
 
 def _forward(keys: Tensor, queries: Tensor, k: int) -> list[Tensor]:
-    """One launch, or a few where programs share the keys of a query."""
+    """One launch, or a few if programs share the keys of a query."""
     (batch, n, P), m = keys.shape, queries.shape[1]
     per_program, lanes, splits = _tile(batch, m, n, k)
     # whole rounds of lanes, so that only the last program has lanes past its last key

@@ -1,6 +1,6 @@
 """A walk on a grid: a step off the grid leaves the walker on its edge.
 
-What it saves: without it an update of `image-walk` takes 37% longer.
+Without the fast implementation an update of `image-walk` takes 37% longer.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ def clamped_walk(
 ) -> Int[Tensor, "n time D"]:
     """position_t = clamp(position_{t-1} + moves[action_t], 0, high) for every t.
 
-    All at once, since "shift, then clamp" composes into "shift, then clamp".
+    All steps are computed at once, since two maps "shift, then clamp" compose into one of the same form.
 
     >>> moves = torch.tensor([[-1], [1]])
     >>> clamped_walk(torch.tensor([[1]]), torch.tensor([[1, 1, 0]]), moves, high=2).flatten().tolist()
@@ -31,7 +31,7 @@ def clamped_walk(
 
 
 def _then(earlier: Sequence[Tensor], later: Sequence[Tensor]) -> Sequence[Tensor]:
-    """Two maps x -> clamp(x + shift, lowest, highest), one after the other, as one."""
+    """The composition of two maps x -> clamp(x + shift, lowest, highest)."""
     shift, lowest, highest = later
     low, high = ((bound + shift).clamp(lowest, highest) for bound in earlier[1:])
     return earlier[0] + shift, low, high

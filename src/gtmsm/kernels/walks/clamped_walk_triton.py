@@ -8,14 +8,14 @@ from torch import Tensor
 from gtmsm.kernels.operator import Fast
 
 STEPS_AT_ONCE = 1024
-"""Of one scan; a longer walk takes several, each from where the last one ended."""
+"""Steps of one scan; a longer walk takes several scans, each from where the last one ended."""
 
 
 @triton.jit
 def _then(
     shift, low, high, then_shift, then_low, then_high
 ):  # fmt: skip  # pragma: no cover - runs on the GPU
-    """Two maps x -> clamp(x + shift, low, high), one after the other, as one."""
+    """The composition of two maps x -> clamp(x + shift, low, high)."""
     low = tl.minimum(tl.maximum(low + then_shift, then_low), then_high)
     high = tl.minimum(tl.maximum(high + then_shift, then_low), then_high)
     return shift + then_shift, low, high
@@ -41,7 +41,7 @@ def _walk(
 
 
 def _forward(start: Tensor, actions: Tensor, moves: Tensor, high: int) -> list[Tensor]:
-    """In one launch."""
+    """One launch."""
     positions = moves.new_empty(*actions.shape, moves.shape[1])
     if positions.numel():
         n, time, size = positions.shape

@@ -9,7 +9,7 @@ from torch import Tensor
 from gtmsm.kernels.operator import Fast
 
 PIXELS_AT_ONCE = 1024
-"""Per program of four warps: eight in each thread."""
+"""Pixels per program of four warps: eight in each thread."""
 
 
 @triton.jit
@@ -33,7 +33,7 @@ def _cut(
 
 
 def _forward(images: Tensor, image: Tensor, corner: Tensor, side: int, stride: int, margin: int) -> list[Tensor]:
-    """In one launch."""
+    """One launch."""
     frames = torch.empty(*corner.shape[:2], images.shape[1], side, side, device=images.device)
     if not frames.numel():
         return [frames]

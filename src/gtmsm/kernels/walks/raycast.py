@@ -28,7 +28,7 @@ from gtmsm.kernels.operator import operator
 from gtmsm.kernels.walks.raycast_objects import draw_objects
 
 RAYS = 2**18
-"""Rays cast at a time: a megabyte per tensor; fewer, and PyTorch's dispatch would cost more than the rays."""
+"""Rays cast at a time: a megabyte per tensor. With fewer, PyTorch's dispatch would cost more than the rays."""
 
 
 @operator(cuda="gtmsm.kernels.walks.raycast_triton")
@@ -50,7 +50,7 @@ def raycast(
     edge: float,
     eye: float,
 ) -> UInt8[Tensor, "n 3 pixels pixels"]:
-    """What is seen in `place` from each pose (x, y, heading in radians).
+    """The frame seen in `place` from each pose (x, y, heading in radians).
 
     `gtmsm.worlds.scene` describes the tensors of a place. `edge` is the tangent of half the field of view, `eye` the
     height of the camera, `antialias` the number of rays per pixel and axis.
@@ -90,7 +90,7 @@ def _develop(
     antialias: int,
     frames: UInt8[Tensor, "f 3 pixels pixels"],
 ) -> None:
-    """Colours times light, averaged over the rays of a pixel, into `frames`."""
+    """Write colours times light, averaged over the rays of a pixel, to `frames`."""
     a, pixels = range(antialias), frames.shape[-1]
     for channel in range(3):
         value = (colour >> 8 * channel).bitwise_and_(255).float().mul_(light)
@@ -106,14 +106,14 @@ class _Walls(NamedTuple):
     light: Float[Tensor, "f column"]
     level_side: Int32[Tensor, "f column"]
     texel: Int32[Tensor, "f column"]
-    """In the pyramid, at the top of the wall."""
+    """Index into the pyramid of the texel at the top of the wall."""
 
 
 def nearest_walls(
     fan: Fan, eyes: Eyes, walls: Float[Tensor, "f walls 4"], paper: Int64[Tensor, "f walls"], texels: int
 ) -> _Walls:
-    """Intersect all; a division by zero gives an intersection that is refused."""
-    if not walls.shape[1]:  # one of no length, so that there is a nearest
+    """Intersect all walls, keep the nearest; a division by zero gives an intersection that is rejected."""
+    if not walls.shape[1]:  # a wall of no length, so that there is a nearest one
         walls, paper = walls.new_zeros(len(walls), 1, 4), paper.new_zeros(len(walls), 1)
     ax, ay = walls[..., 0] - eyes.x[:, None], walls[..., 1] - eyes.y[:, None]
     ex, ey = walls[..., 2] - walls[..., 0], walls[..., 3] - walls[..., 1]

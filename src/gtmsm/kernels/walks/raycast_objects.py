@@ -40,7 +40,7 @@ def draw_objects(
     colour: Int32[Tensor, "f column row"],
     light: Float[Tensor, "f column row"],
 ) -> None:
-    """Paint objects over everything that is farther away than they are."""
+    """Paint objects over everything that is farther away."""
     x, y = objects[..., 0] - eyes.x[:, None], objects[..., 1] - eyes.y[:, None]
     away2 = x**2 + y**2 - torch.where(kind == camera.BOX, 2.0, 1.0) * objects[..., 2] ** 2
     along = eyes.dx[:, None] * x[..., None] + eyes.dy[:, None] * y[..., None]

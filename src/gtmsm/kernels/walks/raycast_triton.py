@@ -1,7 +1,7 @@
-"""Ray-casting on a GPU: one Triton program draws one frame (or, of a large one, some rows), all of it in registers.
+"""Ray-casting on a GPU: one Triton program draws one frame (or some rows of a large one), all of it in registers.
 
-The rays of a pixel are followed one after the other and added up, so anti-aliasing needs no memory. Walls are met once
-per column; an object is followed only where it may be in view, which the whole program decides together.
+The rays of a pixel are cast one after the other and added up, so anti-aliasing needs no memory. Walls are intersected
+once per column. An object is intersected only if it may be in view, which is decided for the program as a whole.
 """
 
 # mypy: allow-untyped-defs, allow-incomplete-defs
@@ -26,7 +26,7 @@ TURN = tl.constexpr(2 * math.pi)
 DIAGONAL = tl.constexpr(math.sqrt(2))
 
 PIXELS_AT_ONCE = 512
-"""Per program of four warps: four in each thread, few enough for its registers."""
+"""Pixels per program of four warps: four in each thread, few enough for its registers."""
 
 
 @triton.jit
@@ -110,7 +110,7 @@ def _render(
         dx = forward_x + u * forward_y
         dy = forward_y - u * forward_x
 
-        # the nearest wall of each column; a division by zero gives a crossing that is refused
+        # the nearest wall of each column; a division by zero gives a crossing that is rejected
         wall_depth = tl.full([COLUMNS], HIDDEN, tl.float32)
         wall_along = tl.zeros([COLUMNS], tl.float32)
         wall_steep = tl.full([COLUMNS], 1.0, tl.float32)
@@ -240,7 +240,7 @@ def _forward(
     walls, wall_texture, floor_texture, ceiling_texture, corner, tile, objects, object_kind, object_colour, pyramid,
     place, pose, pixels, antialias, edge, eye,
 ) -> list[Tensor]:  # fmt: skip
-    """In one launch, in float32; nothing waits for the device, so a CUDA graph can capture it."""
+    """One launch, in float32; nothing waits for the device, so a CUDA graph can capture it."""
     frames = torch.empty(len(pose), 3, pixels, pixels, dtype=torch.uint8, device=walls.device)
     if not len(pose):
         return [frames]

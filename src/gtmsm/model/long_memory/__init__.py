@@ -1,4 +1,4 @@
-"""Memory that grows: one long memory of a single agent, searched exactly and in next to no time."""
+"""Memory that grows: a long memory of a single agent, with an exact and fast search."""
 
 from gtmsm.model.long_memory.memory import LongMemory
 

@@ -1,4 +1,4 @@
-"""Entries of a memory as columns, and what a long memory refuses."""
+"""Entries of a memory as columns, and the checks of a long memory."""
 
 from collections.abc import Sequence
 from typing import Any, TypeAlias
@@ -18,11 +18,11 @@ Vector: TypeAlias = np.ndarray | Sequence[float]
 ALWAYS = ("place", "mean", "log_var")
 """Columns of every entry: its place and its code."""
 PLAIN = (torch.float16, torch.float32, torch.float64)
-"""Their types: NumPy writes single entries, and has no bfloat16."""
+"""Types of these columns: NumPy writes single entries, and has no bfloat16."""
 
 
 def columns_of(later: Any, rows: Rows | None) -> dict[str, Tensor]:
-    """The entries of a memory of one agent by columns, without their graph; refuses those unlike the ones there are."""
+    """The columns of a memory of one agent, detached; refuses columns that do not fit `rows`."""
     like = {} if rows is None else {name: rows.like(name)[None] for name in rows.names}
     whole = require_entries(later, like)
     require(later.batch == 1, f"got {later.batch} memories, but a long memory is that of 1 agent; write one at a time")
@@ -55,9 +55,9 @@ def check_entry(rows: Rows | None, place: Any, mean: Any, log_var: Any) -> None:
 
 
 def _numbers(name: str, vector: Any) -> list[float]:
-    """Numbers of Python, unless something else is given."""
+    """The vector as Python numbers; refuses anything else."""
     try:
-        return [float(x + 0.0) for x in vector]  # a word is no number, though float("1") is one
+        return [float(x + 0.0) for x in vector]  # x + 0.0 refuses strings, which float accepts
     except (TypeError, ValueError, OverflowError):
         raise InputError(f"the {name} is {shown(vector)}; give a list of finite numbers") from None
 

@@ -1,7 +1,7 @@
-"""The index of a long memory on a GPU: cells of an uneven grid, boxes round cells, boxes round boxes.
+"""The index of a long memory on a GPU: cells of an adaptive grid, in a hierarchy of bounding boxes.
 
-A grid halves its entries along the axis of their largest spread, halves the halves, and so on, until a cell holds a few
-dozen. Cells are small wherever entries are dense, and no cell is empty. `grid_search` searches it.
+A grid halves its entries along the axis of their largest spread, and the halves again, until a cell holds a few dozen.
+Cells are small wherever entries are dense, and no cell is empty. `grid_search` searches it.
 """
 
 from collections.abc import Sequence
@@ -19,15 +19,15 @@ class Grid:
     """Consecutive entries of a memory, in the order of their cells."""
 
     keys: Float[Tensor, "P n"]
-    """Axis by axis: the entries of a cell are contiguous."""
+    """Axis by axis; the entries of a cell are contiguous."""
     entry: Int32[Tensor, "n"]
     """The entry of the memory that each key belongs to."""
     walls: Float[Tensor, "nodes corners boxes"]
-    """For each node of `FAN` boxes their lowest coordinates, then their highest; from the outermost level on."""
+    """For each node of `FAN` boxes, their lowest coordinates, then their highest; from the outermost level inwards."""
     earliest: Int32[Tensor, "nodes boxes"]
     """The first entry in each box."""
     first: int
-    """The first of all."""
+    """The first entry of the grid."""
     halvings: int
     """There are 2^halvings cells; cell i begins with row i n / 2^halvings."""
     nodes: tuple[int, ...]
@@ -44,7 +44,7 @@ class Grid:
 
 
 def table_of(grids: Sequence[Grid], device: torch.device) -> Int64[Tensor, "grids words"]:
-    """Addresses and sizes of grids, for a kernel; it is copied to the device without waiting for it."""
+    """Addresses and sizes of grids, for a kernel; copied to the device without synchronising with it."""
     rows = [
         [grid.keys.data_ptr(), grid.entry.data_ptr(), grid.walls.data_ptr(), grid.earliest.data_ptr()]
         + [len(grid), grid.halvings, len(grid.nodes), *grid.nodes, *[0] * (layout.LEVELS - len(grid.nodes))]
@@ -56,7 +56,7 @@ def table_of(grids: Sequence[Grid], device: torch.device) -> Int64[Tensor, "grid
 
 @torch.no_grad()
 def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
-    """A grid of the entries from `first` on, without waiting for the device."""
+    """A grid of the entries from `first` on, made without synchronising with the device."""
     halvings = max(0, (len(keys) - 1) // layout.CELL).bit_length()
     order = _halved(keys, halvings)
     keys, entry = keys[order], (first + order).int()
@@ -65,7 +65,7 @@ def make_grid(keys: Float[Tensor, "n P"], first: int = 0) -> Grid:
 
 
 def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
-    """The order of entries by cells: halved along the axis of their largest spread, and the halves again."""
+    """The order of entries by cells, by halving along the axis of their largest spread, recursively."""
     n = len(keys)
     row = order = torch.arange(n, device=keys.device)
     for level in range(halvings):
@@ -74,7 +74,7 @@ def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
         widest = (high.double() - low.double()).argmax(1, keepdim=True)
         part = ((row + 1 << level) - 1) // n
         along = keys.gather(1, widest[part])[:, 0].double() - low.gather(1, widest)[part, 0]
-        # The bits of a number that is not negative, read as an integer, have its order; -0.0 counts as 0. A stable sort
+        # The bits of a non-negative float, read as an integer, sort like the float; -0.0 counts as 0. A stable sort
         # keeps equals in the order of entries: of equal entries, a search opens the first cell only.
         step = (part << 32 | along.float().abs().view(torch.int32)).sort(stable=True).indices
         keys, order = keys[step], order[step]
@@ -84,7 +84,7 @@ def _halved(keys: Float[Tensor, "n P"], halvings: int) -> Int64[Tensor, "n"]:
 def _boxes_in_boxes(
     keys: Float[Tensor, "n P"], entry: Int32[Tensor, "n"], halvings: int
 ) -> tuple[Float[Tensor, "nodes corners boxes"], Int32[Tensor, "nodes boxes"], tuple[int, ...]]:
-    """Boxes round cells, and round boxes until one node holds them all: `walls`, `earliest` and `nodes` of a `Grid`."""
+    """Bounding boxes of cells, then of boxes, up to one root node: `walls`, `earliest` and `nodes` of a `Grid`."""
     cells = _members(len(keys), halvings, keys.device)
     low, high, earliest = keys[cells].amin(1), keys[cells].amax(1), entry[cells].amin(1)
     levels = []
@@ -113,6 +113,6 @@ def _members(n: int, halvings: int, device: torch.device) -> Int64[Tensor, "part
 def _side_by_side(
     low: Float[Tensor, "count P"], high: Float[Tensor, "count P"], earliest: Int32[Tensor, "count"]
 ) -> tuple[Float[Tensor, "nodes corners boxes"], Int32[Tensor, "nodes boxes"]]:
-    """Boxes of one level, `FAN` of them to a node."""
+    """Boxes of one level, `FAN` per node."""
     corners = torch.cat([low, high], 1)
     return corners.view(-1, layout.FAN, corners.shape[1]).transpose(1, 2).contiguous(), earliest.view(-1, layout.FAN)

@@ -16,23 +16,23 @@ from gtmsm.model.long_memory.rows import Rows, is_far
 from gtmsm.model.long_memory.tree import Tree
 
 SPARE = 4
-"""Neighbours searched beyond those asked for, to see whether the last of them is tied with others."""
+"""Number of neighbours searched beyond those asked for, to see whether the last one is tied with others."""
 NEWEST_CODES = 512
 """Size of the buffer of codes."""
 WIDE = 32
-"""Numbers of a code beyond which a tree is no faster than to look at all of them."""
+"""Size of codes beyond which a tree is no faster than comparing all of them."""
 AT_ONCE = 2**22
-"""Pairs of query and candidate compared together."""
+"""Number of pairs of query and candidate that are compared at once."""
 SLACK = 1 + 1e-9
-"""Bounds are multiplied by this, which is more than rounding could take away."""
+"""Factor of bounds, which exceeds any rounding error."""
 TINY = 1e-150
-"""Added to bounds, for a bound of 0; its square is above 0."""
+"""Added to bounds, in case a bound is 0; its square is above 0."""
 
 AnyIndex = TypeVar("AnyIndex", bound="Index")
 
 
 class State(NamedTuple):
-    """All that a search reads: one that has begun keeps it while the index grows."""
+    """All that a search reads; a search that has begun keeps it while the index grows."""
 
     parts: tuple[Any, ...]
     """Trees or grids of consecutive entries, which never change."""
@@ -45,11 +45,11 @@ class State(NamedTuple):
 class Index(ABC):
     """The logarithmic method (Bentley & Saxe, 1980) with few, large steps.
 
-    The newest entries, less than `buffer`, are searched one by one. A full buffer becomes a part, together with all
-    parts that are less than `ratio` times as large as the new one. So sizes fall by `ratio` from part to part: 10^7
-    entries are at most three parts, and an entry moves about ratio / 2 times for each of them. The most expensive step
-    builds one part of everything, for k-d trees in seconds at 10^7. A search does this work, writing does not. Searches
-    that begin meanwhile in other threads wait for it; entries can be written.
+    The newest entries, fewer than `buffer`, are searched one by one. A full buffer becomes a new part, together with
+    all parts that are less than `ratio` times as large as it. So sizes fall by `ratio` from part to part: 10^7 entries
+    are at most three parts, and an entry moves about ratio / 2 times for each of them. The most expensive step builds
+    one part of everything; for k-d trees, this takes seconds at 10^7. Searches do this work, writes do not. Meanwhile
+    searches in other threads wait for it; entries can be written.
     """
 
     def __init__(self, rows: Rows, buffer: int, ratio: int, parts: tuple[Any, ...] = (), column: str = "place") -> None:
@@ -58,7 +58,7 @@ class Index(ABC):
         self._state = self._state_of(parts)
         self._by_code: TreeIndex | None = None
         self.first: Any = None
-        """The first entry, once somebody has asked for it; it never changes."""
+        """The first entry, cached once it was asked for; it never changes."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """A copy has grids at other addresses, and a lock of its own."""
@@ -74,7 +74,7 @@ class Index(ABC):
         return other
 
     def look_alike(self, code: Float[Tensor, "m Z"], k: int, end: int) -> tuple[Int64[Tensor, "m K"], int]:
-        """The k of `end` entries whose codes are nearest to each of these; and `end`, or more if there are by now."""
+        """The k of `end` entries whose codes are nearest to each of these; and `end`, or more if more were searched."""
         codes = self.by_code()
         if codes is None:
             return self.rows.nearest("mean", code, k, end), end
@@ -82,7 +82,7 @@ class Index(ABC):
         return torch.from_numpy(codes.search(code.double().numpy(), k, end)[0]), end
 
     def by_code(self) -> "TreeIndex | None":
-        """An index of the codes of these entries, which snapshots share; None where it would be of no use."""
+        """An index of the codes of these entries, which snapshots share; None on a GPU, and for codes above `WIDE`."""
         if self._by_code is None and not is_far(self.rows.device) and self.rows.sizes[1] <= WIDE:
             with self._building:
                 self._by_code = self._by_code or TreeIndex(self.rows, NEWEST_CODES, self._ratio, column="mean")
@@ -101,7 +101,7 @@ class Index(ABC):
         return [*map(len, state.parts), end - state.covered]
 
     def _caught_up(self, end: int) -> tuple[State, int]:
-        """A state for the first `end` entries, or for more of them if another thread has come that far; how many."""
+        """A state for the first `end` entries, or for more if another thread has already covered more; and how many."""
         while end - (state := self._state).covered >= self._buffer:
             del state  # or else parts could not be freed
             with self._building:
@@ -110,7 +110,7 @@ class Index(ABC):
         return state, max(end, state.covered)
 
     def _take_in(self, end: int) -> None:
-        """Make a part of the buffer."""
+        """Make a part of the buffer and of the parts that it replaces."""
         parts, covered = list(self._state.parts), self._state.covered
         while parts and len(parts[-1]) < self._ratio * (end - covered):
             covered = parts.pop().first
@@ -118,13 +118,13 @@ class Index(ABC):
         self._state = self._state_of((*parts, self._build(covered, end)))
 
     def _state_of(self, parts: tuple[Any, ...]) -> State:
-        """With these parts, and an empty buffer."""
+        """A state with these parts and an empty buffer."""
         covered = parts[-1].first + len(parts[-1]) if parts else 0
         return State(parts, covered, self._beside(parts, covered))
 
     @abstractmethod
     def _beside(self, parts: tuple[Any, ...], covered: int) -> Any:
-        """What a search needs beside these parts."""
+        """What a search needs besides these parts."""
 
     @abstractmethod
     def _build(self, first: int, end: int) -> Any:
@@ -139,7 +139,7 @@ class Buffer:
         self.nbytes = self._keys.nbytes
 
     def up_to(self, end: int, rows: Rows) -> np.ndarray:
-        """Those before `end`. Any thread that searches adds what is missing: all write the same."""
+        """The entries before `end`. Any thread that searches adds what is missing: all write the same."""
         held, wanted = self._held, end - self._first
         if held < wanted:
             self._keys[:, held:wanted] = rows.span(self._column, self._first + held, end).numpy().T
@@ -152,13 +152,13 @@ class TreeIndex(Index):
 
     @property
     def _latest(self) -> bool:
-        """Which of equals to take."""
+        """Whether the later of equally near entries is taken."""
         return self._column == "mean"
 
     def search(self, query: np.ndarray, k: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """The k of `end` entries nearest to each row of `query`; squared distances in float64.
+        """The k of `end` entries nearest to each row of `query`, and their squared distances in float64.
 
-        Of entries equally near the earlier come first; of equal codes the later, which more has corrected.
+        Of entries equally near, the earlier come first; with codes the later, whose poses have been corrected more.
         """
         state, end = self._caught_up(end)
         recent = state.beside.up_to(end, self.rows)
@@ -205,8 +205,8 @@ class TreeIndex(Index):
     def _nearest_recent(
         self, query: np.ndarray, wide: int, bound: np.ndarray, recent: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The nearest of the buffer, counted from its first, and the distance up to which none of it is missing."""
-        if len(query) == 1:  # as one walker asks: the same sums in fewer calls
+        """Nearest entries of the buffer, from 0 on; squared distances; and the distance below which none is missing."""
+        if len(query) == 1:  # the usual query of a single agent: the same sums in fewer calls
             step = recent - query.T
             step *= step
             far2 = step.sum(0)[None]
@@ -223,18 +223,18 @@ class TreeIndex(Index):
             order = np.lexsort((np.broadcast_to(-near if self._latest else near, far2.shape), far2), axis=1)
             index, sorted2 = near[order[:, :wide]], np.take_along_axis(far2, order, 1)
             far2, left = sorted2[:, :wide], sorted2[:, wide:]
-            # What is left out and as far as the last that is not, comes after all of these.
+            # Entries that are left out and as far as the last one kept come after it in the order.
             limit = np.sqrt(np.where(left > far2[:, -1:], left, np.inf).min(1))
         return np.broadcast_to(index, far2.shape), far2, limit
 
 
 class GridIndex(Index):
-    """Older entries in grids, the newest in a buffer; a search never waits for the device."""
+    """Older entries in grids, the newest in the rows alone; a search never synchronises with the device."""
 
     def search(
         self, query: Float[Tensor, "m P"], k: int, end: int
     ) -> tuple[Int64[Tensor, "m K"], Float[Tensor, "m K"]]:
-        """The k of `end` entries nearest to each query, as by a stable sort; squared distances in float64."""
+        """The k of `end` entries nearest to each query, as by a stable sort, and squared distances in float64."""
         state, end = self._caught_up(end)
         return grid_search(query, self.rows.span("place", 0, end), state.beside, state.covered, k)
 

@@ -47,10 +47,10 @@ class LongMemory(Memory):
 
     Neighbours are those of a stable sort of all distances in float64: of entries equally far the earlier comes first.
 
-    Threads may share it. Others see a `write` or an `insert` whole or not at all, and always once it has returned;
-    several writers take turns. Every other method answers as one thread would at one moment between its beginning and
-    its end. For several answers of the same moment take a `snapshot`, as `imagine`, `localise`, `follow` and `memorise`
-    do. Copies and pickles are snapshots. On a GPU all threads must use the same stream.
+    Threads may share it. A `write` or an `insert` is atomic, and visible to all threads once it has returned; writers
+    take turns. Each other method sees the memory of one moment between its call and its return. For several results
+    from the same moment take a `snapshot`, as `imagine`, `localise`, `follow` and `memorise` do. Copies and pickles are
+    snapshots. On a GPU all threads must use the same stream.
     """
 
     def __init__(self, *, index: Kind | None = None, buffer: int = 4096, ratio: int = 16) -> None:
@@ -64,7 +64,7 @@ class LongMemory(Memory):
         self._weights: str | None = None
         self._writing = RLock()
 
-    # A store changes, equals nothing but itself, and is true even if it is empty.
+    # Unlike a value, a store is mutable, equal only to itself, and true even if it is empty.
     __setattr__ = object.__setattr__
     __eq__ = object.__eq__
     __hash__ = object.__hash__
@@ -76,7 +76,7 @@ class LongMemory(Memory):
         return 0 if self._index is None else len(self._index.rows)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Of this moment: copies and pickles are snapshots."""
+        """The state of a snapshot, for copies and pickles."""
         index, end = self._now()
         return self.__dict__ | {"_index": None if index is None else index.snapshot(end), "_writing": None}
 
@@ -88,12 +88,12 @@ class LongMemory(Memory):
 
     @classmethod
     def of(cls, memory: Memory, *, index: Kind | None = None, buffer: int = 4096, ratio: int = 16) -> "LongMemory":
-        """A long memory that begins with these entries."""
+        """A long memory that begins with the entries of `memory`."""
         return cls(index=index, buffer=buffer, ratio=ratio).write(memory)
 
     @property
     def batch(self) -> int:
-        """A long memory belongs to one agent."""
+        """1: a long memory belongs to one agent."""
         return 1
 
     @property
@@ -104,13 +104,13 @@ class LongMemory(Memory):
 
     @property
     def place(self) -> Belief:  # type: ignore[override]
-        """Keys, all of them."""
+        """Keys of all entries."""
         mean, covariance = self._columns("place", "covariance")
         return Belief(torch.zeros(1, 0, 0) if mean is None else mean, covariance)
 
     @property
     def code(self) -> Gaussian:  # type: ignore[override]
-        """Values, all of them."""
+        """Values of all entries."""
         mean, log_var = self._columns("mean", "log_var")
         if mean is None or log_var is None:
             return Gaussian(torch.zeros(1, 0, 0), torch.zeros(1, 0, 0))
@@ -118,7 +118,7 @@ class LongMemory(Memory):
 
     @property
     def digest(self) -> Float[Tensor, "1 n tokens width"] | None:  # type: ignore[override]
-        """Digests of the prior, of all entries."""
+        """The prior's digests of all entries."""
         return self._columns("digest")[0]
 
     @property
@@ -128,7 +128,7 @@ class LongMemory(Memory):
 
     @property
     def slips(self) -> Float[Tensor, "1 n H"] | None:  # type: ignore[override]
-        """What was known of slips after each entry."""
+        """Statistics of slipped steps after each entry."""
         return self._columns("slips")[0]
 
     @property
@@ -138,7 +138,7 @@ class LongMemory(Memory):
 
     @property
     def to_check(self) -> Memory:
-        """Its first entry: all are of the same sizes, and finite."""
+        """The first entry: all entries have the same sizes, and were checked when they were written."""
         index, _ = self._now()
         if index is None:
             return Memory(self.place, self.code)
@@ -150,20 +150,20 @@ class LongMemory(Memory):
         return index.first
 
     def snapshot(self) -> "LongMemory":
-        """This memory as it is now. It shares entries and index, so that it takes about the same time at any length.
+        """This memory as it is now. Entries and index are shared, so that it takes about the same time at any length.
 
-        It is a memory by itself: what is written to one of them later is not in the other.
+        The snapshot is independent: what is written to one of them later is not in the other.
         """
         return copy(self)
 
     def index_codes(self) -> "LongMemory":
-        """Look entries up by an index of codes from now on, in snapshots as well; `alike` does so by itself."""
+        """Begin an index of codes, which snapshots share; `alike` begins one by itself when it needs it."""
         if self._index is not None:
             self._index.by_code()
         return self
 
     def since(self, first: int) -> Memory:
-        """The entries from number `first` on, as a memory by themselves."""
+        """The entries from number `first` on, as a memory of their own."""
         index, end = self._now()
         if index is None or not is_whole(first) or not 0 <= first < end:
             raise InputError(f"asked for the entries from {shown(first)} on of a memory that holds {end}")
@@ -171,7 +171,7 @@ class LongMemory(Memory):
         return Memory.of_columns({name: rows.span(name, first, end)[None] for name in rows.names}, self.weights)
 
     def at(self, number: Int[Tensor, "n"]) -> Memory:
-        """The entries of these numbers, as a memory by themselves."""
+        """The entries with these numbers, as a memory of their own."""
         rows = self._rows_with(number[None])
         columns = zip(rows.names, rows.at(rows.names, number[None]), strict=True)
         return Memory.of_columns(dict(columns), self.weights)
@@ -233,7 +233,8 @@ class LongMemory(Memory):
     def nearest(self, query: Belief, k: int, distance: Distance = "euclidean") -> Neighbours:
         """The k entries nearest to each query, nearest first unless all are asked for.
 
-        A CPU refuses queries that are not finite. A GPU does not check, which would wait for it, and returns NaN.
+        Queries on a CPU that are not finite are refused. Those on a GPU are not checked, which would synchronise with
+        it; their distances are NaN.
         """
         if distance != "euclidean":
             raise InputError(
@@ -263,10 +264,10 @@ class LongMemory(Memory):
         return Gaussian(*self._rows_with(index).at(["mean", "log_var"], index))
 
     def retrieve(self, index: Int[Tensor, "1 time K"]) -> Bank:
-        """A flat bank of the codes of the entries `index`, each once; which rows of it they are; the prior's digests.
+        """A flat bank of the codes of the entries `index`, each once; their rows in it; and the prior's digests.
 
-        On a GPU an entry is in the bank as often as it is in `index`, unless there are digests, which may be large: to
-        count entries would wait for the device.
+        On a GPU an entry is in the bank as often as it is in `index`, unless there are digests, which may be large:
+        finding distinct entries would synchronise with the device.
         """
         rows = self._rows_with(index)
         keeps = "digest" in rows.names
@@ -278,10 +279,10 @@ class LongMemory(Memory):
         return Gaussian(mean, log_var), row, digest[0] if digest else None
 
     def alike(self, code: Float[Tensor, "1 time Z"], k: int) -> Alike:
-        """The k entries whose codes are nearest to each of these, each once, and the last entry; by an index of codes.
+        """The last entry and, for each code, the k entries with the nearest codes, each once; by an index of codes.
 
-        All of them where a search would find about as many. By the index, of entries equally near the later are taken:
-        the poses of the first views of a place are the least sure, and those of the last are still corrected.
+        All entries if a search would find about as many. Of entries equally near, the index takes the later: the poses
+        of the first views of a place are the least certain, and those of the last are still corrected.
         """
         index, end = self._now()
         asked = code.detach()[0]
@@ -297,7 +298,7 @@ class LongMemory(Memory):
         return Alike(number, end, of["place"], code_of, of.get("variance"), of.get("slips"))
 
     def _now(self) -> tuple[TreeIndex | GridIndex | None, int]:
-        """The index, and the number of entries to read by it: all that a reader needs of one moment."""
+        """The index and the number of entries to read by it, as of one moment."""
         index = self._index
         if index is None:
             return None, 0
@@ -308,7 +309,7 @@ class LongMemory(Memory):
         return index, end
 
     def _rows_with(self, which: Int[Tensor, "1 *which"]) -> Rows:
-        """The rows of this moment, which must have the entries `which`."""
+        """The rows as of now; refuses entries `which` that they do not have."""
         index, end = self._now()
         if index is None:
             raise InputError("this memory is empty; write to it before it is read")
@@ -316,7 +317,7 @@ class LongMemory(Memory):
         return index.rows
 
     def _columns(self, *names: str) -> list[Tensor | None]:
-        """All of these columns at one moment; None for those that there are not."""
+        """These columns as of one moment; None for those that do not exist."""
         index, end = self._now()
         there = () if index is None else index.rows.names
         return [None if index is None or name not in there else index.rows.span(name, 0, end)[None] for name in names]
@@ -329,7 +330,7 @@ class LongMemory(Memory):
         return (TreeIndex if kind == "tree" else GridIndex)(Rows(columns), self._buffer, self._ratio)
 
     def _for_query(self, sizes: tuple[int, ...] | None, k: int) -> tuple[TreeIndex | GridIndex, int]:
-        """`_now`, unless there are less than k entries, or a place of these sizes does not fit."""
+        """`_now`; refuses k if there are fewer entries, and places whose `sizes` do not fit."""
         index, held = self._now()
         if index is None or not is_whole(k) or not 0 < k <= held:
             has = f"give 1 to {held}" if held else "write to it first"
@@ -343,5 +344,5 @@ class LongMemory(Memory):
 
 
 def _plain(vector: Vector) -> Sequence[float]:
-    """As numbers of Python, which are faster than those of NumPy one by one."""
+    """The vector as Python numbers, which are faster one by one than those of NumPy."""
     return vector.tolist() if isinstance(vector, np.ndarray) else vector

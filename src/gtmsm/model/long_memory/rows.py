@@ -1,7 +1,7 @@
-"""Tables that grow together, in blocks: nothing is copied when they grow, and little capacity is unused.
+"""Tables that grow in blocks: nothing is copied when they grow, and little capacity is unused.
 
 On a GPU there is one block, which is copied when it grows: copies are fast there, and a look-up in several blocks would
-wait for the device. Single rows are queued on the host until the next read.
+synchronise with the device. Single rows are queued on the host until the next read.
 """
 
 import mmap
@@ -18,14 +18,14 @@ FEW = 64
 """Number of rows up to which taking them one by one is faster."""
 
 LARGEST = 1e150
-"""The largest number of a place that is still finite when squared, in float64."""
+"""Largest coordinate of a place, whose square is still finite in float64."""
 
 WAITING = 256
 """Capacity of the queue of single rows."""
 
 
 def allocate(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """An empty tensor on the CPU; a large one gets pages when it is written to, and returns all of them when freed.
+    """An empty tensor on the CPU; the pages of a large one are allocated when written to, and all returned when freed.
 
     Hundreds of trees are built and freed while a memory grows: on the heap they would leave holes of their size.
     """
@@ -42,10 +42,10 @@ def is_far(device: torch.device) -> bool:
 
 
 class Rows:
-    """Columns of rows by name (`place`, `mean`, ...), to which rows can be added.
+    """Named columns (`place`, `mean`, ...), to which rows can be appended.
 
-    One thread at a time may add or send rows. Meanwhile others may read the rows below any length that they have seen:
-    rows are counted after they were written, and are never written again.
+    One thread at a time may append or send rows. Meanwhile others may read the rows below any length that they have
+    seen: rows are counted only after they were written, and never change.
     """
 
     def __init__(self, like: dict[str, Tensor]) -> None:
@@ -64,13 +64,13 @@ class Rows:
         self._open: dict[str, np.ndarray] = {}  # the last block as arrays, for single rows
         self._far = is_far(self.device)
         self.waiting, self._queue = 0, dict[str, Tensor]()
-        """Number of single rows that are not on the GPU yet: `send` them before reading."""
+        """Number of single rows that are not on the GPU yet; `send` them before reading."""
 
     def __len__(self) -> int:
         return self._length
 
     def snapshot(self, end: int, without: Collection[str] = ()) -> "Rows":
-        """The first `end` rows, which it shares, without some columns; rows added to it later begin a new block."""
+        """The first `end` rows, shared, without some columns; rows appended to the snapshot begin a new block."""
         other = object.__new__(Rows)
         other.__dict__ = dict(self.__dict__)
         other._blocks = self._blocks[: bisect_left(self._starts, end)]
@@ -92,7 +92,7 @@ class Rows:
 
     @property
     def names(self) -> list[str]:
-        """The columns."""
+        """Names of the columns."""
         return list(self._like)
 
     @property
@@ -105,7 +105,7 @@ class Rows:
         return self._like[name]
 
     def append(self, rows: dict[str, Tensor]) -> None:
-        """Add rows at the end; readers see all of them or none."""
+        """Append rows; readers see all of them or none."""
         self.send()
         try:
             self._store(rows)
@@ -115,7 +115,7 @@ class Rows:
             raise
 
     def append_one(self, place: object, mean: object, log_var: object) -> None:
-        """Add one row of these three columns, from anything that NumPy can write."""
+        """Append one row of these three columns, from anything that NumPy can assign."""
         if self._far:
             self._open_queue()
         elif self._length == self._capacity:
@@ -129,7 +129,7 @@ class Rows:
         self._length += 1
 
     def _open_queue(self) -> None:
-        """Capacity for a row in the queue, whose rows are sent together."""
+        """Ensure capacity for a row in the queue, whose rows are sent together."""
         if self.waiting == WAITING:
             self.send()
         if not self.waiting:
@@ -148,7 +148,7 @@ class Rows:
             self.waiting = 0
 
     def _store(self, rows: dict[str, Tensor]) -> None:
-        """Write rows behind those that are in blocks."""
+        """Write rows after those that are in blocks."""
         first = self._length - self.waiting
         end = first + len(rows["place"])
         if end > self._capacity:
@@ -160,7 +160,7 @@ class Rows:
                 done += len(part)
 
     def _add_block(self, wanted: int) -> None:
-        """Capacity for the rows wanted, and some more: a 16th of the rows so far."""
+        """Add capacity for the rows wanted, at least for 64 and for a 16th of the rows so far."""
         size = max(wanted, self._length // 16, 64)
         if self._far:
             self._enlarge(self._capacity + size)
@@ -190,7 +190,7 @@ class Rows:
         return torch.cat(parts) if len(parts) > 1 else parts[0] if parts else self._like[name]
 
     def nearest(self, name: str, query: Tensor, k: int, end: int) -> Tensor:
-        """The k of `end` rows nearest to each query by this column, by looking at all of them, block by block."""
+        """The k of the first `end` rows nearest to each query in this column; all are compared, block by block."""
         found, first = [], 0
         for part in self._parts(name, 0, end):
             far = torch.cdist(query, part, compute_mode="donot_use_mm_for_euclid_dist")
@@ -214,7 +214,7 @@ class Rows:
             return []
         begin, stop = bisect_right(self._starts, first) - 1, bisect_left(self._starts, end)
         starts, blocks = self._starts[begin:stop], self._blocks[begin:stop]
-        # `data` has a version counter of its own: a graph that saved these rows would take the next row for a change.
+        # `data` has its own version counter: else autograd would take the next row for a change of rows that it saved.
         return [
             block[name].data[max(first - start, 0) : until - start]
             for block, start, until in zip(blocks, starts, [*starts[1:], end], strict=True)
@@ -232,7 +232,7 @@ class Rows:
         """Rows `index`, in any shape, of some columns."""
         wanted, blocks = index.flatten(), self._blocks
         if len(blocks) <= 1:
-            # A GPU does not say whether rows are there before it reads them: it must not find capacity behind them.
+            # Indices on a GPU were not checked: they must not reach unused capacity after the rows.
             columns = [blocks[0][name][: self._length] if self._far else blocks[0][name] for name in names]
             return [column.index_select(0, wanted).unflatten(0, index.shape) for column in columns]
         if len(wanted) <= FEW:  # all that follows is on a CPU: a GPU has one block

@@ -8,15 +8,15 @@ if TYPE_CHECKING:
     from scipy.spatial import cKDTree
 
 LEAF = 32
-"""Places in a leaf of a tree; more of them only if they are equal."""
+"""Maximum number of places in a leaf of a tree, unless they are equal."""
 MOVED = 2**16
-"""Keys that are copied at a time when some are removed."""
+"""Number of keys that are copied at a time when some are removed."""
 
 
 class Tree:
-    """The entries from `first` on, as a k-d tree that never changes.
+    """An immutable k-d tree of the entries from `first` on.
 
-    Very many entries at the same place, a crowd, are one point of the tree. Otherwise they would be one leaf, and every
+    Very many entries at the same place, a crowd, are one point of the tree. Otherwise they would be one leaf, and each
     search that reaches it would compare all of them.
     """
 
@@ -30,7 +30,7 @@ class Tree:
             self._gather_crowds(keys, runs)
 
     def _gather_crowds(self, keys: np.ndarray, runs: np.ndarray) -> None:
-        """Of every run of equal places keep the earliest entry; these come after all other points."""
+        """Keep the earliest entry of each run of equal places, after all other points."""
         order = self._tree.indices
         crowds = [np.sort(order[begin:end]) for begin, end in runs]
         del self._tree, order
@@ -73,14 +73,13 @@ class Tree:
     def nearest(
         self, query: np.ndarray, wide: int, k: int, bound: float, latest: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Entries at the nearest `wide` points, their squared distances; distances of points.
+        """Entries at the nearest `wide` points, their squared distances, and the distances of the points.
 
-        Of a crowd the first k entries or, where `latest`, the last.
-
-        Points that are missing, or not nearer than `bound`, are infinitely far.
+        A crowd gives its first k entries or, with `latest`, its last k. Points that are missing, or not nearer than
+        `bound`, are infinitely far.
         """
         keys = self._keys
-        # One more than there are: its infinite distance says that none was left out.
+        # Ask for up to one more than there are: its infinite distance says that none was left out.
         far, point = self._tree.query(query, min(wide, len(keys) + 1), 0, 2.0, bound)
         step = keys.take(point, 0, mode="clip") - query[:, None]
         far2 = (step * step).sum(-1)
@@ -104,7 +103,7 @@ class Tree:
 
 
 def _build(keys: np.ndarray) -> "cKDTree":
-    """Sliding midpoints and loose boxes: built in half the time of a balanced tree, and searched as fast."""
+    """A tree with sliding midpoints and loose boxes: built in half the time of a balanced one, and searched as fast."""
     from scipy.spatial import cKDTree  # imported late: it takes a fifth of a second
 
     return cKDTree(keys, leafsize=LEAF, balanced_tree=False, compact_nodes=False)

@@ -1,4 +1,4 @@
-"""What every motion offers. A motion itself defines only its transition."""
+"""The interface that all motions share; a motion itself defines only its transition."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -21,27 +21,27 @@ class MotionConfig:
     """How the pose moves."""
 
     kind: Literal["free", "walled", "turning", "drifting", "gliding", "rolling"] = "walled"
-    """free: s + M a; walled: the displacement is gated by a network sigma_d (eq. nonlin_tr, section 4.1); turning: the
-    agent has a heading, and moves along it (eq. lab_trans); drifting: and has momentum (section 4.2.2); gliding:
-    momentum in the world's frame, with a small network for friction and acceleration (not in the paper); rolling: and
-    turns have momentum, too (neither)."""
+    """free: s + M a; walled: a network sigma_d gates the displacement (eq. nonlin_tr, section 4.1); turning: the agent
+    has a heading and moves along it (eq. lab_trans); drifting: turning with momentum (section 4.2.2); gliding: momentum
+    in the world's frame, with a small network for friction and acceleration (not in the paper); rolling: gliding with
+    momentum of turns (not in the paper)."""
     state_size: int = 2
-    """Dimensions of the pose s of free and walled motions (section 4.1); the others have their own."""
+    """Dimensions of the pose s of free and walled motions (section 4.1); fixed for the others."""
     noise: float = 1e-3
     """r, the standard deviation of a transition (App. A.1)."""
     hidden: int = 64
-    """ReLU units of sigma_d, the network of the walls, or of the network of a gliding or rolling motion."""
+    """ReLU units of sigma_d, or of the network of a gliding or rolling motion."""
     fence: float = 3.0
-    """Distance from the start beyond which sigma_d is closed before it has learned anything. Walls that are too near
-    are moved out by gradients; an open world is hard to close (docs/notebook.md). 0: no fence, for agents that learn
-    which steps failed from true displacements or from landmarks."""
+    """Distance from the start beyond which sigma_d is initially closed. Gradients move out walls that are too near, but
+    hardly close an open world (docs/notebook.md). 0: no fence, for agents that learn which steps failed from true
+    displacements or from landmarks."""
     open_bias: float = 3.0
-    """Logit of sigma_d inside that fence."""
+    """Initial logit of sigma_d inside the fence."""
     literal: bool = False
-    """drifting only: friction as section 4.2.2 writes it, on d itself, so that it depends on the unit of length."""
+    """drifting only: friction on d itself, as section 4.2.2 writes it, so that it depends on the unit of length."""
 
     def __post_init__(self) -> None:
-        """Refuse what no motion can be built from."""
+        """Refuse invalid settings."""
         require(self.state_size >= 1, f"state_size is {self.state_size}; a pose needs at least 1 dimension")
         require(self.noise >= 0, f"noise is {self.noise}; a standard deviation cannot be negative")
         require(
@@ -58,39 +58,39 @@ class MotionConfig:
 
 @dataclass(frozen=True)
 class Scout:
-    """What prospecting searches with: a motion without the parameters that only gradients can find."""
+    """The motion that prospecting searches with: it lacks the parameters that only gradients can find."""
 
     motion: "Motion"
     names: Sequence[str]
-    """Names of its parameters to search for."""
+    """Names of the parameters to search for."""
     angles: bool = False
-    """Whether they are angles per action: a score then has many peaks in each of them alone, so each is scanned over a
-    full turn instead of drawn around the best so far."""
+    """Whether these are angles, one per action. The score has many peaks along each of them, so each is scanned over a
+    full turn instead of drawn around the best value so far."""
     spread: Sequence[float] | None = None
-    """Standard deviation of each of those parameters before the search, where their scale has a meaning; None: scale
-    and sign are free."""
+    """Standard deviation of each parameter before the search, if their scale is known; None: scale and sign are
+    free."""
 
 
 class Paths(NamedTuple):
-    """The mean path and a sampled path by the same actions."""
+    """The mean path and a sampled path of the same actions."""
 
     mean: States
     sample: States
     step: Poses | None = None
-    """d_t of every step of the mean path in the agent's own frame, where the motion has computed it already."""
+    """d_t of each step of the mean path in the agent's own frame, if the motion has computed it already."""
 
 
 class Motion(nn.Module, ABC):
     """A transition density N(step(s, a), r^2 I), and the marginals it implies."""
 
     walls: ClassVar[tuple[str, ...]] = ()
-    """Names of the parameters of the walls: they have their own learning rate."""
+    """Names of the parameters of the walls, which have their own learning rate."""
     state_size: int
-    """Dimensions of s: those of the pose first, then velocities, which have no noise of their own."""
+    """Dimensions of s: the pose first, then velocities, which have no noise of their own."""
     space: Space
-    """What poses lie in."""
+    """The space of poses."""
     M: Tensor
-    """The displacement of each action, in the agent's own frame where it has a heading."""
+    """The displacement of each action, in the agent's own frame if it has a heading."""
 
     def __init__(self, settings: MotionConfig) -> None:
         super().__init__()
@@ -107,7 +107,7 @@ class Motion(nn.Module, ABC):
         return self.space.step(s, applied(self.M, a))
 
     def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
-        """Poses after every action, by ancestral sampling with the given noise (none: the mean path)."""
+        """States after each action, by ancestral sampling with the given noise (None: the mean path)."""
         return self.space.path(start, applied(self.M, a), noise)
 
     def unroll_openly(self, start: State, a: Actions) -> States:
@@ -116,25 +116,25 @@ class Motion(nn.Module, ABC):
 
     @abstractmethod
     def scout(self) -> Scout:
-        """A copy to prospect with."""
+        """A copy for prospecting."""
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """Take over the parameters of the scout that a search has found."""
+        """Copy the parameters that a search has found with the scout."""
         for name, value in found.items():
             self.get_parameter(name).data.copy_(value)
 
     def unroll_twice(self, a: Actions, noise: States) -> Paths:
-        """The mean path and one sampled path from the start, side by side in one scan."""
+        """The mean path and one sampled path from the start, computed in one scan."""
         both = self.unroll(self.start(2 * len(a)), a.repeat(2, 1, 1), torch.cat([torch.zeros_like(noise), noise]))
         mean, sample = both.chunk(2)
         return Paths(mean, sample)
 
     def forward(self, start: State, a: Actions) -> Float[Tensor, "batch time P"]:
-        """The places of the mean path: what prospecting judges a motion by."""
+        """The places of the mean path, by which prospecting scores a motion."""
         return self.place(self.unroll(start, a))
 
     def place(self, s: Float[Tensor, "*batch S"]) -> Place:
-        """Coordinates in which Euclidean distance tells how near two states are."""
+        """Coordinates whose Euclidean distance measures how near two states are."""
         return self.space.place(s[..., : self.pose_size])
 
     def pose_at(self, place: Place) -> Pose:
@@ -142,39 +142,39 @@ class Motion(nn.Module, ABC):
         return self.space.pose_at(place)
 
     def relative(self, place: Place, query: Place) -> Place:
-        """A place in the frame of `query`: what a prior knows of where a view was taken."""
+        """`place` in the frame of `query`: the form in which priors are given the places of entries."""
         return self.space.relative(place, query)
 
     def start(self, batch: int) -> State:
-        """s_0: where every walk begins, the origin."""
-        # Its own first, which are found in a fraction of the time: an explorer asks this twenty times a step.
+        """s_0, where every walk begins: the origin."""
+        # Its own parameters first, found in a fraction of the time: an explorer calls this twenty times per step.
         parameter = next((x for x in self._parameters.values() if x is not None), None)
         parameter = next(self.parameters()) if parameter is None else parameter
         return torch.zeros(batch, self.state_size, dtype=parameter.dtype, device=parameter.device)
 
     def draw_noise(self, a: Actions, generator: torch.Generator) -> States:
-        """epsilon_t ~ N(0, r^2 I), for every step of `a`."""
+        """epsilon_t ~ N(0, r^2 I), for each step of `a`."""
         drawn = a.new_empty(*a.shape[:2], self.pose_size).normal_(0.0, self.noise, generator=generator)
         velocities = self.state_size - self.pose_size
         return nn.functional.pad(drawn, (0, velocities)) if velocities else drawn
 
     def displacement(self, poses: States) -> Poses:
-        """d_t of every step of a walk from the start: what the regression of section 4.2.2 compares with the truth."""
+        """d_t of each step of a walk from the start, which the regression of section 4.2.2 compares with the truth."""
         size = self.pose_size
         before = torch.cat([self.start(len(poses))[:, None], poses[:, :-1]], dim=1)
         return self.space.displacement(before[..., :size], poses[..., :size])
 
     def regret(self, before: States, a: Actions, steps: Poses) -> PerStep:
-        """Distance between the planned steps from `before` and the steps made, some of which failed (App. D).
+        """Distance between the planned steps from `before` and the actual `steps`, some of which failed (App. D).
 
-        Not squared: the minimum of a sum of distances is what most steps do, not a mean that no step does.
+        Not squared: a sum of distances is minimal at what most steps do, a sum of squares at a mean that no step does.
         """
         size = self.pose_size
         planned = self.space.displacement(before[..., :size], self.go(before, a)[..., :size])
         return ((planned - steps).square().sum(-1) + 1e-6).sqrt()
 
     def retrace(self, steps: Poses) -> Poses:
-        """Poses after each of these displacements in the agent's own frame, from the start on."""
+        """Poses from the start on, after each of these displacements in the agent's own frame."""
         return self.space.path(self.start(len(steps))[:, : self.pose_size], steps)
 
     def settle(self, s: Float[Tensor, "*batch S"], pose: Pose) -> Float[Tensor, "*batch S"]:
@@ -192,18 +192,18 @@ class Motion(nn.Module, ABC):
         walls: bool,
         slips: Slips | None = None,
     ) -> Track:
-        """States and variances after every action, corrected by what was recognised (App. D), with or without walls."""
+        """States and variances after each action, corrected by recognised entries (App. D), with or without walls."""
         go = self.step if walls else self.go
         return filter_by_steps(
             self.space, lambda s, t: go(s, a[:, t]), self.settle, start, variance, sights, past, surprise, slips
         )
 
     def among_walls(self, before: States, a: Actions, steps: Poses, surprise: float) -> tuple[State, Variance]:
-        """The shift of a walk at which its steps fit the walls best, and its variance: 0 for a motion without walls."""
+        """The shift of a walk at which its steps fit the walls best, and its variance; 0 for a motion without walls."""
         return torch.zeros_like(before[:, 0]), torch.zeros_like(before[:, 0, : len(self.space.groups)])
 
     def is_open(self, pose: Float[Tensor, "*batch S"]) -> Bool[Tensor, "*batch"]:
-        """Whether steps lead there as far as walls are known: everywhere for a motion without walls."""
+        """Whether steps can lead to `pose` according to the learned walls; True for a motion without walls."""
         return torch.ones_like(pose[..., 0], dtype=torch.bool)
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:
@@ -211,9 +211,9 @@ class Motion(nn.Module, ABC):
         return self.step(s, a)
 
     def believe(self, here: Belief, a: Actions) -> Belief:
-        """p*(s_t) of eq. (marg_s) for every step: mean path, and covariance by linearising along it.
+        """p*(s_t) of eq. (marg_s) for each step: the mean path, and covariances by linearising along it.
 
-        `here` without a covariance is known exactly. P_t = J_t P_{t-1} J_t' + r^2 I by one prefix scan.
+        Without a covariance, `here` is known exactly. P_t = J_t P_{t-1} J_t' + r^2 I by one prefix scan.
         """
         mean = self.unroll(here.mean, a)
         before = torch.cat([here.mean[:, None], mean[:, :-1]], dim=1)

@@ -1,4 +1,4 @@
-"""Motions whose actions act in the frame of the map: section 4.1."""
+"""Motions whose actions act in the frame of the map (section 4.1)."""
 
 import math
 
@@ -15,10 +15,10 @@ from gtmsm.pose import Plane
 from gtmsm.tensors import Actions, PerStep, Poses, State, States, Variance, applied
 
 FURTHEST = 8.0
-"""Distance from the start up to which the units of sigma_d lie at first where there is no fence."""
+"""Largest initial distance of units of sigma_d from the start without a fence; range of shifts in `among_walls`."""
 
 DECIDED = 6.0
-"""Logit beyond which sigma_d is not trained to be more open or closed: a quarter of a per cent of a step."""
+"""Logit beyond which sigma_d is not trained to be more open or more closed: a quarter of a per cent of a step."""
 
 
 class Free(Motion):
@@ -41,7 +41,7 @@ class Free(Motion):
         walls: bool,
         slips: Slips | None = None,
     ) -> Track:
-        """The landmark scan, unless steps are watched."""
+        """The landmark scan; step by step with `watch`."""
         if surprise.habits is not None:
             return super().filter(start, a, variance, sights, past, surprise, walls, slips)
         d = applied(self.M, a)
@@ -66,8 +66,8 @@ class Walled(Free):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings, action_size)
-        # Every unit is a half-plane with a direction of its own. With a fence all lie at its distance and close the
-        # world off; without one they lie at any distance and have no weight yet.
+        # Each unit is a half-plane with a direction of its own. With a fence, all lie at its distance and enclose the
+        # world; without one, they lie at random distances and have zero weight.
         facing = nn.functional.normalize(torch.randn(settings.hidden, settings.state_size), dim=-1)
         distance = settings.fence if settings.fence else FURTHEST * torch.rand(settings.hidden)
         self.W = nn.Parameter(0.7 * facing)
@@ -81,9 +81,9 @@ class Walled(Free):
         return Gate(self.W, self.b, self.v, self.c)
 
     def regret(self, before: States, a: Actions, steps: Poses) -> PerStep:
-        """Plus a hinge loss of sigma_d as a classifier of which steps are made.
+        """`Motion.regret` plus a hinge loss of sigma_d as a classifier of which steps succeed.
 
-        Distances hardly teach a sigma_d that is saturated and wrong; the gradient of a hinge does not vanish there.
+        Where sigma_d is saturated and wrong, the gradient of distances almost vanishes; that of the hinge does not.
         """
         d, made, moves = self._attempts(a, steps)
         foreseen = torch.relu(DECIDED - made * self.gate.logit(before + d)) / DECIDED
@@ -92,11 +92,11 @@ class Walled(Free):
     def among_walls(
         self, before: States, a: Actions, steps: Poses, surprise: float
     ) -> tuple[State, Float[Tensor, "batch 1"]]:
-        """Mean and variance over starts on a grid, weighed by the likelihood under sigma_d of the steps made."""
+        """Mean and variance of shifts on a grid, weighted by the likelihood under sigma_d of which steps succeeded."""
         d, made, moves = self._attempts(a, steps)
         axis = torch.arange(-FURTHEST, FURTHEST + 0.5, 0.5, device=d.device, dtype=d.dtype)
         places = torch.cartesian_prod(*[axis] * self.state_size).view(-1, self.state_size)
-        # However sure sigma_d is, a step may fail for another reason.
+        # However certain sigma_d is, a step may fail for another reason.
         most = math.log((1 - surprise) / surprise)
         logits = (self.gate.logit(before + d + place).clamp(-most, most) for place in places)
         log_likelihood = torch.stack([(logsigmoid(made * logit) * moves).sum(1) for logit in logits], dim=1)
@@ -106,14 +106,14 @@ class Walled(Free):
         return mean, spread.mean(-1, keepdim=True)
 
     def _attempts(self, a: Actions, steps: Poses) -> tuple[States, PerStep, Bool[Tensor, "batch time"]]:
-        """The planned displacements, whether each was made (1) or not (-1), and which of them are not 0."""
+        """The planned displacements, whether each step succeeded (1) or failed (-1), and which ones are not about 0."""
         d = applied(self.M, a).detach()
         length2 = d.square().sum(-1)
         made = torch.where((steps * d).sum(-1) > 0.5 * length2, 1.0, -1.0).to(d)
         return d, made, length2 > 0.1 * length2.max()
 
     def is_open(self, pose: Float[Tensor, "*batch S"]) -> Bool[Tensor, "*batch"]:
-        """Where sigma_d is at least one half."""
+        """Whether sigma_d is at least 0.5."""
         return self.gate.logit(pose) >= 0
 
     def go(self, s: Float[Tensor, "*batch S"], a: Float[Tensor, "*batch A"]) -> Float[Tensor, "*batch S"]:

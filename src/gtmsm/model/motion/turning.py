@@ -17,7 +17,7 @@ Carried: TypeAlias = tuple[Float[Tensor, "batch time 3"], Float[Tensor, "batch t
 """Displacements in the agent's frame, and the momentum after each action."""
 
 SPIN_UNITS = 16
-"""Units of the network for turns that have momentum."""
+"""Hidden units of the network for turns with momentum."""
 
 
 class Turning(Motion):
@@ -28,7 +28,7 @@ class Turning(Motion):
 
     def __init__(self, settings: MotionConfig, action_size: int) -> None:
         super().__init__(settings)
-        # M in two parameters: the scale of moves is free, turns are in radians. At first an agent does not move.
+        # M in two parameters: the scale of moves is free, turns are in radians. Initially an agent does not move.
         self.move = nn.Parameter(torch.zeros(2, action_size))
         self.turn = nn.Parameter(0.03 * torch.randn(action_size))
 
@@ -38,24 +38,24 @@ class Turning(Motion):
         return torch.cat([self.move, self.turn[None]])
 
     def unroll_twice(self, a: Actions, noise: States) -> Paths:
-        """Both paths have the same displacements."""
+        """Both paths, from the same displacements."""
         d = applied(self.M, a)
         mean, sample = self._two_paths(d, noise)
         return Paths(mean, sample, d)
 
     def _two_paths(self, d: XYTurnPath, noise: XYTurnPath) -> Float[Tensor, "2 batch time 3"]:
-        """Poses without noise and with it, from the start on, by the same operations."""
+        """Poses from the start on, without noise and with it, by the same operations."""
         return self.space.path(self.start(len(d))[:, :3], d, torch.stack([torch.zeros_like(noise), noise]))
 
     def scout(self) -> Scout:
-        """Search for the turn of every action; moves are learned later."""
+        """Search for the turn of each action; moves are learned later."""
         scout = Turning(self.settings, len(self.turn)).to(self.turn)
         scout.move.data.copy_(self.move.detach())
         return Scout(scout, ("turn",), angles=True)
 
 
 class _WithMomentum(Turning, ABC):
-    """The state is (x, y, heading, momentum)."""
+    """Motions whose state is (x, y, heading, momentum)."""
 
     @abstractmethod
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
@@ -74,17 +74,17 @@ class _WithMomentum(Turning, ABC):
         return Paths(mean, sample, d)
 
     def settle(self, s: Float[Tensor, "*batch S"], pose: Float[Tensor, "*batch 3"]) -> Float[Tensor, "*batch S"]:
-        """An agent that got less far than planned is also slower, unless the correction is larger than one step."""
+        """An agent that moved less far than planned is also slowed, unless the correction is larger than one step."""
         short = self.space.displacement(s[..., :3], pose)[..., :2]
         believed = (-short.square().sum(-1, keepdim=True) / (2 * 0.2**2)).exp()
         slowed = s[..., 3:5] + believed * short
         return torch.cat([pose, slowed, s[..., 5:]], dim=-1)
 
     def scout(self) -> Scout:
-        """Search for the move and turn of every action, without momentum.
+        """Search for the move and turn of each action, without momentum.
 
         Distances between places mix positions and headings, so neither scale is free: agents turn by some tenths of a
-        radian and move by some tenths of a unit a step.
+        radian and move by some tenths of a unit per step.
         """
         actions = len(self.turn)
         scout = Turning(self.settings, actions).to(self.turn)
@@ -114,7 +114,7 @@ class Drifting(_WithMomentum):
         return torch.cat([self.space.step(s[..., :3], d), d], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """Invert the tanh, with a limit of twice the largest step, and divide by how much momentum accumulates."""
+        """Invert the tanh for a limit of twice the largest step, and divide by the factor that momentum adds."""
         steps = torch.cat([found["move"], found["turn"][None]])
         limit = 2 * steps.abs().amax(1).clamp_min(1e-3)
         self.log_limit.data.copy_(limit.log())
@@ -124,7 +124,7 @@ class Drifting(_WithMomentum):
 
     @property
     def _kept(self) -> Float[Tensor, "3"]:
-        """How much of d / c_s is left after a step, before it is squashed."""
+        """The fraction of d / c_s that is kept from one step to the next, before the tanh."""
         keep = torch.sigmoid(self.friction)
         return keep * self.log_limit.exp() if self.settings.literal else keep
 
@@ -144,10 +144,10 @@ class Drifting(_WithMomentum):
 
 
 class Gliding(_WithMomentum):
-    """Momentum in the world's frame, as game engines have it, with a small network for friction and keys.
+    """Momentum in the world's frame, as in game engines, with a small network for friction and acceleration.
 
-    Momentum is the velocity in the agent's frame, ahead and to its left. Not in the paper, whose momentum turns with
-    the agent: see docs/deviations.md.
+    The state holds it as the velocity in the agent's frame, ahead and to its left. Not in the paper, where momentum
+    turns with the agent: see docs/deviations.md.
     """
 
     state_size = 5
@@ -169,18 +169,18 @@ class Gliding(_WithMomentum):
         return torch.cat([self.space.step(s[..., :3], torch.cat([d, turn[..., None]], dim=-1)), v], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """Divide moves by how much momentum accumulates, with `keep` where that was found as well."""
+        """Divide moves by the factor that momentum adds; take over `keep` if the search found it as well."""
         self.turn.data.copy_(found["turn"])
         if "keep" in found:
             self.keep.data.copy_(found["keep"].logit(0.02))
         self.move.data.copy_(found["move"] * (1 - torch.sigmoid(self.keep.detach()))[:, None])
 
     def _network(self) -> GlideNetwork:
-        # Weights are scaled down, so that a step of the optimiser changes the motion little.
+        # Weights are scaled down, so that one step of the optimiser changes the motion little.
         return GlideNetwork(torch.sigmoid(self.keep), self.W_v, 0.1 * self.V)
 
     def unroll(self, start: State, a: Actions, noise: States | None = None) -> States:
-        """In one operator, where there is no noise."""
+        """One operator if there is no noise."""
         if noise is not None:
             return super().unroll(start, a, noise)
         return glide_walk(start, a, self.move, self.turn, self.W_a, self.b, *self._network())
@@ -193,9 +193,9 @@ class Gliding(_WithMomentum):
 
 
 class Rolling(Gliding):
-    """Gliding, where turns have momentum, too: a body with inertia, as of MuJoCo.
+    """Gliding with momentum of turns as well: a body with inertia, as in MuJoCo.
 
-    The state ends with an angular velocity. From it and the action a small network of its own tells the turn of a step
+    The state ends with an angular velocity. From it and the action, a second small network predicts the turn of a step
     and the angular velocity after it; the rest is as in `Gliding`.
     """
 
@@ -217,7 +217,7 @@ class Rolling(Gliding):
         return torch.cat([pose, v, spin[..., None]], dim=-1)
 
     def adopt(self, found: Mapping[str, Tensor]) -> None:
-        """As `Gliding.adopt`; turns, too, are divided by how much momentum adds to them while a key is held."""
+        """As `Gliding.adopt`; turns are also divided by the factor that momentum adds while an action is held."""
         super().adopt(found)
         now, later = torch.sigmoid(self.spin_keep.detach())
         self.turn.data.div_(1 + now / (1 - later))
@@ -238,9 +238,9 @@ class Rolling(Gliding):
     def _carry(self, momentum: Float[Tensor, "batch V"], a: Actions) -> Carried:
         """Turns step by step, then the glide scan.
 
-        A loop over time: the angular velocity passes a layer of ReLUs at every step, so that no prefix scan computes
-        it, and the turn of a step must be known before the glide scan can rotate the velocity by it. `glide_steps` has
-        one friction for displacement and velocity, where turns have two.
+        A loop over time: the angular velocity passes a layer of ReLUs at each step, so that no prefix scan computes it,
+        and the turn of a step must be known before the glide scan can rotate the velocity by it. `glide_steps` has one
+        friction for displacement and velocity, where turns have two.
         """
         push, pre, spin = (a * self.turn).sum(-1), self._spin_input(a), momentum[:, 2]
         turns, spins = [push[:, :0]], [push[:, :0]]

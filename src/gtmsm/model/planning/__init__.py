@@ -1,4 +1,4 @@
-"""Search for actions that lead to a goal, in what was memorised (the paper's future work)."""
+"""Search for actions that lead to a goal, in a memory (the paper's future work)."""
 
 from gtmsm.model.planning.gait import typical
 from gtmsm.model.planning.goal import Goal, find_goal

@@ -1,7 +1,7 @@
-"""A first idea of a plan: sequences grow by one action at a time, and the best of each length are kept.
+"""Beam search for an initial plan: sequences grow by one action at a time, and the best of each length are kept.
 
-Random sequences hardly ever stay on narrow ground, such as a corridor that an agent with momentum has to turn around
-in. Sequences that grow are judged at each step, and those that leave the ground are dropped at once.
+Random sequences hardly ever stay on narrow ground, such as a corridor in which an agent with momentum has to turn
+around. A beam judges sequences at each step, and drops those that leave open ground at once.
 """
 
 import math
@@ -15,14 +15,14 @@ from gtmsm.model.planning.course import HASTE, Course
 from gtmsm.model.planning.terrain import turns
 
 AHEAD = 8
-"""Squares down the slope to where an agent should look."""
+"""An agent should face the square that lies this many squares ahead on the cheapest way."""
 ALIKE = 4, 2, 3
-"""Of sequences that lead to the same state only the best is kept: parts of the longest step in which positions are the
-same, parts of the largest turn in which headings are, and parts of the longest step in which velocities are."""
+"""Of sequences that lead to about the same state, only the best is kept. States are compared by cells: so many per
+longest step for positions, per largest turn for headings, and per longest step for velocities."""
 
 
 def grown(course: Course, steps: int, width: int) -> Int[Tensor, "time"]:
-    """Actions that reach the goal, or that lead nearest to it in so many steps; `width` sequences grow at once."""
+    """Actions that reach the goal or lead nearest to it, at most `steps`; `width` sequences grow at once."""
     terrain, table, state = course.terrain, course.table, course.start
     done, looks = state.new_zeros(1, 0, dtype=torch.long), _headings(course.togo, terrain.far.shape)
     spent, opened = course.begin()[0][1:]
@@ -60,7 +60,7 @@ def _headings(togo: Float[Tensor, "squares"], shape: tuple[int, ...]) -> Float[T
 
 
 def _cells(course: Course, state: Float[Tensor, "n S"]) -> Int[Tensor, "n D"]:
-    """Numbers that are equal for states that are nearly the same."""
+    """Indices of cells, which are equal for states that are nearly the same."""
     pace, size = course.terrain.pace, course.motion.pose_size
     parts = [state[:, :2] * (ALIKE[0] / pace.stride)]
     if pace.turn:
@@ -71,7 +71,7 @@ def _cells(course: Course, state: Float[Tensor, "n S"]) -> Int[Tensor, "n D"]:
 
 
 def _best(cost: Float[Tensor, "n"], cells: Int[Tensor, "n D"], width: int) -> Int[Tensor, "m"]:
-    """Which cost least, best first, one of each cell; none whose cost is infinite."""
+    """Indices of the sequences that cost least, best first: one per cell, and none of infinite cost."""
     order = cost.argsort(stable=True)
     order = order[: int(cost.isfinite().sum())]
     _, first = np.unique(cells[order].cpu().numpy(), axis=0, return_index=True)

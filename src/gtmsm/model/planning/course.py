@@ -1,4 +1,4 @@
-"""What sequences of actions cost: unrolled through the learned motion, over ground that may be barred, to a goal."""
+"""Costs of sequences of actions, unrolled through the learned motion over ground that may be barred, to a goal."""
 
 import math
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from gtmsm.model.motion import Motion
 from gtmsm.model.planning.terrain import Terrain, turns
 
 PART = 16
-"""Steps that are unrolled at a time, before sequences that cannot be kept are dropped; more, where few are left."""
+"""Steps that are unrolled at a time before sequences that cannot be kept are dropped; more if few are left."""
 WORK = 8192
 """Number of steps of all sequences together up to which dropping some of them saves no time."""
 HASTE = 3.0
-"""Weight of a missing step against a step taken: to arrive matters more than to arrive soon."""
+"""Weight of a missing step relative to a step taken: arriving matters more than arriving soon."""
 SLACK = 3.0
 """Steps by which the estimate of missing steps may be too large: a goal is an area, not a point."""
 
@@ -31,23 +31,23 @@ class Judged(NamedTuple):
     lost: Bool[Tensor, "time n"]
     """Whether open ground has been left."""
     opened: Bool[Tensor, "time n"]
-    """Whether open ground was reached."""
+    """Whether open ground has been reached."""
     fewest: Float[Tensor, "time n"]
     """Lower bound of the steps still missing."""
 
 
 class Path(NamedTuple):
-    """Where sequences of actions lead, at each of their steps or after one of them."""
+    """States of sequences of actions, at each of their steps or after one of them."""
 
     state: Float[Tensor, "*n S"]
     steps: Float[Tensor, "*n"]
     """Cost of the steps taken so far."""
     opened: Bool[Tensor, "*n"]
-    """Whether open ground was reached."""
+    """Whether open ground has been reached."""
 
 
 class Begin(NamedTuple):
-    """The step from which each sequence is unrolled, and its known path up to that step."""
+    """The step from which each sequence is unrolled, and its known path at that step."""
 
     time: Int[Tensor, "n"]
     after: Path
@@ -73,7 +73,7 @@ class Found(NamedTuple):
 
 @dataclass
 class Course:
-    """The ground that sequences of actions are tried on, from one state to one goal."""
+    """A planning problem, on which sequences of actions are tried: terrain, start and goal."""
 
     motion: Motion
     terrain: Terrain
@@ -83,7 +83,7 @@ class Course:
     table: Float[Tensor, "m A"]
 
     def run(self, sequence: Int[Tensor, "n time"], begin: Begin, bound: float) -> tuple[Found, list[Part]]:
-        """The least cost of each sequence, the step that has it, whether the goal is reached there; and the paths.
+        """The least cost of each sequence, the step of least cost, whether the goal is reached there, and the paths.
 
         The cost is that of the steps taken plus an estimate of the steps still missing. A sequence is unrolled from its
         first new action, until it leaves open ground or cannot cost less than `bound`.
@@ -116,7 +116,7 @@ class Course:
         return Found(least, when, arrived), parts
 
     def judge(self, path: Float[Tensor, "time n S"], steps: Float[Tensor, "n"], opened: Bool[Tensor, "n"]) -> Judged:
-        """The cost of each pose of paths; `steps` is the cost before, `opened` whether open ground was reached yet."""
+        """The cost of each pose of paths; `steps`: cost so far; `opened`: whether open ground has been reached."""
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
@@ -145,7 +145,7 @@ class Course:
         return Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
 
     def begin(self) -> tuple[Path, Judged]:
-        """The start as a path without steps, and what it costs."""
+        """The start as a path without steps, and its cost."""
         steps = self.start.new_full((1,), -1.0)
         known = self.judge(self.start[None], steps, steps > 0)
         return Path(self.start[None], known.steps, known.opened), known

@@ -14,11 +14,11 @@ CHOICES = 16
 STILL = 0.05
 """An action counts as not moving the agent below this fraction of the distance of the action that moves it most."""
 SOONER = 1.5
-"""An agent is believed to stop by doing nothing if it coasts at most this many times as far as by such an action."""
+"""An agent is assumed to stop by doing nothing if it coasts at most this many times as far as by such an action."""
 
 
 def typical(actions: Float[Tensor, "n A"]) -> Float[Tensor, "m A"] | None:
-    """Some of these actions, as different from each other as possible; None where all are one-hot, or nothing."""
+    """Some of these actions, as different from each other as possible; None if all are one-hot or zero."""
     tried = actions[actions.any(-1)]
     if not len(tried) or bool(((tried == 1).sum(-1) == 1).logical_and((tried != 0).sum(-1) == 1).all()):
         return None
@@ -40,7 +40,7 @@ class Gait(NamedTuple):
     turn: float
     """The largest turn of one step in radians; 0 for motions without a heading."""
     coast: float
-    """How far an agent goes on by itself, per unit of its velocity; 0 without momentum."""
+    """How far an agent coasts, per unit of its velocity; 0 without momentum."""
     idles: bool
     """Whether an agent with momentum comes to rest by doing nothing."""
 
@@ -61,7 +61,7 @@ def brake(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> tuple
 
 
 def gait(motion: Motion, actions: Float[Tensor, "m A"], held: int = 8) -> Gait:
-    """Measured by holding each action for a while from the start, and then letting the agent come to rest."""
+    """The gait of a motion, measured by holding each action for `held` steps, then letting the agent come to rest."""
     size, count = motion.pose_size, len(actions)
     rest, idles = brake(motion, actions) if motion.state_size > size else (torch.zeros_like(actions[0]), False)
     plan = torch.cat([actions[:, None].expand(-1, held, -1), rest.expand(count, 2 * held, -1)], 1)

@@ -1,4 +1,4 @@
-"""Where to go: a pose as it is, or a picture that is looked up in memory."""
+"""Goals of plans: a pose, or a picture that is looked up in memory."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -22,9 +22,9 @@ EXACT = 1e-3
 LOOKED_AT = 64
 """Number of memorised views that are compared with a picture pixel by pixel: those with the most similar codes."""
 GAIN = (0.5, 2.0)
-"""Least and largest gain of brightness by which a view is fitted to a picture."""
+"""Minimum and maximum gain of brightness by which a view is fitted to a picture."""
 COARSE = 4
-"""Side of the squares of pixels that are averaged to judge how well a view fits: noise counts little then."""
+"""Side of the squares of pixels that are averaged to judge how well a view fits, so that noise counts little."""
 UNEXPLAINED = 0.14
 """Mean squared difference of such squares, as a fraction of the picture's variance, at which a match is 50% likely."""
 SIMILAR = 0.5
@@ -40,7 +40,7 @@ class Goal:
     """A pose to reach, and the probability that it is the place that was asked for."""
 
     pose: Float[Tensor, "D"]
-    """Of an agent with a heading this may be x and y alone: any heading will do."""
+    """For an agent with a heading, this may be x and y alone: any heading is accepted."""
     known: float
     """Probability that a picture was seen there; 1 where a pose was given."""
 
@@ -50,8 +50,8 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bo
 
     A picture that was memorised is found by its code. Any other is compared with memorised views pixel by pixel, up to
     a gain, since the code of a darker or noisy picture is often nearer to that of another place. The best fit says how
-    probable the match is. With landmarks, a poor fit is localised by landmarks instead: they tell strange places well,
-    but not pictures with noise. With `any_heading`, x and y alone are a goal, too.
+    probable the match is. With landmarks, a picture that fits poorly is localised by landmarks instead: they detect
+    unknown places well, but do not recognise pictures with noise. With `any_heading`, x and y alone are a goal, too.
     """
     size, least = model.motion.pose_size, model.motion.space.positions if any_heading else model.motion.pose_size
     fits = isinstance(goal, Tensor) and goal.shape in ((size,), (least,), model.frame_shape)
@@ -137,7 +137,7 @@ def _from_beside(
 
 
 def usual_difference(code: Gaussian) -> Float[Tensor, ""]:
-    """How much two successive views of a walk differ, where they differ at all; 1 where none do."""
+    """Median difference between successive views of a walk, of those that differ; 1 if none do."""
     steps = difference(code[:, 1:], code[:, :-1])[0]
     moved = steps[steps > EXACT]
     return moved.median() if len(moved) else steps.new_tensor(1.0)

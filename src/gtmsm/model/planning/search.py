@@ -1,4 +1,4 @@
-"""Many sequences of actions at once, unrolled through the learned motion; the best are varied, round after round."""
+"""Search for plans: sequences of actions are unrolled through the learned motion, and the best are varied in rounds."""
 
 import math
 from collections.abc import Callable
@@ -24,32 +24,32 @@ if TYPE_CHECKING:
     from gtmsm.model.gtmsm import WorldModel
 
 PORTION = 128
-"""Sequences that are unrolled first: the worst kept one bounds the cost of all that follow."""
+"""Number of sequences that are unrolled first: the worst one kept bounds the cost of all that follow."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What to do, where it leads, and how sure that is."""
+    """Actions that lead to a goal, the poses on the way, and the confidence in them."""
 
     actions: Float[Tensor, "steps A"]
     choices: tuple[int, ...]
-    """The number of each action among those to choose from; -1: none, where the agent coasts."""
+    """Index of each action among those to choose from; -1: no action, the agent coasts."""
     poses: Float[Tensor, "steps S"]
     """Where each action leads."""
     goal: Goal
     found: bool
     """Whether the last pose is the goal. If not, the actions lead as near as was found, or there are none."""
     confidence: float
-    """Probability that the goal is what was asked for; 0 where no way was found."""
+    """Probability that the goal is what was asked for; 0 if no way was found."""
     reason: str
-    """In words, why no way was found; empty where one was."""
+    """In words, why no way was found; empty if one was."""
     near: float
-    """Distance from the goal that counts as there, in units of poses."""
+    """Distance within which the goal counts as reached, in units of the pose space."""
     show: Callable[[], Tensor] = field(repr=False)
 
     @cached_property
     def frames(self) -> Float[Tensor, "steps channel height width"]:
-        """What will be seen on the way; imagined when it is asked for."""
+        """The predicted frames on the way, imagined when they are first read."""
         return self.show()
 
 
@@ -111,9 +111,9 @@ def plan(
 def _evolve(
     course: Course, settings: PlanConfig, known: list[Int[Tensor, "_"]], generator: torch.Generator
 ) -> tuple[Int[Tensor, "steps"], bool]:
-    """The best sequence that was found, cut off where its cost is least, and whether it reaches the goal.
+    """The best sequence found, cut off where its cost is least, and whether it reaches the goal.
 
-    Every step costs at least 1. So no sequence is unrolled beyond the cost of the worst one kept, or of the best one
+    Each step costs at least 1. So no sequence is unrolled beyond the cost of the worst one kept, or of the best one
     that reaches the goal.
     """
     count, limit, bound, device = settings.candidates, settings.horizon, math.inf, course.start.device
@@ -165,7 +165,7 @@ class _Best:
         row = (best >= own).nonzero()[:, 0]
         child = best[row] - own
         source = best.scatter(0, row, parent[child])
-        # Up to where a child differs from its parent.
+        # A child shares the path of its parent up to the step where they differ.
         path = Path(*(part.index_select(0, source) for part in self.path))
         rows = torch.full_like(parent, -1).scatter_(0, child, row)
         for which, time, part in parts:
@@ -209,7 +209,7 @@ def _held(count: int, steps: int, actions: int, generator: torch.Generator) -> I
 def _varied(
     parent: Int[Tensor, "n time"], end: Int[Tensor, "n"], fresh: Int[Tensor, "n time"], generator: torch.Generator
 ) -> Int[Tensor, "n time"]:
-    """Cut out some actions at a random step, put in some fresh ones, or both; do it twice in half of the sequences."""
+    """Cut out some actions at a random step, insert some of `fresh`, or both; twice in half of the sequences."""
     steps = parent.shape[1]
     time = torch.arange(steps, device=parent.device)
     made = parent

@@ -53,7 +53,7 @@ def put(out: Path, row: str, seed: int, psnr: float, **facts: Any) -> None:
 
 
 def table(out: Path) -> str:
-    return write_pages(out, read_results(out), "gtmsm reproduce")[0].read_text()
+    return write_pages(out, read_results(out), "`gtmsm reproduce`")[0].read_text()
 
 
 # ---- rows
@@ -297,7 +297,7 @@ def test_a_file_that_is_no_result_is_named(tmp_path: Path):
 def test_a_kept_table_is_what_its_results_say(name: str, tmp_path: Path):
     kept = Path(__file__).parents[2] / "docs" / name
     text = (kept / "table.md").read_text()
-    made_by = text.split("Made by `")[1].split("`")[0]
+    made_by = text.split("Made by ")[1].split(" from the JSON")[0]
     for path in kept.glob("*.json"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     assert write_pages(tmp_path, read_results(tmp_path), made_by)[0].read_text() == text

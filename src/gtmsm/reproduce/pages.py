@@ -53,7 +53,7 @@ FRAMES = "*The first test walk, true above imagined frames; red steps are at pla
 
 
 def write_pages(out: Path, results: Sequence[Result], made_by: str) -> list[Path]:
-    """Write the table and its plots from results alone; return the files."""
+    """Write the table and its plots from results alone; return the files. `made_by`: the command, in Markdown."""
     from gtmsm.reproduce.plots import write_plots
 
     rows = [row for result in results if not (row := ROWS[result.row]).is_ablation]
@@ -80,7 +80,7 @@ def _intro(results: Sequence[Result], made_by: str) -> str:
     )
     return (
         f"# The table{' at toy size' if quick else ''}\n\n"
-        f"Made by `{made_by}` from the JSON files beside it; nothing here was typed. {size}"
+        f"Made by {made_by} from the JSON files beside it; nothing here was typed. {size}"
         "Every row was trained by the same loop on the same windows, with the same coder and decoder, and scored on "
         "the same clips, which are drawn on a CPU from a seed and have a checksum. Steps after tau are predicted from "
         "actions alone. PSNR in dB, data range 1; *pooled* is the PSNR of the mean error, *per frame* the mean of each "

@@ -84,7 +84,7 @@ def reproduce(words: list[str]) -> int:
     if flags.pages and results:
         from gtmsm.reproduce.pages import write_pages
 
-        made = write_pages(flags.out, results, f"gtmsm reproduce {shlex.join(words)}".strip())
+        made = write_pages(flags.out, results, f"`{shlex.join(['gtmsm', 'reproduce', *words])}`")
         console.print(f"table: {made[0]}", soft_wrap=True)
     if flags.videos:
         for result in results:

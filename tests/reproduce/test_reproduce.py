@@ -3,15 +3,13 @@
 import json
 import subprocess
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from crowded import Crowded, Killed
+from crowded import Crowded, Endless, Killed, Silent
 from rich.console import Console
 
 from gtmsm.cli import main
@@ -381,14 +379,32 @@ def test_a_row_for_which_there_is_no_memory_at_all_fails(tmp_path):
 
 
 @pytest.mark.slow
-def test_where_a_process_is_killed_that_is_noticed_and_rows_are_made_again_beside_fewer_others(tmp_path):
-    said, order = list[str](), Order(tmp_path, quick=True, workers=2)
+def test_where_a_process_is_killed_its_row_alone_is_made_again_beside_fewer_others(tmp_path):
+    said, order = list[str](), Order(tmp_path, quick=True, workers=8)
     (tmp_path / "logs").mkdir()
-    jobs = [Killed(ROWS["image-walk"], seed) for seed in range(3)]
+    jobs = [Killed(ROWS["image-walk"], seed) for seed in range(2)]
     assert work._together(jobs, order, said.append) == []
-    assert all(job.makes(order).exists() for job in jobs)
-    assert [line.split("at most ")[1].split()[0] for line in said if "made again" in line] == ["1"]
-    assert not (tmp_path / "unnoticed").exists()
+    assert [job.makes(order).read_text() for job in jobs] == ["made at try 1", "made at try 2"]
+    assert ["made again, and at most 1 at once" in line for line in said] == [True, False, False]
+
+
+def test_a_process_that_ends_without_a_word_is_a_row_that_failed(tmp_path):
+    order = Order(tmp_path, quick=True, workers=2)
+    (tmp_path / "logs").mkdir()
+    (failed,) = work._together([Silent(ROWS["image-walk"], 3)], order, lambda line: None)
+    assert failed.seed == 3 and "exit code 7 (see " in failed.why
+
+
+def test_an_error_ends_all_rows_that_are_at_work(tmp_path):
+    order = Order(tmp_path, quick=True, workers=2)
+    (tmp_path / "logs").mkdir()
+
+    def fail(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work._together([Silent(ROWS["image-walk"], 0, after="begun"), Endless(ROWS["image-walk"], 1)], order, fail)
+    assert (tmp_path / "end").read_text() == "ended by signal 15"
 
 
 def test_a_signal_ends_the_command_instead_of_a_row(
@@ -442,62 +458,6 @@ def test_a_result_of_a_row_that_is_gone_is_named(tmp_path: Path):
     path.write_text(path.read_text().replace('"row": "image-walk"', '"row": "image-walk/gone"'))
     with pytest.raises(InputError, match='row "image-walk/gone", which this version does not have'):
         read_results(tmp_path)
-
-
-@pytest.mark.parametrize("at_work", [True, False])
-def test_a_process_that_was_killed_before_work_is_handed_to_it_ends_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_work: bool
-):
-    """The first pool breaks as the second row is handed to it, or the first."""
-    pools = list[int]()
-
-    class Pool(ThreadPoolExecutor):
-        def submit(self, *words: Any) -> Any:
-            self.handed = getattr(self, "handed", 0) + 1
-            if len(pools) > 1:
-                return super().submit(*words)
-            if self.handed > at_work:
-                raise BrokenProcessPool
-            ended: Future[None] = Future()
-            ended.set_exception(BrokenProcessPool())
-            return ended
-
-    def processes(order: Order) -> Pool:
-        pools.append(1)
-        return Pool(order.workers)
-
-    monkeypatch.setattr(work, "_processes", processes)
-    monkeypatch.setattr(work, "_logged", lambda job, order: job.makes(order).write_text("{}"))
-    jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(3)]
-    assert work._together(jobs, Order(tmp_path, quick=True, workers=2), lambda line: None) == []
-    assert all(job.makes(Order(tmp_path)).exists() for job in jobs) and len(pools) == 2
-
-
-def test_a_result_that_is_there_is_not_made_again_where_another_process_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    made = list[int]()
-
-    class Pool(ThreadPoolExecutor):
-        def submit(self, logged: Any, job: Any, order: Order) -> Any:
-            ended: Future[None] = Future()
-            if job.seed == 0 and not made:
-                ended.set_exception(BrokenProcessPool())
-            else:
-                made.append(job.seed)
-                job.makes(order).write_text("{}")
-                ended.set_result(None)
-            return ended
-
-    def wait_for_the_killed_one(running: Any, **_: Any) -> Any:
-        """Others have ended as well, but that is not told yet."""
-        return SimpleNamespace(done=[one for one in running if one.exception()] or list(running))
-
-    monkeypatch.setattr(work, "_processes", lambda order: Pool(order.workers))
-    monkeypatch.setattr(work, "wait", wait_for_the_killed_one)
-    jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(3)]
-    assert work._together(jobs, Order(tmp_path, quick=True, workers=2), lambda line: None) == []
-    assert sorted(made) == [0, 1, 2]
 
 
 def test_videos_of_rooms_are_made_where_rows_of_pictures_have_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

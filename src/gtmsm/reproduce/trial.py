@@ -44,10 +44,6 @@ class Interrupted(InputError):
         super().__init__(f"training was interrupted after {outcome.updates} updates; the same command goes on there")
         self.signal = outcome.signal
 
-    def __reduce__(self) -> tuple[type[InputError], tuple[str]]:
-        """Pickle as a plain `InputError`: in a worker process an interruption is a row that failed."""
-        return InputError, (str(self),)
-
 
 @dataclass(frozen=True)
 class Trained:

@@ -1,16 +1,15 @@
-"""Rows and seeds as a list of jobs, run one after the other or by several worker processes."""
+"""Rows and seeds as a list of jobs, run one after the other or several at once."""
 
-import gc
 import os
 import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
 from pathlib import Path
 from threading import Thread
 
@@ -26,8 +25,8 @@ from gtmsm.training.engine import cores
 
 GRACE = 20
 """Seconds that a training whose parent process ended has to write a checkpoint."""
-NO_MEMORY = (NoMemoryError, torch.OutOfMemoryError, BrokenProcessPool)
-"""Errors of trainings that may succeed with fewer worker processes; the system may kill one that runs out of memory."""
+NO_MEMORY = (NoMemoryError, torch.OutOfMemoryError)
+"""Errors of trainings that may succeed with fewer jobs at once."""
 
 
 @dataclass(frozen=True)
@@ -146,88 +145,107 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
 
 
 def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
-    """Run the jobs in worker processes, with the output of each job in a log file.
+    """Run each job in a process of its own, several at once, with its output in a log file.
 
     A job that runs out of memory is run again, from then on with fewer jobs at once.
     """
-    waiting, failed, done, most = list(jobs), list[Failed](), 0, order.workers
-    running: dict[Future[None], tuple[_Job, float, bool]] = {}
-    pool = _processes(order)
+    waiting, failed, done, most = list(jobs), list[Failed](), 0, min(order.workers, len(jobs))
+    threads = max(1, cores() // max(1, most))
+    running: list[_Running] = []
     try:
         while waiting or running:
             ready = [job for job in waiting if all(path.exists() for path in job.needs(order))]
             for job in ready[: max(0, most - len(running))]:
-                try:
-                    future = pool.submit(_logged, job, order)
-                except BrokenProcessPool:  # a worker process was just killed: handled below, by the running jobs
-                    if not running:
-                        pool.shutdown()
-                        pool = _processes(order)
-                    break
                 waiting.remove(job)
-                running[future] = job, time.monotonic(), most > 1
-            if not (running or ready):  # the remaining jobs wait for results that failed
+                running.append(_Running.begin(job, order, threads, most > 1))
+            if not running:  # the remaining jobs wait for results that failed
                 failed += [Failed(job.row.name, job.seed, "a row that it is built on was not made") for job in waiting]
                 break
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                if future not in running:
-                    continue  # removed with another future of a broken pool
-                job, began, beside_others = running.pop(future)
-                problem, again, beside = future.exception(), [job], len(running)
-                if isinstance(problem, BrokenProcessPool):  # one worker process was killed, which ends all others
-                    pool.shutdown()
-                    ended = [other for other in running if other.exception() is not None]  # others succeeded
-                    again, beside = [job, *(running.pop(other)[0] for other in ended)], most
-                    pool = _processes(order)
-                if isinstance(problem, NO_MEMORY) and beside_others:
-                    most = max(1, min(most - 1, beside))
-                    waiting[:0] = again
-                    say(f"{job}: no memory was left; it is made again, and at most {most} at once from now on")
+            wait([one.process.sentinel for one in running])
+            for one in [one for one in running if not one.process.is_alive()]:
+                running.remove(one)
+                problem = one.problem(order)
+                if problem is not None and problem.no_memory and one.beside_others:
+                    most = max(1, min(most - 1, len(running)))
+                    waiting.insert(0, one.job)
+                    say(f"{one.job}: no memory was left; it is made again, and at most {most} at once from now on")
                     continue
                 done += 1
                 if problem is not None:
-                    failed.append(Failed(job.row.name, job.seed, f"{problem} (see {_log(job, order)})"))
-                say(f"{job}: {time.monotonic() - began:.0f} s ({done} of {len(jobs)})")
+                    failed.append(Failed(one.job.row.name, one.job.seed, f"{problem.why} (see {_log(one.job, order)})"))
+                say(f"{one.job}: {time.monotonic() - one.began:.0f} s ({done} of {len(jobs)})")
     finally:
-        pool.shutdown()
+        for one in running:
+            one.process.terminate()  # a training then leaves a checkpoint
+        for one in running:
+            one.process.join()
     return failed
 
 
-def _processes(order: Order) -> ProcessPoolExecutor:
-    """A pool of worker processes; spawned, since a process that has used a GPU cannot be forked."""
-    pool = ProcessPoolExecutor(order.workers, get_context("spawn"), _begin, (order.workers,))
-    for _ in range(order.workers):  # start all now: the pool does not notice when the latest one is killed
-        pool.submit(os.getpid)
-    return pool
+@dataclass(frozen=True)
+class _Problem:
+    """Why a job failed."""
+
+    no_memory: bool
+    """Whether it may succeed with fewer jobs at once."""
+    why: str
 
 
-def _begin(workers: int) -> None:
-    """Initialise a worker process: share the cores with the others, and end with the parent process."""
+@dataclass(frozen=True)
+class _Running:
+    """A job in a process of its own."""
+
+    job: _Job
+    process: SpawnProcess
+    problems: Connection
+    """Receives the `_Problem` of the job, if it fails."""
+    began: float
+    beside_others: bool
+
+    @classmethod
+    def begin(cls, job: _Job, order: Order, threads: int, beside_others: bool) -> "_Running":
+        """Start the process: spawned, since a process that has used a GPU cannot be forked."""
+        spawn = get_context("spawn")
+        problems, tell = spawn.Pipe(duplex=False)
+        process = spawn.Process(target=_run, args=(job, order, threads, tell))
+        process.start()
+        tell.close()
+        return cls(job, process, problems, time.monotonic(), beside_others)
+
+    def problem(self, order: Order) -> _Problem | None:
+        """Why the job of an ended process failed; None if it succeeded."""
+        self.process.join()
+        try:
+            return self.problems.recv()
+        except EOFError:  # it has told of none
+            code = self.process.exitcode
+        if self.job.makes(order).exists():
+            return None
+        # The system kills a process when no memory is left.
+        return _Problem(code == -signal.SIGKILL, f"its process ended with exit code {code}")
+
+
+def _run(job: _Job, order: Order, threads: int, tell: Connection) -> None:
+    """Run a job in this new process, with its output in the log file."""
     # Fewer threads if OMP_NUM_THREADS says so: several commands at once would otherwise each use all cores.
-    torch.set_num_threads(max(1, min(torch.get_num_threads(), cores() // workers)))
-    started_by = parent_process()
-
-    def follow() -> None:
-        if started_by is not None:
-            started_by.join()
-            os.kill(os.getpid(), signal.SIGTERM)  # a training then leaves a checkpoint ...
-            time.sleep(GRACE)
-            os._exit(1)  # ... and there is no parent left to send more jobs
-
-    Thread(target=follow, daemon=True).start()
-
-
-def _logged(job: _Job, order: Order) -> None:
-    """Run a job in a worker process, with its output in the log file."""
+    torch.set_num_threads(min(torch.get_num_threads(), threads))
+    Thread(target=_end_with_parent, daemon=True).start()
     with _log(job, order).open("w") as log, redirect_stdout(log), redirect_stderr(log):
         try:
             job.make(order)
-        except Exception:
+        except Exception as problem:
             traceback.print_exc()
-            raise
-        finally:
-            gc.collect()
-            torch.cuda.empty_cache()  # leave the memory to the other processes
+            tell.send(_Problem(isinstance(problem, NO_MEMORY), str(problem)))
+
+
+def _end_with_parent() -> None:
+    """Wait for the end of the parent process, and then end this one."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGTERM)  # a training then leaves a checkpoint
+    time.sleep(GRACE)
+    os._exit(1)
 
 
 def _log(job: _Job, order: Order) -> Path:

@@ -184,6 +184,13 @@ def test_clips_in_which_nobody_comes_back_are_said_to_be_too_short():
     assert all(torch.equal(part, before[name]) for name, part in motion.state_dict().items())
 
 
+def test_turns_of_nothing_do_not_explain_why_views_of_short_clips_are_alike():
+    motion = Gliding(MotionConfig(kind="gliding", hidden=8), 5)
+    with torch.no_grad():
+        loops = find_by_walking_loops(motion, source, search, CLIPS, 24, 3, seeded(3))
+    assert not loops.found or motion.turn.abs().max() > 0.5 * TURN, loops.verdict
+
+
 def test_a_motion_without_momentum_is_found_by_loops_too():
     motion = Turning(MotionConfig(kind="turning"), 5)
     with torch.no_grad():

@@ -46,6 +46,8 @@ EQUALLY = 0.02
 """Turns that explain less than the best by up to this much count as equally good."""
 SAME_TURNS = 0.05
 """Maximum relative difference of two searches that found the same turns."""
+TURNED = 0.01
+"""Added to the deviations of alike and of random pairs before they are compared: turns near 0 explain neither."""
 KEEPS = (0.0, 0.2, 0.3, 0.4, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Fractions of the velocity kept after a step that are tried."""
 STEP = 0.1
@@ -184,7 +186,7 @@ def find_turns(walks: Walks, search: Search) -> Turns:
 
     found = torch.stack([search(score, walks.a.shape[-1]) for _ in range(SEARCHES)])
     finds = torch.stack([_refined(turn / part, alike) for turn in found for part in (1, 2, 3)])
-    explained = torch.stack([1 - _astray(turn, few) / _astray(turn, fewer).clamp_min(1e-6) for turn in finds])
+    explained = torch.stack([1 - (_astray(turn, few) + TURNED) / (_astray(turn, fewer) + TURNED) for turn in finds])
     # Turns near 0 explain random pairs, too.
     explained = explained.masked_fill(score(finds) < 0.8 * score(finds).max(), 0)
     size = finds.abs() @ walks.a.abs().mean((0, 1))

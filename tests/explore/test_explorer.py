@@ -512,17 +512,16 @@ def test_after_a_long_walk_over_new_ground_an_explorer_is_not_taken_for_lost(tmp
     assert len(explorer) == len(other) == 65
 
 
-def test_a_pose_that_was_corrected_is_where_the_next_step_begins():
+def test_a_corrected_pose_is_where_the_next_step_begins_and_where_the_last_view_is_remembered():
     model = model_of("off", kind="free")
     model.motion.M.copy_(torch.tensor([[-1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0, 0.0]]))
     explorer = Explorer(model)
-    with pytest.raises(InputError, match="no step to correct"):
-        explorer.correct(torch.zeros(1, 2))
     for action in (4, 3, 3, 3):
         explorer.step(torch.rand(3, 8, 8), action)
     assert explorer.obstacles is None
-    explorer.correct(torch.tensor([[0.0, 2.0]]))  # the last step led nowhere, as something else has seen
+    explorer._correct(torch.tensor([[0.0, 2.0]]))  # the last step led nowhere, as a journey has seen
     assert explorer.obstacles.bumped.tolist() == [[0.0, 3.0]]
+    assert explorer.imagine([[3]]).poses.flatten().tolist() == [0, 2]
     explorer.step(torch.rand(3, 8, 8), 1)  # and this one was made
     assert explorer.path[0].tolist() == [[0, 0], [0, 1], [0, 2], [0, 2], [1, 2]]
     assert explorer.obstacles.bumped.tolist() == [[0.0, 3.0]]

@@ -135,10 +135,14 @@ class Explorer:
         return Belief(here.mean, landmarks.as_covariance(less, here.mean))
 
     @torch.no_grad()
-    def correct(self, pose: Float[Tensor, "1 D"]) -> None:
-        """Move the agent to another pose (1 D) after its last step, as seen by something else than the model."""
-        require(self._trail.states.shape[1] > 0, "there is no step to correct yet; call step first")
+    def _correct(self, pose: Float[Tensor, "1 D"]) -> None:
+        """Move the agent and the entry of its last step to another pose; loop closures would undo this."""
+        assert not (self.closure or self.lost) and len(self)
         self.here = Belief(self.model.motion.settle(self.here.mean, pose))
+        columns = self.memory.columns
+        columns["place"] = torch.cat([columns["place"][:, :-1], self.model.motion.place(self.here.mean)[:, None]], 1)
+        moved = Memory.of_columns(columns, self.memory.weights)
+        self.memory = LongMemory.of(moved) if isinstance(self.memory, LongMemory) else moved
         self._went(self.here.mean[:, None])
 
     @torch.no_grad()

@@ -122,7 +122,7 @@ class _Sights:
             errors = self._errors(states, frame)
             best = int(errors.argmin())
             if errors[best] < CONVINCING * error:
-                explorer.correct(states[best : best + 1, : self.model.motion.pose_size])
+                explorer._correct(states[best : best + 1, : self.model.motion.pose_size])
                 error = float(errors[best])
         self.usual.append(error)
 

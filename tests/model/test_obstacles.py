@@ -8,11 +8,12 @@ import torch
 
 from gtmsm import InputError, WorldModel, WorldModelConfig
 from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.memory import Memory
 from gtmsm.model.motion import MotionConfig, build_motion
 from gtmsm.model.planning import Obstacles, Walked
 from gtmsm.model.planning.gait import gait
 from gtmsm.model.recall import RecallConfig
-from gtmsm.tensors import Belief
+from gtmsm.tensors import Belief, Gaussian
 
 WEIGHTS = Path(__file__).parents[2] / "weights"
 UP, DOWN, LEFT, RIGHT, STAY = range(5)
@@ -181,3 +182,20 @@ def test_each_obstacle_bars_a_square_of_a_map_however_small_it_is(pitch):
         obstacles = Obstacles(model.motion, one[None], np.full((1, 2), 99.0), 0.06, 0.1)
         barred = squares[obstacles.bar(squares, pitch, np.full(squares.shape[:-1], 50.0))]
         assert len(barred) and np.abs(barred - one).max() <= max(0.06, pitch)
+
+
+@pytest.mark.parametrize("ground", [20, 420])
+def test_a_plan_leads_around_an_obstacle_also_on_ground_so_large_that_squares_of_its_map_are_larger(ground):
+    model, moves = a_model(), {UP: (-1, 0), DOWN: (1, 0), LEFT: (0, -1), RIGHT: (0, 1)}
+    tried = [(RIGHT, 1)] * ground + [(RIGHT, 0)]  # the last step fails; then the agent walks around what is there
+    tried += [(action, 1) for action in (UP, RIGHT, RIGHT, DOWN, UP, LEFT, LEFT, DOWN)]
+    made = torch.tensor([[did * x for x in moves[action]] for action, did in tried], dtype=torch.float)
+    path = torch.cat([torch.tensor([[0.0, -ground]]), made]).cumsum(0)
+    walked = Walked(path[:-1], torch.eye(5)[[action for action, _ in tried]], path[1:])
+    memory = Memory(Belief(path[None]), Gaussian(torch.randn(1, len(path), 4), torch.zeros(1, len(path), 4)))
+    plan = model.plan(memory, Belief(path[-1:]), torch.tensor([0.0, 2.0]), walked)
+    assert plan.found and plan.choices == (UP, RIGHT, RIGHT, DOWN)
+    obstacles = Obstacles.of(model.motion, memory, walked)
+    assert torch.equal(
+        model.imagine(memory, Belief(path[-1:]), plan.actions[None], obstacles=obstacles).poses[0], plan.poses
+    )

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int, Shaped
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from gtmsm.model.motion import Motion
-from gtmsm.model.planning.terrain import Terrain, turns
+from gtmsm.model.planning.terrain import Terrain, looked_up, turns
 
 PART = 16
 """Steps that are unrolled at a time before sequences that cannot be kept are dropped; more if few are left."""
@@ -120,15 +120,17 @@ class Course:
         terrain = self.terrain
         rest = terrain.rest(path)
         at = terrain.squares(rest)
-        closed = _looked_up(terrain.barred, at)
+        closed = terrain.closed(rest, at)
         if terrain.pace.coast:
-            closed |= _looked_up(terrain.barred, terrain.squares(path[..., :2]))
+            closed |= terrain.closed(path[..., :2], terrain.squares(path[..., :2]))
         # An agent that starts on barred ground may cross it, but not enter it again.
         been = (~closed).cummax(0).values | opened
         lost = (closed & been).cummax(0).values
-        missing = fewest = _looked_up(self.togo, at)
         x, y = (rest - self.goal[:2]).unbind(-1)
         away = torch.addcmul(x * x, y, y).sqrt_() / terrain.near
+        missing = fewest = looked_up(self.togo, at)
+        if terrain.pitch > terrain.near:  # large squares do not tell how far it is within the last one
+            missing = fewest = torch.maximum(missing, away * (terrain.near / terrain.pace.stride))
         there = away <= 1
         if terrain.pace.turn and len(self.goal) > 2:
             twist = turns(path[..., 2] - self.goal[2])
@@ -139,7 +141,7 @@ class Course:
             missing = fewest + 0.3 * torch.minimum(missing, off)
             away += twist / terrain.near_turn
         there &= ~lost
-        walked = _looked_up(terrain.price, at).cumsum(0).add_(steps)
+        walked = looked_up(terrain.price, at).cumsum(0).add_(steps)
         # Of two ways of equal length, prefer the one that ends nearer to the goal.
         cost = walked + torch.where(there, 0.5 * away, HASTE * missing + 1)
         return Judged(cost.masked_fill_(lost, math.inf), there, walked, lost, been, fewest)
@@ -149,8 +151,3 @@ class Course:
         steps = self.start.new_full((1,), -1.0)
         known = self.judge(self.start[None], steps, steps > 0)
         return Path(self.start[None], known.steps, known.opened), known
-
-
-def _looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
-    """`table[at]`, faster."""
-    return table.index_select(0, at.reshape(-1)).view(at.shape)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 from scipy.ndimage import distance_transform_edt
 from skimage.graph import MCP_Geometric
 from torch import Tensor
@@ -89,6 +89,8 @@ class Terrain:
     barred: Bool[Tensor, "squares"]
     price: Float[Tensor, "squares"]
     """Cost of a step in each square: 1, or more far from visited places if the motion has no walls."""
+    exact: Obstacles | None = None
+    """The obstacles, if they are smaller than squares: then they bar ground within open squares, too."""
 
     @classmethod
     def of(
@@ -120,7 +122,8 @@ class Terrain:
         risk = np.zeros(shape) if motion.walls else DETOUR * np.square(far.clip(max=margin) / margin)
         barred, price = torch.as_tensor(~is_open.ravel()), torch.as_tensor(1 + risk.ravel()).to(visited)
         turn, low = 2 * settings.near * pace.turn, visited.new_tensor(low)
-        return cls(motion, pace, near, turn, margin, visited, low, pitch, far, barred.to(visited.device), price)
+        barred, exact = barred.to(visited.device), obstacles if obstacles and pitch > obstacles.reach else None
+        return cls(motion, pace, near, turn, margin, visited, low, pitch, far, barred, price, exact)
 
     def squares(self, position: Float[Tensor, "*n 2"]) -> Int[Tensor, "*n"]:
         """Index of the square of each position; outside of the map, of the nearest square."""
@@ -128,6 +131,11 @@ class Terrain:
         row, column = ((position - self.origin) / self.pitch).round_().nan_to_num_().unbind(-1)
         # Whole numbers stay floats until the last step, which is faster.
         return torch.add(column.clamp_(0, columns - 1), row.clamp_(0, rows - 1), alpha=columns).long()
+
+    def closed(self, position: Float[Tensor, "*n 2"], square: Int[Tensor, "*n"]) -> Bool[Tensor, "*n"]:
+        """Whether ground is barred at positions, given their `squares`."""
+        closed = looked_up(self.barred, square)
+        return closed if self.exact is None else closed | self.exact.at(position)
 
     def steps_to(self, goal: Float[Tensor, "D"]) -> Float[Tensor, "squares"]:
         """The least cost from each square to a goal, around barred ground, in steps of the longest length."""
@@ -156,8 +164,8 @@ class Terrain:
     def step(self, state: Float[Tensor, "n S"], a: Float[Tensor, "n A"]) -> Float[Tensor, "n S"]:
         """A step of the learned motion; one from open to barred ground is not made, and ends all momentum."""
         after = self.motion.step(state, a)
-        entered = self.barred[self.squares(after[:, :2])] & ~self.barred[self.squares(state[:, :2])]
-        return stopped(self.motion, state, after, entered)
+        now, before = (self.closed(xy, self.squares(xy)) for xy in (after[:, :2], state[:, :2]))
+        return stopped(self.motion, state, after, now & ~before)
 
     def there(self, states: Float[Tensor, "*n S"], goal: Float[Tensor, "*n D"]) -> Bool[Tensor, "*n"]:
         """Whether agents come to rest at the goal, with its heading."""
@@ -165,6 +173,11 @@ class Terrain:
         if self.pace.turn:
             there &= turns(states[..., 2] - goal[..., 2]) <= self.near_turn
         return there
+
+
+def looked_up(table: Shaped[Tensor, "squares"], at: Int[Tensor, "*n"]) -> Shaped[Tensor, "*n"]:
+    """`table[at]`, faster."""
+    return table.index_select(0, at.reshape(-1)).view(at.shape)
 
 
 def turns(difference: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:

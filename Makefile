@@ -8,7 +8,7 @@ READY := .venv/.ready
 PIP   := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo play chromium page test fast lint format bench fuzz examples reproduce results site wheel pins clean
+.PHONY: help setup demo play chromium page test fast lint format bench fuzz examples reproduce results figures site wheel pins clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -71,6 +71,9 @@ reproduce: $(READY)  ## the table of rivals, controls and ablations at toy size,
 
 results: $(READY)  ## docs/results.md and the tables, from the JSON files in docs/
 	@MPLBACKEND=Agg $(BIN)/python docs/results.py
+
+figures: $(READY)  ## the paper's figures with shipped weights, docs/paper-*.png
+	@$(BIN)/python docs/figures.py
 
 site: chromium  ## the documentation as a site, in site/; opens every page in chromium, as page does
 	@$(PIP) --no-build-isolation -e '.[site]'

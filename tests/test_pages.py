@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -120,6 +121,18 @@ def test_a_measurement_without_its_commit_is_refused(tmp_path: Path):
     (tmp_path / "one.json").write_text(kept.replace('"commit"', '"commits"'))
     with pytest.raises(InputError, match=r"lacks \['commit'\]"):
         script("results").read_measured(tmp_path)
+
+
+def test_a_path_is_wrong_from_the_first_step_that_is_more_than_half_a_cell_off():
+    first_wrong, true = script("figures").first_wrong, np.zeros((6, 2))
+    path = true + np.array([[0.4, 0], [0, 1], [0, 0], [0, 0], [1, 0], [0, 0]])
+    assert [first_wrong(path, true), first_wrong(path, true, after=2)] == [2, 5]
+
+
+def test_all_figures_of_the_paper_are_in_the_gallery():
+    made = {path.name for path in (ROOT / "docs").glob("paper-*.png")}
+    shown = re.findall(r"\]\((paper-[^)]+\.png)\)", (ROOT / "docs" / "gallery.md").read_text())
+    assert made == set(shown) == set(script("figures").FIGURES)
 
 
 def test_the_reference_describes_all_public_names_and_commands():

@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -207,6 +208,8 @@ def test_poses_are_fitted_on_other_walks_than_those_scored(world: ImageWalk, cli
     if not slip:  # where the scored walks are stretched, the map stays that of the others
         examiner.note(clip, 2 * walk, clip.x[:, TAU:])
         assert examiner.scores()["pose_r2"] < 0.5
+        shown = examiner.gallery(model)
+        np.testing.assert_allclose(shown.true_displacement, shown.displacement, atol=1e-4)
 
 
 def to_and_fro(world: World, steps: int, generator: torch.Generator) -> torch.Tensor:

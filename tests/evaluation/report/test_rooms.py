@@ -113,6 +113,8 @@ def test_a_walking_agent_has_a_map_of_its_way_and_a_position(walking_page: str):
 def test_the_paper_s_step_is_shown_where_it_is_predicted(turning: RoomsGallery, walking: RoomsGallery):
     assert rooms_plots.shown_step(turning) == 38
     assert rooms_plots.shown_step(walking) == TAU + FUTURE
+    titles = [axes.get_title("left") for axes in rooms_plots.walking(walking, 0, step=36).axes]
+    assert titles == ["steps 1–33 memorised, 34–36 imagined", "true view, step 36", "imagined view, step 36"]
 
 
 def test_the_dial_says_true_and_inferred_orientation(turning_page: str, turning: RoomsGallery):

@@ -193,7 +193,7 @@ class ImageWalkExaminer(Examiner):
         true, start, inferred, reckoned, _ = self._all()
         parts = dict(self._examples)
         solid, scenes = parts.pop("solid"), parts.pop("scenes")
-        into, way, count = metrics.affine_fit(true, inferred), None, len(solid)
+        into, way, count = metrics.affine_fit(self.in_world(inferred) + start, inferred), None, len(solid)
         if self.metric:
             into = metrics.AffineFit(torch.eye(2, dtype=torch.float64), -start[0, 0].double(), 1.0)
         if self._compares:

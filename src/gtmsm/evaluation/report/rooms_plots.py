@@ -51,9 +51,12 @@ def turning(gallery: RoomsGallery, clip: int) -> Figure:
 
 
 @mpl.rc_context(STYLE)
-def walking(gallery: RoomsGallery, clip: int) -> Figure:
-    """The paper's fig:labyrinth (b): memorised places, the path since then, the present pose, and the present views."""
-    step, tau = shown_step(gallery), gallery.tau
+def walking(gallery: RoomsGallery, clip: int, step: int | None = None) -> Figure:
+    """The paper's fig:labyrinth (b): memorised places, the path since then, and the pose and views at a step.
+
+    Without `step` it is the `shown_step`.
+    """
+    step, tau = shown_step(gallery) if step is None else step, gallery.tau
     true, inferred = gallery.true_pose[clip], gallery.inferred_pose[clip]
     west, east, south, north = bounds_of(gallery.maps[clip])
     tall = min(5.0, WIDTH * (north - south) / (east - west))

@@ -286,12 +286,20 @@ LEAVE = {
     "docs/tutorial.md": "mine.gif walk.gif around.gif runs/walk-strong-evaluated/report.html runs/rooms/report.html",
     "docs/landmarks.md": "walk.npz where.png",
     "docs/commands.md": "walk.npz place.db runs/obstacles-celeba-evaluated/scores.json",
+    "docs/recordings.md": "walks sheet.png runs/own-1/report.html",
+    "weights/image-walk/CARD.md": "imagined.gif",
+    "weights/image-walk-celeba/CARD.md": "imagined.gif",
+    "weights/obstacles-celeba/CARD.md": "plan.mp4",
+    "weights/obstacles-free/CARD.md": "plan.mp4",
+    "weights/rotate/CARD.md": "rotate.mp4",
+    "weights/walk-strong/CARD.md": "walk.gif",
 }
 """What the commands of a page leave behind."""
 NOT_RUN = {
     r"make |\.": "not a command of gtmsm",
     r"gtmsm (demo|play|reproduce|bench)\b": "minutes, or a server: other tests run them, and `make wheel` the demo",
     r"gtmsm train (?!own)": "for a GPU, or minutes; training/ and cli/ run small ones",
+    r"python |PYTHONPATH": "benchmarks, whose figures the page has",
     r".*\b(theirs\.h5|cat\.jpg|view\.png|runs/image-walk-1|runs/\*)": "with files that somebody has",
     r"gtmsm (record MiniGrid\S+ --out rooms|train own --data rooms)$": "the tutorial's",
     r"gtmsm export rrd": "rerun is not among the packages that tests have; test_rrd.py reads what it writes",
@@ -306,8 +314,11 @@ FEWER = {
     r"imagine walk-strong --seed": "--steps 10",
 }
 """Flags that a command has as well; the last of two counts."""
-BEGUN = "train image-walk-small --no-prospect --no-evaluate"
-"""In place of the demo, whose run the tutorial walks in."""
+BEGUN = {
+    "docs/tutorial.md": "train image-walk-small --no-prospect --no-evaluate",
+    "docs/recordings.md": "record MiniGrid-FourRooms-v0 --out walks",
+}
+"""In place of the demo, whose run the tutorial walks in, and of recordings that somebody has."""
 
 
 @pytest.mark.slow
@@ -318,7 +329,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
     shell = "\n".join(block.text for block in blocks(ROOT / page) if block.kind == "sh" and not block.shown_only)
-    lines = [BEGUN] if page == "docs/tutorial.md" else []
+    lines = [BEGUN[page]] if page in BEGUN else []
     lines += [line.removeprefix("gtmsm ") for line in as_run(shell)]
     for line in lines:
         more = next((flags for start, flags in FEWER.items() if re.match(start, line)), "")

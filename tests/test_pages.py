@@ -108,6 +108,8 @@ def test_tables_of_the_readme_and_of_measurements_fit_on_a_phone():
 def test_every_measured_figure_is_on_the_page_that_it_was_copied_from():
     results = script("results")
     for facts in results.read_measured(ROOT / "docs" / "measured"):
+        if "archive" not in facts:
+            continue  # a command wrote the file
         page = (ROOT / "docs" / facts["archive"].split("#")[0]).read_text()
         for row in facts["rows"]:
             for value, (_, _, digits) in zip(row["values"], facts["columns"], strict=True):

@@ -1,6 +1,6 @@
 """Shipped weights and controls on fixed sets of which `gtmsm reproduce` has no row: docs/measured/35-sets.json.
 
-    .venv/bin/python benchmarks/shipped.py --out docs/measured/35-sets.json
+.venv/bin/python benchmarks/shipped.py --out docs/measured/35-sets.json
 """
 
 import argparse

@@ -5,6 +5,7 @@ from functools import partial
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 from dying import killed_at
@@ -529,3 +530,25 @@ def test_a_corrected_pose_is_where_the_next_step_begins_and_where_the_last_view_
 
 def test_an_explorer_that_has_seen_nothing_knows_no_obstacles():
     assert Explorer(model_of()).obstacles is None
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda one: one.imagine([0, 1, 2]), "give a list of plans of one length"),
+        (lambda one: one.imagine([[0, 1], [2]]), "give a list of plans of one length"),
+        (lambda one: one.imagine([]), "give a list of plans of one length"),
+        (lambda one: one.imagine([[]]), "give a list of plans of one length"),
+        (lambda one: one.step(torch.rand(3, 8, 8), "up"), "give a number from 0 to 4, or a vector of 5 numbers"),
+        (lambda one: one.step(np.zeros((15, 15, 3), np.uint8), 1), "15x15 pixels, and this model sees 8x8; scale"),
+        (lambda one: Explorer("obstacles-free"), "give a world model, as WorldModel.load"),
+    ],
+)  # fmt: skip
+def test_mistakes_that_come_naturally_are_answered_with_what_to_give(call, says):
+    with pytest.raises(InputError, match=says):
+        call(explored(model_of()))
+
+
+def test_a_goal_may_be_a_list_of_coordinates():
+    explorer = explored(model_of())
+    assert explorer.find([1.0, 0.0]).pose.tolist() == [1, 0] == explorer.find(torch.tensor([1.0, 0.0])).pose.tolist()

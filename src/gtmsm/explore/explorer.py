@@ -57,6 +57,8 @@ class Explorer:
 
         `closure`: steps between loop closures, 0 for never, None for the value in the settings of landmarks.
         """
+        by_name = 'give a world model, as WorldModel.load("obstacles-free") returns'
+        require(isinstance(model, WorldModel), f"model is {shown(model)}; {by_name}")
         self.model, self.closure = model, _every(model, closure)
         self.memory = _own(model, memory)
         self.here = Belief(model.motion.start(1)) if here is None else here
@@ -211,6 +213,9 @@ class Explorer:
         Steps into known obstacles are not made; with `bumps=False`, the motion alone decides.
         """
         if not isinstance(plans, Tensor):
+            lengths = {len(plan) if isinstance(plan, Sequence | np.ndarray) else 0 for plan in plans}
+            fits = len(lengths) == 1 and 0 not in lengths
+            require(fits, f"plans is {shown(plans)}; give a list of plans of one length, as [[0, 1], [2, 2]]")
             plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
         memory, obstacles = self._memorised(), self.obstacles if bumps else None
         return self.model.imagine(memory, self.here, plans, generator, obstacles)
@@ -259,6 +264,8 @@ class Explorer:
 
     def _goal(self, goal: Frame) -> Tensor:
         """A pose, or a picture in the format of the model."""
+        if isinstance(goal, list | tuple) and all(isinstance(x, float | int) for x in goal):
+            goal = torch.tensor(goal)
         return torch.as_tensor(goal).to(self._like) if getattr(goal, "ndim", 0) == 1 else self._frame(goal)
 
     def fork(self) -> "Explorer":
@@ -303,6 +310,10 @@ class Explorer:
         if isinstance(frame, np.ndarray):
             fits = frame.dtype == np.uint8 and frame.ndim == 3
             require(fits, f"frame is {shown(frame)}; give uint8 of shape (height, width, channel)")
+            (tall, wide), (_, height, width) = frame.shape[:2], self.model.frame_shape
+            scale = f"scale it by gtmsm.episodes.pictures.resized(frame, {height}, {width}), as gtmsm record does"
+            fits = (tall, wide) == (height, width)
+            require(fits, f"the frame has {tall}x{wide} pixels, and this model sees {height}x{width}; {scale}")
             return torch.from_numpy(frame).permute(2, 0, 1).to(self._like) / 255
         require(isinstance(frame, Tensor), f"frame is {shown(frame)}; give an array or a tensor")
         return frame.to(self._like)
@@ -315,6 +326,9 @@ class Explorer:
         if is_whole(action):
             require(0 <= int(action) < size, f"action is {action}; give 0 to {size - 1}")  # type: ignore[arg-type]
             return torch.nn.functional.one_hot(torch.tensor(int(action)), size).to(like)  # type: ignore[arg-type]
+        vector = isinstance(action, Sequence | np.ndarray | Tensor) and not isinstance(action, str)
+        fits = vector and len(action) == size  # type: ignore[arg-type]
+        require(fits, f"action is {shown(action)}; give a number from 0 to {size - 1}, or a vector of {size} numbers")
         return torch.as_tensor(action).to(like)
 
     @property

@@ -119,7 +119,7 @@ class Display:
     """Progress with ETA, bound, KL, PSNR and retrieval; plain lines if the output is not a terminal."""
 
     def __init__(self, total: int, console: Console) -> None:
-        self.console = console
+        self.console, self._total = console, total
         self._shown: dict[str, Any] = {}
         self._last_line = 0.0
         self._progress = Progress(
@@ -154,7 +154,7 @@ class Display:
         self._progress.update(self._task, completed=update, stage=stage, numbers=_in_words(self._shown))
         if not self.console.is_terminal and (time.monotonic() - self._last_line > 10 or "retrieval" in values):
             self._last_line = time.monotonic()
-            self.console.print(f"update {update}  {stage}  {_in_words(values)}", highlight=False, soft_wrap=True)
+            self.say(f"update {update} of {self._total}  {stage}  {_in_words(values)}")
 
     def say(self, text: str) -> None:
         """Print a line that stays on the screen."""

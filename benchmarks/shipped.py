@@ -28,10 +28,10 @@ CONTROLS = ("best_copy", "mean_frame", "last_frame")
 COLUMNS = {"psnr_pooled": "all frames", "psnr_revisited": "memorised places", "psnr_unseen": "never seen"}
 ABOUT = {
     "35-sets.json": (
-        "Shipped weights on two [fixed sets](protocol.md#the-sets) of which [the tables](#rivals) have no row: views of "
-        "photographs, 500 walks, 256 steps memorised, 256 predicted. `obstacles-free` and `obstacles-celeba` predict by "
-        "the motion alone, which does not know the obstacles. *Best copy* is the memorised frame most similar to the "
-        "answer; at memorised places it is exact."
+        "Shipped weights on two [fixed sets](protocol.md#the-sets) of which [the tables](#rivals) have no row: views "
+        "of photographs, 500 walks, 256 steps memorised, 256 predicted. `obstacles-free` and `obstacles-celeba` "
+        "predict by the motion alone, which does not know the obstacles. *Best copy* is the memorised frame most "
+        "similar to the answer; at memorised places it is exact."
     ),
     "36-returns.json": (
         "The shipped weights `rotate` in test rooms (`rooms/return-N` of the [fixed sets](protocol.md#the-sets)): an "

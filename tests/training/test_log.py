@@ -3,6 +3,7 @@
 import re
 import resource
 import threading
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,10 @@ def test_a_full_disk_is_one_line_and_no_thread_complains(tmp_path: Path, bytes_l
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-def test_tensorboard_shows_one_curve_of_a_resumed_run(tmp_path: Path):
+def test_tensorboard_shows_one_curve_of_a_run_resumed_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     loader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for first, updates in ((0, (1, 2, 3)), (1, (2, 3))):
+    for first, updates, now in ((0, (1, 2, 3), 1e9 + 0.05), (1, (2, 3), 1e9 + 0.1)):
+        monkeypatch.setattr("time.time", partial(float, now))
         log = MetricsLog(tmp_path, first)
         for update in updates:
             log.write(update, {"elbo": update + 0.5 * first, "stage": "here"})

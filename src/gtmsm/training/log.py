@@ -72,7 +72,7 @@ class _Board:
         self._event, self._summary = Event, Summary
         folder.mkdir(exist_ok=True)
         now = time.time()
-        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{int(now % 1 * 1e9)}"
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.{int(now % 1 * 1e9):09d}"
         self.file = (folder / name).open("ab")
         self._records = RecordWriter(self.file)
         # This makes TensorBoard discard what an earlier attempt reported beyond `start`.

@@ -1,9 +1,11 @@
 """The table: which rows there are, in which order they are made, and pages that say what the results say."""
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -393,6 +395,20 @@ def test_a_process_that_ends_without_a_word_is_a_row_that_failed(tmp_path):
     (tmp_path / "logs").mkdir()
     (failed,) = work._together([Silent(ROWS["image-walk"], 3)], order, lambda line: None)
     assert failed.seed == 3 and "exit code 7 (see " in failed.why
+
+
+def test_a_long_message_of_a_row_that_failed_fits_into_a_pipe():
+    problem = work._Problem.of(RuntimeError("begin" + 10**6 * "." + "end"))
+    assert len(problem.why) <= 1000 and problem.why.startswith("begin") and problem.why.endswith("end")
+
+
+def test_a_process_that_is_killed_while_it_tells_why_is_one_that_was_killed(tmp_path):
+    problems, tell = Pipe(duplex=False)
+    os.write(tell.fileno(), (100).to_bytes(4) + b"a message of 100 bytes, up to here")
+    tell.close()
+    killed: Any = SimpleNamespace(join=lambda: None, exitcode=-9)
+    one = work._Running(work._Job(ROWS["image-walk"], 0), killed, problems, 0.0, beside_others=True)
+    assert one.problem(Order(tmp_path)) == work._Problem(True, "its process ended with exit code -9")
 
 
 def test_an_error_ends_all_rows_that_are_at_work(tmp_path):

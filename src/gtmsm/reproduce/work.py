@@ -16,7 +16,7 @@ from threading import Thread
 import torch
 
 from gtmsm.config import Device, require, require_seed
-from gtmsm.errors import InputError, NoMemoryError
+from gtmsm.errors import LONGEST, InputError, NoMemoryError, shortened
 from gtmsm.files import require_folder
 from gtmsm.reproduce.results import result_path
 from gtmsm.reproduce.rows import ROWS, Row
@@ -190,6 +190,11 @@ class _Problem:
     """Whether it may succeed with fewer jobs at once."""
     why: str
 
+    @classmethod
+    def of(cls, error: Exception) -> "_Problem":
+        """What an error says, short enough for a pipe: a longer message would wait there for the end of its process."""
+        return cls(isinstance(error, NO_MEMORY), shortened(str(error), LONGEST))
+
 
 @dataclass(frozen=True)
 class _Running:
@@ -217,7 +222,7 @@ class _Running:
         self.process.join()
         try:
             return self.problems.recv()
-        except EOFError:  # it has told of none
+        except (EOFError, OSError):  # it has told of none, or was killed while it did
             code = self.process.exitcode
         if self.job.makes(order).exists():
             return None
@@ -235,7 +240,7 @@ def _run(job: _Job, order: Order, threads: int, tell: Connection) -> None:
             job.make(order)
         except Exception as problem:
             traceback.print_exc()
-            tell.send(_Problem(isinstance(problem, NO_MEMORY), str(problem)))
+            tell.send(_Problem.of(problem))
 
 
 def _end_with_parent() -> None:

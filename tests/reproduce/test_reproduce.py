@@ -1,5 +1,6 @@
 """The table: which rows there are, in which order they are made, and pages that say what the results say."""
 
+import errno
 import json
 import os
 import subprocess
@@ -11,12 +12,13 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from crowded import Crowded, Endless, Killed, Silent
 from rich.console import Console
 
 from gtmsm.cli import main
 from gtmsm.data.clip import Clip
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, NoMemoryError
 from gtmsm.evaluation.controls import MeanFrame
 from gtmsm.evaluation.forecasts import score_forecaster
 from gtmsm.evaluation.sets import SPLITS, FixedSet, named_set
@@ -360,6 +362,65 @@ def test_a_rival_has_the_same_colour_whoever_else_is_there(tmp_path: Path):
     alone = plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"]
     put(tmp_path, "image-walk/gru", 0, 15.0)
     assert plots._styles(lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin"))["ssm"] == alone
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        NoMemoryError("codes of the pool of clips needs 8.0 GB and there are 4.0 free; give fewer --pool.clips"),
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
+        getattr(torch, "AcceleratorError", RuntimeError)("CUDA error: out of memory"),
+        RuntimeError("MPS backend out of memory (MPS allocated: 8.0 GB)"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4000000000 bytes."),
+        RuntimeError("DefaultCPUAllocator: not enough memory: you tried to allocate 4000000000 bytes."),
+        RuntimeError("unable to mmap 4096 bytes from file <codes>: Cannot allocate memory (12)"),
+        RuntimeError("std::bad_alloc"),
+    ],
+    ids=lambda error: repr(error)[:50],
+)
+def test_an_error_of_lacking_memory_is_known_by_its_kind_or_its_words(error: Exception):
+    problem = work._Problem.of(error)
+    assert problem.no_memory and problem.why
+
+
+def test_a_tensor_that_nothing_can_hold_lacks_memory():
+    with pytest.raises(RuntimeError) as told:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert work.lacks_memory(told.value)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("training broke down: loss or gradient was not finite at update 3"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        OSError(errno.ENOSPC, "No space left on device"),
+        KeyError("out of memory"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_other_errors_are_none_of_lacking_memory(error: Exception):
+    assert not work._Problem.of(error).no_memory
+
+
+def test_a_row_without_memory_stops_no_other_and_an_error_of_ours_stops_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    errors = iter([MemoryError(), RuntimeError("CUDA error: out of memory"), ZeroDivisionError()])
+
+    def run(self: Trial) -> None:
+        raise next(errors)
+
+    monkeypatch.setattr(work.Trial, "run", run)
+    order = Order(tmp_path, quick=True)
+    failed = reproduce([ROWS["image-walk"]], (0, 1), order, lambda line: None)
+    assert [one.why for one in failed] == ["MemoryError", "CUDA error: out of memory"]
+    with pytest.raises(ZeroDivisionError):
+        reproduce([ROWS["image-walk"]], (0, 1), order, lambda line: None)
 
 
 @pytest.mark.slow

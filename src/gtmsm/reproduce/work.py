@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from errno import ENOMEM
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -25,8 +26,8 @@ from gtmsm.training.engine import cores
 
 GRACE = 20
 """Seconds that a training whose parent process ended has to write a checkpoint."""
-NO_MEMORY = (NoMemoryError, torch.OutOfMemoryError)
-"""Errors of trainings that may succeed with fewer jobs at once."""
+NO_MEMORY = ("out of memory", "allocate memory", "not enough memory", "bad_alloc", "_STATUS_ALLOC_FAILED")
+"""Words of PyTorch's errors where no memory is left: of CUDA and MPS, of CPUs (three), and of CUDA's libraries."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,14 @@ def reproduce(
     return _together(left, order, say) if order.workers > 1 else _one_by_one(left, order, say)
 
 
+def lacks_memory(error: Exception) -> bool:
+    """Whether an error says that no memory was left: the same may work with fewer jobs at once."""
+    if isinstance(error, OSError):
+        return error.errno == ENOMEM
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in NO_MEMORY)
+    return said or isinstance(error, NoMemoryError | MemoryError | torch.OutOfMemoryError)
+
+
 def _jobs(rows: Sequence[Row], seeds: Sequence[int] | None, order: Order) -> Iterator[_Job]:
     """Jobs seed by seed, so that a first table is complete early; a row comes after the row whose weights it uses."""
     chosen = {row.name: row for row in rows}
@@ -138,8 +147,10 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
             job.make(order)
         except Interrupted:
             raise
-        except (InputError, *NO_MEMORY) as problem:
-            failed.append(Failed(job.row.name, job.seed, str(problem)))
+        except Exception as problem:
+            if not (isinstance(problem, InputError) or lacks_memory(problem)):
+                raise
+            failed.append(Failed(job.row.name, job.seed, _Problem.of(problem).why))
         say(f"{job}: {time.monotonic() - began:.0f} s ({number + 1} of {len(jobs)})")
     return failed
 
@@ -193,7 +204,7 @@ class _Problem:
     @classmethod
     def of(cls, error: Exception) -> "_Problem":
         """What an error says, short enough for a pipe: a longer message would wait there for the end of its process."""
-        return cls(isinstance(error, NO_MEMORY), shortened(str(error), LONGEST))
+        return cls(lacks_memory(error), shortened(str(error) or type(error).__name__, LONGEST))
 
 
 @dataclass(frozen=True)

@@ -441,6 +441,33 @@ def test_a_row_for_which_there_is_no_memory_at_all_fails(tmp_path):
     assert [(one.row, one.seed) for one in failed] == [("image-walk", 0)]
 
 
+def test_a_row_that_never_fits_is_made_alone_in_the_end_and_leaves_the_others_side_by_side(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Without processes: whichever row began first ends first."""
+    at_work, begun = list[Any](), list[tuple[int, int]]()
+
+    def begin(job: work._Job, order: Order, threads: int, beside_others: bool) -> Any:
+        def problem(order: Order) -> work._Problem | None:
+            if job.seed == 0:
+                return work._Problem(True, "no memory left")
+            job.makes(order).touch()
+            return None
+
+        process = SimpleNamespace(is_alive=lambda: process in at_work)
+        process.sentinel = process
+        at_work.append(process)
+        begun.append((job.seed, len(at_work)))
+        return SimpleNamespace(job=job, process=process, problem=problem, began=0.0, beside_others=beside_others)
+
+    monkeypatch.setattr(work._Running, "begin", begin)
+    monkeypatch.setattr(work, "wait", lambda sentinels: at_work.remove(sentinels[0]))
+    jobs = [work._Job(ROWS["image-walk"], seed) for seed in range(6)]
+    (failed,) = work._together(jobs, Order(tmp_path, workers=3), lambda line: None)
+    assert failed.seed == 0
+    assert begun == [(0, 1), (1, 2), (2, 3), (0, 2), (3, 2), (4, 2), (5, 2), (0, 1)]  # seed, and how many are at work
+
+
 @pytest.mark.slow
 def test_where_a_process_is_killed_its_row_alone_is_made_again_beside_fewer_others(tmp_path):
     said, order = list[str](), Order(tmp_path, quick=True, workers=8)

@@ -158,17 +158,20 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
 def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) -> list[Failed]:
     """Run each job in a process of its own, several at once, with its output in a log file.
 
-    A job that runs out of memory is run again, from then on with fewer jobs at once.
+    A job that runs out of memory is run again, from then on with fewer jobs at once. If that happens to it twice, the
+    number stays, and the job is run alone when no other can run.
     """
     waiting, failed, done, most = list(jobs), list[Failed](), 0, min(order.workers, len(jobs))
     threads = max(1, cores() // max(1, most))
-    running: list[_Running] = []
+    running, refused, held = list[_Running](), list[_Job](), list[_Job]()
     try:
-        while waiting or running:
+        while waiting or running or held:
             ready = [job for job in waiting if all(path.exists() for path in job.needs(order))]
             for job in ready[: max(0, most - len(running))]:
                 waiting.remove(job)
                 running.append(_Running.begin(job, order, threads, most > 1))
+            if held and not running:
+                running.append(_Running.begin(held.pop(0), order, threads, False))
             if not running:  # the remaining jobs wait for results that failed
                 failed += [Failed(job.row.name, job.seed, "a row that it is built on was not made") for job in waiting]
                 break
@@ -177,7 +180,12 @@ def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) ->
                 running.remove(one)
                 problem = one.problem(order)
                 if problem is not None and problem.no_memory and one.beside_others:
+                    if one.job in refused:
+                        held.append(one.job)
+                        say(f"{one.job}: no memory was left again; it is made alone, after the others")
+                        continue
                     most = max(1, min(most - 1, len(running)))
+                    refused.append(one.job)
                     waiting.insert(0, one.job)
                     say(f"{one.job}: no memory was left; it is made again, and at most {most} at once from now on")
                     continue

@@ -235,7 +235,7 @@ def _costs(results: Sequence[Result], world: str) -> str:
     head = ["", "a prediction can use", *costs]
     told = (
         "*Seconds are by the clock, of the seeds that were trained where the first one was; several trainings may have "
-        "shared the device (`--workers`).*"
+        "shared the device (`--workers`). Attempts that were killed or failed are not counted.*"
     )
     return f"{markdown_table(head, body)}\n\n{told}"
 

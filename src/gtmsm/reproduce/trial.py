@@ -183,12 +183,15 @@ class Trial:
 
 @lru_cache(maxsize=8)
 def _kept_set(name: str, split: Split, quick: bool, images: str | None) -> FixedSet:
-    """A set that is drawn only once per process, however often it is used."""
+    """A set that is drawn only once per process: with one worker, for all rows that are scored on it."""
     return replace(named_set(name, split, quick, images), kept=True)
 
 
 def _took(folder: Path, outcome: Outcome) -> float:
-    """Total seconds of training over all attempts; raises `Interrupted` if it is not finished."""
+    """Total seconds of training over all attempts; raises `Interrupted` if it is not finished.
+
+    An attempt that was killed, or that an error ended, has left no time: its seconds are missing from the total.
+    """
     path = folder / SECONDS
     before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
     write_json(path, {"seconds": before + outcome.seconds})

@@ -202,9 +202,11 @@ def test_hovering_ties_a_recalled_view_to_its_place(visit: Open) -> None:
     x, y = page.evaluate("gtmsm.state.moments[gtmsm.state.moments.at(-1).recalled[0]].here")
     box = page.locator("#map-view").bounding_box()
     assert box
+    lit = "document.querySelectorAll('#recalled li.lit').length"
+    page.mouse.move(0, 0)
+    until(page, f"{lit} === 0")
     page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-    page.wait_for_timeout(100)
-    assert page.locator("#recalled li.lit").count() == 1
+    until(page, f"{lit} === 1")
 
 
 def test_every_world_can_be_chosen_and_walked(visit: Open) -> None:

@@ -17,7 +17,7 @@ from gtmsm.config import Device, as_plain, changed, flat, read_config, require
 from gtmsm.errors import InputError, did_you_mean, shown
 from gtmsm.evaluation.columns import NUMBERS
 from gtmsm.evaluation.progress import Tell
-from gtmsm.evaluation.score import EvaluationConfig, evaluate
+from gtmsm.evaluation.score import EvaluationConfig, ScoredFrames, evaluate
 from gtmsm.experiments import (
     ImageWalkExperiment,
     OwnExperiment,
@@ -29,7 +29,16 @@ from gtmsm.experiments import (
     proposed,
     set_up,
 )
-from gtmsm.files import OURS, locked, read_json, read_yaml, require_folder, write_atomically, write_json
+from gtmsm.files import (
+    OURS,
+    locked,
+    read_json,
+    read_yaml,
+    require_folder,
+    require_writable,
+    write_atomically,
+    write_json,
+)
 from gtmsm.interruption import is_first_process
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.weights import WEIGHTS
@@ -121,22 +130,29 @@ class Run:
         plan: Plan | None = None,
         tell: Tell | None = None,
         data: str | None = None,
+        frames: Path | None = None,
     ) -> dict[str, Any]:
         """Score the weights on held-out places, write scores.json and report.html, and return the scores.
 
         `images`, `plan` or `data` give places of another origin than in training; `tell` is called with the progress.
+        The frames that were scored are written to `frames`, a .npz.
         """
         from gtmsm.evaluation.report import write_report  # slow to import (plots and video), not needed for training
 
         folder = out or self.scores_folder
         require_folder(folder)
+        if frames is not None:
+            require(frames.suffix == ".npz", f"cannot write frames as {frames}; end its name with .npz")
+            require_writable(frames)
+        scored_frames = None if frames is None else ScoredFrames()
         asked = replace(self.experiment, evaluation=replace(self.experiment.evaluation, slip=settings.slip))
         setting = replace(self, experiment=asked).set_up(device, images, plan, data=data)
         model = self.load_model(device)
         _require_fit(model, setting, self.folder)
         # Poses are compared, and scores labelled, by whether training used displacements.
         settings = replace(settings, metric_poses=self.experiment.training.objective.displacement > 0)
-        result = evaluate(model, setting.test_world, setting.walker, settings, device, tell, setting.fitted_in)
+        test_world, walker = setting.test_world, setting.walker
+        result = evaluate(model, test_world, walker, settings, device, tell, setting.fitted_in, scored_frames)
         scored, trained, noun = setting.places, self.places, setting.noun
         result.scores["protocol"] |= {
             "scored_on": f"{scored.test} test {noun} of {scored.name}, {setting.hashed} {scored.sha256}",
@@ -144,6 +160,8 @@ class Run:
         }
         folder.mkdir(parents=True, exist_ok=True)
         write_json(folder / SCORES, result.scores)
+        if frames is not None and scored_frames is not None:
+            scored_frames.write(frames)
         about = {
             "run": self.folder.name,
             "trained on": f"{trained.train} {noun} of {trained.name}",

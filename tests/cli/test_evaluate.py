@@ -51,6 +51,8 @@ def test_walks_may_slip_that_did_not_in_training(gtmsm, toy_run: Path, tmp_path:
         ("--seed -1", "seed is -1"),
         ("--slip 2", "slip is 2.0; give a probability from 0 to 1"),
         ("--images /no/such", 'images "/no/such": no such file or folder'),
+        ("--frames frames.png", "cannot write frames as frames.png; end its name with .npz"),
+        ("--frames /dev/null/frames.npz", "cannot write into /dev/null: /dev/null is not a folder"),
     ],
 )
 def test_what_cannot_be_scored_is_refused_before_anything_is_written(

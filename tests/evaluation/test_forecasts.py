@@ -194,6 +194,37 @@ class _Unmeasured(Grey):
 @pytest.mark.parametrize("which", ["scored", "turned"])
 def test_the_written_frames_have_the_same_scores_by_another_library(which: str, request: pytest.FixtureRequest):
     scores, path = request.getfixturevalue(which)
+    again = by_another_library(path)
+    assert scores["psnr_band"]["mean"] == pytest.approx(again.pop("psnr_band_mean"), abs=1e-6)
+    for name, score in again.items():
+        assert scores[name] == pytest.approx(score, abs=1e-6), name
+
+
+@pytest.mark.parametrize(
+    ("weights", "flags"),
+    [
+        ("image-walk-celeba", "--images builtin --clips 140 --tau 24 --horizon 18"),  # in several batches
+        ("rotate", "--clips 3"),
+    ],
+)
+def test_the_frames_that_evaluate_writes_have_the_scores_that_it_writes(
+    gtmsm, weights: str, flags: str, tmp_path: Path
+):
+    if weights == "rotate":
+        pytest.importorskip("labmaze")
+    frames = tmp_path / "new" / "frames.npz"
+    words = ("evaluate", weights, *flags.split(), "--device", "cpu", "--out", tmp_path, "--frames", frames)
+    assert f"frames: {frames}" in gtmsm(*words).out
+    scores, again = json.loads((tmp_path / "scores.json").read_text()), by_another_library(frames)
+    of_both = again.keys() & scores.keys()
+    assert of_both >= {"psnr_pooled", "psnr_frames", "psnr_revisited", "psnr_unseen", "psnr_by_step", "ssim"}
+    for name in of_both:
+        assert scores[name] == pytest.approx(again[name], abs=1e-6), name
+    assert [path.name for path in frames.parent.iterdir()] == [frames.name]
+
+
+def by_another_library(path: Path) -> dict[str, Any]:
+    """Scores of written frames by scikit-image."""
     with np.load(path) as file:
         forecast, truth, seen = file["forecast"], file["truth"], file["revisited"]
         assert forecast.dtype == truth.dtype == np.float32
@@ -206,18 +237,17 @@ def test_the_written_frames_have_the_same_scores_by_another_library(which: str, 
     by_frame = np.array([psnr(x, y) for x, y in pairs]).reshape(seen.shape)
     how = {"win_size": 7, "data_range": 1, "channel_axis": 0, "use_sample_covariance": False}
     every = [pair for t, pair in enumerate(pairs) if t % seen.shape[1] % SSIM_EVERY == 0]
-    again = {
+    return {
         "psnr_pooled": psnr(truth, forecast),
         "psnr_revisited": psnr(truth[seen], forecast[seen]),
         "psnr_unseen": psnr(truth[~seen], forecast[~seen]),
         "psnr_frames": by_frame.mean(),
         "psnr_frames_revisited": by_frame[seen].mean(),
         "psnr_frames_unseen": by_frame[~seen].mean(),
+        "psnr_by_step": [psnr(*both) for both in _by_step(truth, forecast)],
+        "psnr_band_mean": by_frame.mean(0).tolist(),
         "ssim": np.mean([structural_similarity(x, y, **how) for x, y in every]),
     }
-    assert {name: scores[name] for name in again} == pytest.approx(again, abs=1e-6)
-    assert scores["psnr_by_step"] == pytest.approx([psnr(*both) for both in _by_step(truth, forecast)], abs=1e-6)
-    assert scores["psnr_band"]["mean"] == pytest.approx(by_frame.mean(0).tolist(), abs=1e-6)
 
 
 def _by_step(*frames: np.ndarray) -> Iterator[tuple[np.ndarray, ...]]:

@@ -6,9 +6,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import require
@@ -18,9 +17,8 @@ from gtmsm.evaluation import metrics
 from gtmsm.evaluation.examine import Examiner, examiner_for
 from gtmsm.evaluation.examine.examiner import Masks, joined
 from gtmsm.evaluation.forecaster import Forecaster, Guess, Guessing, ModelForecaster, Oracle, given_to
-from gtmsm.evaluation.score import SSIM_EVERY, errors_of, only_numbers, summary_of
+from gtmsm.evaluation.score import SSIM_EVERY, ScoredFrames, errors_of, only_numbers, summary_of
 from gtmsm.evaluation.sets import Digest, FixedSet
-from gtmsm.files import replacing
 
 LOW, HIGH = 0.1, 0.9
 """Quantiles over clips that bound the band of a curve."""
@@ -42,7 +40,7 @@ class _Batches:
 
     errors: list[dict[str, Tensor]] = field(default_factory=list)
     masks: list[Masks] = field(default_factory=list)
-    frames: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    frames: ScoredFrames = field(default_factory=ScoredFrames)
 
 
 @torch.no_grad()
@@ -61,7 +59,7 @@ def score_forecaster(
     require(write is None or Path(write).suffix == ".npz", f"cannot write frames as {write}; end its name with .npz")
     scores, tallies = _score_all({name: forecaster}, fixed_set, torch.device(device), keep=write is not None)
     if write is not None:
-        _write(Path(write), fixed_set, tallies[name])
+        tallies[name].frames.write(Path(write), set=fixed_set.name)
     return scores[name]
 
 
@@ -157,7 +155,7 @@ def _score_batch(tally: _Batches, examiner: Examiner, clip: Clip, guess: Guess, 
     if guess.walk is not None:
         examiner.note(clip, guess.walk.cpu(), guess.frames, None if guess.reckoned is None else guess.reckoned.cpu())
     if keep:
-        tally.frames.append((frames, truth))
+        tally.frames.add(frames, truth, tally.masks[-1]["revisited"])
 
 
 def _scores(tally: _Batches, examiner: Examiner) -> dict[str, Any]:
@@ -221,12 +219,3 @@ def _parameters(forecaster: Forecaster) -> int | None:
     if not modules and not isinstance(forecaster, Guessing):
         return None
     return sum(parameter.numel() for module in modules for parameter in module.parameters())
-
-
-def _write(path: Path, fixed_set: FixedSet, tally: _Batches) -> None:
-    """Write the scored frames of all clips, and which of them are at revisited places."""
-    forecast, truth = (torch.cat(part).numpy() for part in zip(*tally.frames, strict=True))
-    seen: Bool[Tensor, "clips time"] = joined(tally.masks)["revisited"]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path) as draft, draft.open("wb") as file:
-        np.savez(file, forecast=forecast, truth=truth, revisited=seen.numpy(), set=np.array(fixed_set.name))

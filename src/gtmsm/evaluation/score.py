@@ -1,9 +1,12 @@
 """Evaluation of a world model: memorise, imagine, and compare with the truth and with controls."""
 
 import math
-from dataclasses import dataclass, replace
+import zipfile
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
@@ -19,7 +22,9 @@ from gtmsm.evaluation.forecaster import Guess, Imagined, ModelForecaster
 from gtmsm.evaluation.gallery import Gallery
 from gtmsm.evaluation.landmarks import LandmarkEvaluationConfig, Trials, work_of_trials
 from gtmsm.evaluation.progress import Meter, Tell
+from gtmsm.files import replacing
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.tensors import FutureFrames
 from gtmsm.worlds.walkers import Walker
 from gtmsm.worlds.world import World
 
@@ -63,6 +68,40 @@ class Evaluation:
 
     scores: dict[str, Any]
     gallery: Gallery
+
+
+@dataclass(frozen=True)
+class ScoredFrames:
+    """Frames as they were scored, batch by batch, so that others can score them again."""
+
+    forecast: list[Tensor] = field(default_factory=list)
+    truth: list[Tensor] = field(default_factory=list)
+    revisited: list[Tensor] = field(default_factory=list)
+    """Which frames are at memorised places; empty if that is unknown."""
+
+    def add(self, forecast: FutureFrames, truth: FutureFrames, revisited: Bool[Tensor, "batch future"] | None) -> None:
+        """Keep a batch, as float32 on the CPU."""
+        self.forecast.append(forecast.float().cpu())
+        self.truth.append(truth.float().cpu())
+        if revisited is not None:
+            self.revisited.append(revisited.cpu())
+
+    def write(self, path: Path, **about: str) -> None:
+        """Write a .npz of one array for each kind of frames, and of words; no batch is copied into a whole first."""
+        layout, batches = np.lib.format, {name: parts for name, parts in vars(self).items() if parts}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as draft, zipfile.ZipFile(draft, "w") as archive:
+            for name, parts in batches.items():
+                arrays = [part.numpy() for part in parts]
+                header = layout.header_data_from_array_1_0(arrays[0])
+                header |= {"shape": (sum(map(len, arrays)), *arrays[0].shape[1:]), "fortran_order": False}
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    layout.write_array_header_1_0(file, header)
+                    for array in arrays:
+                        file.write(array.tobytes())
+            for name, words in about.items():
+                with archive.open(f"{name}.npy", "w") as file:
+                    layout.write_array(file, np.array(words))
 
 
 def errors_of(clip: Clip, guess: Guess, examiner: Examiner) -> dict[str, Tensor]:
@@ -113,11 +152,12 @@ def evaluate(
     device: torch.device,
     tell: Tell | None = None,
     fitted_in: World | None = None,
+    frames: ScoredFrames | None = None,
 ) -> Evaluation:
     """Score `model` on walks in the places of `world`; `tell` is called with the progress.
 
     The map from the model's poses to the world's is fitted on other walks there, or in `fitted_in`, another world of
-    the same kind.
+    the same kind. All imagined and true frames are added to `frames`.
     """
     k, tau = model.settings.recall.neighbours, settings.tau
     require(k <= tau, f"the model reads {k} neighbours but tau is {tau}; memorise at least {k} steps")
@@ -144,6 +184,9 @@ def evaluate(
             rows.setdefault(name, []).append(errors_of(clip, guess, examiner))
             meter.add("clips", steps * SCORE)
         masks.append({"revisited": examiner.revisited(clip)} | examiner.masks(clip))
+        if frames is not None:
+            known = masks[-1]["revisited"] if examiner.knows_places else None
+            frames.add(guesses["imagined"].frames, clip.x[:, tau:], known)
     every = {name: mask.cpu() for name, mask in joined(masks).items()}
     seen = every.pop("revisited") if examiner.knows_places else None
     revisited = {"revisited_fraction": None if seen is None else seen.double().mean().item()}

@@ -158,6 +158,9 @@ class EvaluateFlags:
     out: Path | None = None
     """Folder to write to; default: the run folder (for shipped weights runs/NAME-evaluated), or with --places a folder
     in it of that name."""
+    frames: Path | None = None
+    """File to write the imagined and true frames to, as float32 in a .npz, so that others can score them; default:
+    none."""
     device: Device = "auto"
     """Device to compute on; auto takes a GPU if there is one."""
 
@@ -181,7 +184,9 @@ def evaluate(words: list[str]) -> int:
     if flags.out is None and folder != run.folder:
         console.print(f"{run.folder} was not trained here and stays as it is; scores go to {out}", soft_wrap=True)
     places = {"images": flags.images, "plan": flags.places, "data": flags.data}
-    _score(run, settings, choose_device(flags.device), out, console, **places)
+    _score(run, settings, choose_device(flags.device), out, console, frames=flags.frames, **places)
+    if flags.frames is not None:
+        console.print(f"frames: {flags.frames}", soft_wrap=True)
     return 0
 
 

@@ -134,6 +134,10 @@ class Belief:
         covariance = None if self.covariance is None else self.covariance[index]  # type: ignore[index]
         return Belief(self.mean[index], covariance)  # type: ignore[index]
 
+    def detached(self) -> "Belief":
+        """The same without gradients."""
+        return Belief(self.mean.detach(), None if self.covariance is None else self.covariance.detach())
+
     def sample(self, generator: torch.Generator) -> Float[Tensor, "*batch S"]:
         """A sample; the mean itself if there is no covariance."""
         if self.covariance is None:

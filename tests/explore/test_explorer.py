@@ -18,6 +18,7 @@ from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.long_memory import LongMemory
 from gtmsm.model.motion import MotionConfig
+from gtmsm.model.planning import Obstacles, Walked
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
@@ -530,6 +531,31 @@ def test_a_corrected_pose_is_where_the_next_step_begins_and_where_the_last_view_
 
 def test_an_explorer_that_has_seen_nothing_knows_no_obstacles():
     assert Explorer(model_of()).obstacles is None
+
+
+@pytest.mark.parametrize("distance", ["euclidean", "kl"])
+def test_an_explorer_of_weights_that_still_learn_hands_out_no_gradients(distance):
+    model = model_of("off", kind="free", distance=distance)
+    model.motion.M.copy_(torch.tensor([[-1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0, 0.0]]))
+    model.requires_grad_(True)
+    frames, plan = torch.rand(1, 3, 3, 8, 8), torch.eye(5)[None, [RIGHT, STAY]]
+    memory, here = model.memorise(frames, torch.eye(5)[None, [STAY, LEFT, LEFT]])
+    walked = Walked(here.mean, torch.eye(5)[[LEFT]], here.mean)  # a step that failed
+    assert memory.place.mean.requires_grad and here.mean.requires_grad
+    explorer = Explorer(model, memory, here)
+    dream, obstacles = explorer.imagine(plan), Obstacles.of(model.motion, explorer.memory, walked)
+    assert obstacles.bumped.tolist() == [[0.0, -3.0]] == Obstacles.of(model.motion, memory, walked).bumped.tolist()
+    ways = [model.plan(memory, here, goal, walked) for goal in (torch.zeros(2), frames[0, 0], torch.ones(2) * 9)]
+    env = gymnasium.make("gtmsm/Dream-v0", run=model, memory=memory, goal=frames[0, 0], observation="place").unwrapped
+    env.reset(seed=0)
+    given = [explorer.here.mean, *explorer.memory.columns.values(), dream.poses, dream.frames, dream.codes]
+    given += [part for way in ways for part in (way.actions, way.poses, way.frames, way.goal.pose)]
+    assert not any(part.requires_grad for part in given)
+    assert [len(way.frames) for way in ways] == [2, 2, 0]
+    assert np.isfinite(env.step(RIGHT)[0]).all()
+    # Whoever learns from a dream of the model itself gets gradients, also through where it is stopped.
+    model.imagine(memory, here, plan, obstacles=obstacles).frames.sum().backward()
+    assert all(part.grad.abs().max() > 0 for part in model.vae.decoder.parameters())
 
 
 @pytest.mark.parametrize(

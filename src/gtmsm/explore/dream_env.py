@@ -36,6 +36,7 @@ Info: TypeAlias = dict[str, Any]
 class _Dreams:
     """A batch of agents that walk in one memory."""
 
+    @torch.no_grad()
     def __init__(
         self,
         count: int,
@@ -66,7 +67,7 @@ class _Dreams:
             PlanConfig(),
             torch.eye(self.model.action_size).to(explorer.here.mean),
         )
-        self.visited = self.model.motion.pose_at(self.memory.place.mean[0])
+        self.visited = self.model.motion.pose_at(self.memory.place.mean[0].detach())
         self.fixed = None if goal is None else self._find(explorer, goal)
         self.action_space = gymnasium.spaces.Discrete(self.model.action_size)
         height, width = self.model.frame_shape[1:]

@@ -65,6 +65,7 @@ class Explorer:
         require_here(model, self.here)
         poses = len(self.here.mean)
         require(poses == 1, f"here holds {poses} poses, and an explorer is 1 agent; give one, as here[:1] is")
+        self.here = self.here.detached()
         self.lost = model.landmarks is not None and model.landmarks.is_lost(model.landmarks.as_variance(self.here))
         require(not self.lost or len(self) > 0, "here is anywhere, but there is no memory to find it in; leave it out")
         self._trail = Trail(model.motion.start(1), self._action(None))
@@ -350,7 +351,7 @@ def _own(model: WorldModel, memory: Memory | None) -> Memory:
         nothing, size = model.motion.start(1)[:, :0], model.place_size
         codes = nothing.new_zeros(1, 0, model.settings.vae.code_size)
         place = Belief(nothing.new_zeros(1, 0, size), nothing.new_zeros(1, 0, size, size))
-        return memory or Memory(place, Gaussian(codes, codes))
+        return memory.detached() if memory else Memory(place, Gaussian(codes, codes))
     return LongMemory() if memory is None else LongMemory.of(memory)
 
 

@@ -106,6 +106,10 @@ class Memory:
         digest, variance, slips = (None if x is None else x[which] for x in parts)
         return Memory(self.place[which], self.code[which], digest, variance, self.weights, slips)
 
+    def detached(self) -> "Memory":
+        """The same without gradients."""
+        return Memory.of_columns({name: x.detach() for name, x in self.columns.items()}, self.weights)
+
     def snapshot(self) -> "Memory":
         """This memory as it is now, unaffected by later writes: for a value, itself."""
         return self

@@ -45,6 +45,7 @@ class Goal:
     """Probability that a picture was seen there; 1 where a pose was given."""
 
 
+@torch.no_grad()
 def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bool = False) -> Goal:
     """The pose itself, or the pose of the memorised view that looks like the picture.
 
@@ -60,12 +61,12 @@ def find_goal(model: "WorldModel", memory: Memory, goal: Tensor, any_heading: bo
     require(fits, f"goal is {shown(goal)}; give {wanted}")
     if goal.dim() == 1:
         require(bool(goal.isfinite().all()), "goal holds NaN or infinity; give finite numbers")
-        return Goal(goal.to(memory.place.mean), 1.0)
+        return Goal(goal.detach().to(memory.place.mean), 1.0)
     require_frames(model, goal[None, None])
     code = model.vae.encode(goal[None, None])
     far = difference(memory.code, code)[0]
     entry, known = int(far.argmin()), 1.0
-    pose = model.motion.pose_at(memory.place.mean[0, entry])
+    pose = model.motion.pose_at(memory.place.mean[0, entry].detach())
     if far[entry] > EXACT:
         pose, known = _likeliest(model, memory, goal, far.topk(min(LOOKED_AT, len(far)), largest=False).indices)
     if known < SIMILAR and model.landmarks is not None and len(memory) >= model.landmarks.settings.matches:

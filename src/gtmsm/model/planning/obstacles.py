@@ -72,6 +72,7 @@ class Obstacles:
     """Positions nearer than this to visited places are open."""
 
     @classmethod
+    @torch.no_grad()
     def of(cls, motion: Motion, memory: Memory, walked: Walked, pace: Gait | None = None) -> "Obstacles | None":
         """The obstacles that these steps bumped into; None if none, or if positions do not lie in a plane."""
         if motion.space.positions != 2:
@@ -85,7 +86,7 @@ class Obstacles:
         bumped = failed[length > 0.5 * pace.shortest].cpu().double().numpy()
         if not len(bumped):
             return None
-        visited = walked.visited(memory).cpu().double().numpy()
+        visited = walked.visited(memory).detach().cpu().double().numpy()
         # An agent with momentum may bump at low speed, and then stands nearer to the obstacle.
         clear = (0.25 if pace.coast else 0.5) * pace.shortest
         return cls(motion, np.unique(bumped.round(3), axis=0), visited, 0.5 * pace.shortest, clear)

@@ -71,19 +71,22 @@ def plan(
     require_here(model, here)
     require(len(memory) > 0, "this memory is empty; memorise a walk before you plan another")
     require(memory.batch == len(here.mean) == 1, "planning takes one memory and one place; give memory[:1], here[:1]")
-    start, memory, motion = here.mean, memory.snapshot(), model.motion
+    start, memory, motion = here.mean.detach(), memory.snapshot(), model.motion
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
-    table = torch.eye(model.action_size).to(start) if choices is None else choices.to(start)
+    table = torch.eye(model.action_size).to(start) if choices is None else choices.detach().to(start)
     terrain = Terrain.of(model, memory, walked, settings, table)
     if terrain.pace.idles:  # an agent may also do nothing
         table = torch.cat([table, torch.zeros_like(table[:1])])
     there, stride = find_goal(model, memory, goal, any_heading=True), terrain.pace.stride
     away = float((terrain.visited - there.pose[:2]).norm(dim=-1).min())
 
+    def nothing() -> Tensor:
+        return start.new_zeros(0, *model.frame_shape)
+
     def unknown(why: str) -> Plan:
-        nothing, why = table[:0], f"I do not know this place: {why}"
-        return Plan(nothing, (), start[:0], there, False, 0.0, why, terrain.near, lambda: nothing)
+        why = f"I do not know this place: {why}"
+        return Plan(table[:0], (), start[:0], there, False, 0.0, why, terrain.near, nothing)
 
     if there.known < settings.least_known:
         asked = f"{settings.least_known:g} is asked for"
@@ -102,10 +105,11 @@ def plan(
     sure = there.known if arrived else 0.0
     reason = "" if arrived else f"no way found within {settings.horizon} steps; these lead as near as was found"
 
+    @torch.no_grad()
     def show() -> Tensor:
         return model.imagine(memory, here, actions[None]).frames[0]
 
-    return Plan(actions, numbers, poses, there, arrived, sure, reason, terrain.near, show)
+    return Plan(actions, numbers, poses, there, arrived, sure, reason, terrain.near, show if len(best) else nothing)
 
 
 def _evolve(

@@ -93,6 +93,7 @@ class Terrain:
     """The obstacles, if they are smaller than squares: then they bar ground within open squares, too."""
 
     @classmethod
+    @torch.no_grad()
     def of(
         cls, model: "WorldModel", memory: Memory, walked: Walked | None, settings: PlanConfig, choices: Tensor
     ) -> "Terrain":
@@ -100,7 +101,7 @@ class Terrain:
         motion = model.motion
         require(motion.space.positions == 2, "planning needs positions in a plane, and this motion has others")
         pace = gait(motion, choices)
-        visited = memory.place.mean[0, :, :2] if walked is None else walked.visited(memory)
+        visited = (memory.place.mean[0, :, :2] if walked is None else walked.visited(memory)).detach()
         near = settings.near * (3 * pace.stride if pace.turn else pace.shortest)
         margin = settings.margin * pace.stride * (5 if pace.coast else 1)
         known = visited.cpu().double().numpy()

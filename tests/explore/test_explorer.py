@@ -565,7 +565,24 @@ def test_an_explorer_of_weights_that_still_learn_hands_out_no_gradients(distance
         (lambda one: one.imagine([[0, 1], [2]]), "give a list of plans of one length"),
         (lambda one: one.imagine([]), "give a list of plans of one length"),
         (lambda one: one.imagine([[]]), "give a list of plans of one length"),
+        (lambda one: one.imagine(5), "plans is 5; give a list of plans of one length"),
+        (lambda one: one.imagine(np.array(5)), "give a list of plans of one length"),
+        (lambda one: one.imagine([torch.tensor(5)]), "give a list of plans of one length"),
+        (lambda one: one.imagine(iter([[0, 1]])), "give a list of plans of one length"),
+        (lambda one: one.imagine([PLANS[0, :3], PLANS[1]]), "give a list of plans of one length"),
+        (lambda one: one.imagine([[torch.tensor(9)]]), "action is 9; give 0 to 4"),
+        (lambda one: one.imagine([PLANS[0, 0]]), "action is 1.0; give a number from 0 to 4"),
         (lambda one: one.step(torch.rand(3, 8, 8), "up"), "give a number from 0 to 4, or a vector of 5 numbers"),
+        (lambda one: one.step(torch.rand(3, 8, 8), torch.tensor(True)), "action is True; give a number from 0 to 4"),
+        (lambda one: one.step(torch.rand(3, 8, 8), torch.tensor(1.0)), "action is 1.0; give a number from 0 to 4"),
+        (lambda one: one.step(torch.rand(3, 8, 8), [0, 0, 0, 0, "1"]), "give a number from 0 to 4, or a vector of 5"),
+        (lambda one: one.step(torch.rand(3, 8, 8), torch.eye(5)), "give a number from 0 to 4, or a vector of 5"),
+        (lambda one: one.plan([0, 0], choices=[]), "choices is .*; give actions to choose from"),
+        (lambda one: one.plan([0, 0], choices=torch.eye(4)), "give a number from 0 to 4, or a vector of 5 numbers"),
+        (lambda one: one.plan([0, "a"]), "goal is .*; give a picture, or a pose of 2 numbers"),
+        (lambda one: one.plan(None), "goal is None; give a picture, or a pose of 2 numbers"),
+        (lambda one: one.plan([0, 0], before=[0, 1]), "before is .*; give a Plan, or None"),
+        (lambda one: one.model.plan(one.memory, one.here, one.path[0, 0], choices=torch.eye(4)), "5 numbers each"),
         (lambda one: one.step(np.zeros((15, 15, 3), np.uint8), 1), "15x15 pixels, and this model sees 8x8; scale"),
         (lambda one: Explorer("obstacles-free"), "give a world model, as WorldModel.load"),
     ],
@@ -575,6 +592,50 @@ def test_mistakes_that_come_naturally_are_answered_with_what_to_give(call, says)
         call(explored(model_of()))
 
 
-def test_a_goal_may_be_a_list_of_coordinates():
+@pytest.mark.parametrize(
+    "goal",
+    [
+        (1, 0),
+        [np.float32(1), np.float64(0)],
+        [torch.tensor(1.0), torch.tensor(0)],
+        np.array([1, 0]),
+        torch.tensor([1.0, 0.0]).double().requires_grad_(True),
+    ],
+)
+def test_a_goal_may_be_a_list_of_coordinates(goal):
     explorer = explored(model_of())
-    assert explorer.find([1.0, 0.0]).pose.tolist() == [1, 0] == explorer.find(torch.tensor([1.0, 0.0])).pose.tolist()
+    assert explorer.find([1.0, 0.0]).pose.tolist() == [1, 0] == explorer.find(goal).pose.tolist()
+
+
+@pytest.mark.parametrize(
+    "plans",
+    [
+        [torch.tensor([0, 1, 2, 3, 4]), torch.tensor([3, 3, 3, 1, 1])],
+        torch.tensor([[0, 1, 2, 3, 4], [3, 3, 3, 1, 1]], dtype=torch.uint8),
+        [list(PLANS[0]), [3, torch.tensor(3), np.int64(3), np.array(1), PLANS[1, 4].numpy()]],
+        [PLANS[0], PLANS[1].long()],
+        (range(5), np.array([3, 3, 3, 1, 1])),
+        PLANS.double().numpy(),
+    ],
+)
+def test_plans_may_be_lists_arrays_or_tensors_of_numbers_or_of_vectors(plans):
+    explorer = explored(model_of())
+    assert torch.equal(explorer.imagine(plans).poses, explorer.imagine(PLANS).poses)
+
+
+@pytest.mark.parametrize("action", [torch.tensor(3), torch.tensor(3, dtype=torch.uint8), np.array(3), np.uint8(3)])
+def test_a_number_is_an_action_whoever_holds_it(action):
+    explorer, frame = explored(model_of()), torch.rand(3, 8, 8)
+    assert torch.equal(explorer.fork().step(frame, action).mean, explorer.fork().step(frame, 3).mean)
+
+
+@pytest.mark.parametrize(
+    "choices", [[3, 1], np.array([3, 1]), torch.tensor([3, 1]), [torch.eye(5)[3], 1], np.eye(5)[[3, 1]]]
+)
+def test_choices_may_be_numbers_or_vectors(choices):
+    model = model_of("off", kind="free")
+    model.motion.M.copy_(torch.tensor([[-1.0, 1.0, 0.0, 0.0, 0.0], [0.0, 0.0, -1.0, 1.0, 0.0]]))
+    explorer = Explorer(model)
+    for action in (STAY, RIGHT, RIGHT, LEFT, LEFT):
+        explorer.step(torch.rand(3, 8, 8), action)
+    assert explorer.plan([0, 2], choices=choices).actions.tolist() == torch.eye(5)[[3, 3]].tolist()

@@ -173,10 +173,11 @@ class DreamEnv(gymnasium.Env[np.ndarray, int | np.int64]):
         self.dreams.begin(np.ones(1, bool), self.np_random)
         return self.dreams.look()[0], self._info()
 
-    def step(self, action: int | np.int64) -> tuple[np.ndarray, float, bool, bool, Info]:
+    def step(self, action: int | np.int64 | Tensor) -> tuple[np.ndarray, float, bool, bool, Info]:
         """Make one step of the learned motion."""
+        action = action.item() if isinstance(action, Tensor) and action.ndim == 0 else action  # type: ignore[assignment]
         known = self.action_space.contains(action)
-        require(known, f"action is {action!r}; expected 0 to {self.dreams.model.action_size - 1}")
+        require(known, f"action is {shown(action)}; give a whole number from 0 to {self.dreams.model.action_size - 1}")
         reward, there, late = self.dreams.step(np.array([action]))
         return self.dreams.look()[0], float(reward[0]), bool(there[0]), bool(late[0]), self._info()
 
@@ -230,7 +231,8 @@ class DreamVectorEnv(gymnasium.vector.VectorEnv[np.ndarray, np.ndarray, np.ndarr
 
     def step(self, actions: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
         """Make one step with all agents; an agent whose episode ends begins the next at a new place."""
-        require(self.action_space.contains(np.asarray(actions)), f"actions are {shown(actions)}; give one per agent")
+        each = f"give each of the {self.num_envs} agents a whole number from 0 to {self.dreams.model.action_size - 1}"
+        require(self.action_space.contains(np.asarray(actions)), f"actions are {shown(actions)}; {each}")
         reward, there, late = self.dreams.step(np.asarray(actions))
         seen, over = self.dreams.look(), there | late
         if not over.any():

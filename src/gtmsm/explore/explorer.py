@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.config import is_whole, require, require_whole
-from gtmsm.errors import shown
+from gtmsm.errors import InputError, shown
 from gtmsm.explore.loops import OPEN, OpenSteps
 from gtmsm.explore.saved import Saved
 from gtmsm.explore.trail import Trail
@@ -31,6 +31,7 @@ Frame: TypeAlias = np.ndarray | Tensor
 """A picture as cameras give it (`height width channel`, uint8), or as the model takes it (`channel height width` in
 [0, 1])."""
 Action: TypeAlias = int | Sequence[float] | np.ndarray | Tensor
+"""A number, or a vector."""
 
 
 class Explorer:
@@ -205,7 +206,7 @@ class Explorer:
     @torch.no_grad()
     def imagine(
         self,
-        plans: Tensor | Sequence[Sequence[Action]],
+        plans: Tensor | Sequence[Sequence[Action] | np.ndarray | Tensor],
         generator: torch.Generator | None = None,
         bumps: bool = True,
     ) -> Dream:
@@ -213,11 +214,11 @@ class Explorer:
 
         Steps into known obstacles are not made; with `bumps=False`, the motion alone decides.
         """
-        if not isinstance(plans, Tensor):
-            lengths = {len(plan) if isinstance(plan, Sequence | np.ndarray) else 0 for plan in plans}
+        if not isinstance(plans, Tensor) or (plans.dim() == 2 and not plans.is_floating_point()):
+            lengths = {_length(plan) for plan in plans} if _length(plans) else {0}
             fits = len(lengths) == 1 and 0 not in lengths
             require(fits, f"plans is {shown(plans)}; give a list of plans of one length, as [[0, 1], [2, 2]]")
-            plans = torch.stack([torch.stack([self._action(action) for action in plan]) for plan in plans])
+            plans = torch.stack([self._actions(plan) for plan in plans])
         memory, obstacles = self._memorised(), self.obstacles if bumps else None
         return self.model.imagine(memory, self.here, plans, generator, obstacles)
 
@@ -232,15 +233,18 @@ class Explorer:
         settings: PlanConfig | None = None,
         before: Plan | None = None,
         generator: torch.Generator | None = None,
-        choices: Float[Tensor, "m A"] | None = None,
+        choices: Sequence[Action] | np.ndarray | Tensor | None = None,
     ) -> Plan:
         """Plan actions that lead from here to a goal, a picture or a pose; known obstacles are avoided.
 
         `choices`: actions to choose from. None: all if actions were numbers, otherwise some of the past actions.
         """
         goal, memory, walked = self._goal(goal), self._memorised(), self.walked
-        choices = typical(walked.actions) if choices is None else choices.to(self._like)
-        return self.model.plan(memory, self.here, goal, walked, settings, choices, before, generator)
+        some = typical(walked.actions)
+        if choices is not None:
+            require(_length(choices) > 0, f"choices is {shown(choices)}; give actions to choose from, as [0, 1]")
+            some = self._actions(choices)
+        return self.model.plan(memory, self.here, goal, walked, settings, some, before, generator)
 
     @torch.no_grad()
     def find(self, goal: Frame) -> Goal:
@@ -265,9 +269,10 @@ class Explorer:
 
     def _goal(self, goal: Frame) -> Tensor:
         """A pose, or a picture in the format of the model."""
-        if isinstance(goal, list | tuple) and all(isinstance(x, float | int) for x in goal):
-            goal = torch.tensor(goal)
-        return torch.as_tensor(goal).to(self._like) if getattr(goal, "ndim", 0) == 1 else self._frame(goal)
+        wanted = f"goal is {shown(goal)}; give a picture, or a pose of {self.model.motion.pose_size} numbers"
+        pose = getattr(goal, "ndim", None) == 1 or (isinstance(goal, list | tuple) and not any(map(_length, goal)))
+        require(pose or isinstance(goal, np.ndarray | Tensor), wanted)
+        return self._numbers(goal, wanted) if pose else self._frame(goal)
 
     def fork(self) -> "Explorer":
         """An independent copy: what one of the two memorises from now on, the other does not."""
@@ -324,18 +329,38 @@ class Explorer:
         size, like = self.model.action_size, self._like
         if action is None:
             return like.new_zeros(size)
+        if isinstance(action, np.ndarray | Tensor) and action.ndim == 0:
+            action = action.item()  # type: ignore[assignment]
         if is_whole(action):
             require(0 <= int(action) < size, f"action is {action}; give 0 to {size - 1}")  # type: ignore[arg-type]
             return torch.nn.functional.one_hot(torch.tensor(int(action)), size).to(like)  # type: ignore[arg-type]
-        vector = isinstance(action, Sequence | np.ndarray | Tensor) and not isinstance(action, str)
-        fits = vector and len(action) == size  # type: ignore[arg-type]
-        require(fits, f"action is {shown(action)}; give a number from 0 to {size - 1}, or a vector of {size} numbers")
-        return torch.as_tensor(action).to(like)
+        wanted = f"action is {shown(action)}; give a number from 0 to {size - 1}, or a vector of {size} numbers"
+        require(_length(action) == size, wanted)
+        return self._numbers(action, wanted)
+
+    def _actions(self, actions: Sequence[Action] | np.ndarray | Tensor) -> Float[Tensor, "n A"]:
+        """Actions as vectors."""
+        return torch.stack([self._action(action) for action in actions])
+
+    def _numbers(self, numbers: Any, wanted: str) -> Tensor:
+        """A list of numbers as a tensor of the model's device and precision; `wanted`: what to say of anything else."""
+        try:
+            given = torch.as_tensor(numbers)
+        except (TypeError, ValueError, RuntimeError) as problem:
+            raise InputError(wanted) from problem
+        require(given.dim() == 1 and not given.is_complex(), wanted)
+        return given.detach().to(self._like)
 
     @property
     def _like(self) -> Tensor:
         """A tensor of the model's device and precision."""
         return self.model.motion.start(1)
+
+
+def _length(things: object) -> int:
+    """Number of things in a list, an array or a tensor; 0 for anything else."""
+    listed = isinstance(things, Sequence | np.ndarray | Tensor) and not isinstance(things, str)
+    return len(things) if listed and getattr(things, "ndim", 1) else 0  # type: ignore[arg-type]
 
 
 def _own(model: WorldModel, memory: Memory | None) -> Memory:

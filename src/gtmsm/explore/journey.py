@@ -1,14 +1,15 @@
 """Walking to a goal in a real environment: plan, act, look, and plan again."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from gtmsm.config import config, require_whole
-from gtmsm.explore.explorer import Explorer, Frame
+from gtmsm.explore.explorer import Action, Explorer, Frame
 from gtmsm.model.planning import Plan, PlanConfig
 from gtmsm.tensors import Belief
 
@@ -55,7 +56,7 @@ def travel(
     act: Callable[[int], Frame],
     settings: TravelConfig | None = None,
     seed: int = 0,
-    choices: Float[Tensor, "m A"] | None = None,
+    choices: Sequence[Action] | np.ndarray | Tensor | None = None,
 ) -> Journey:
     """Let an agent walk to `goal`, a picture or a pose; `act` does an action (-1: none) and returns what is seen.
 

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from gtmsm.config import as_plain, require, require_whole
-from gtmsm.errors import InputError
+from gtmsm.errors import InputError, shown
 from gtmsm.files import as_path, write_tensors
 from gtmsm.kernels.operator import load_operators
 from gtmsm.kernels.search.most_visible import most_visible
@@ -262,6 +262,10 @@ class WorldModel(nn.Module):
         one-hot actions. `before`: an earlier plan, whose `choices` are one of the sequences that the search begins
         with. Without a generator: seed 0.
         """
+        for name, part, kind in (
+            ("walked", walked, Walked), ("settings", settings, PlanConfig), ("before", before, Plan),
+        ):  # fmt: skip
+            require(part is None or isinstance(part, kind), f"{name} is {shown(part)}; give a {kind.__name__}, or None")
         return plan(self, memory, here, goal, walked, settings, choices, before, generator)
 
     def _recall(self, memory: Memory, query: Belief) -> Forecast:

@@ -11,6 +11,7 @@ from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from gtmsm.config import require
+from gtmsm.errors import shown
 from gtmsm.model.checks import require_here, require_memory
 from gtmsm.model.memory import Memory
 from gtmsm.model.planning.beam import grown
@@ -75,6 +76,8 @@ def plan(
     require_generator(generator, start.device)
     generator = generator or torch.Generator(start.device).manual_seed(0)
     table = torch.eye(model.action_size).to(start) if choices is None else choices.detach().to(start)
+    fits = table.dim() == 2 and table.shape[1] == model.action_size and len(table) > 0
+    require(fits, f"choices is {shown(choices)}; give actions of {model.action_size} numbers each, and at least 1")
     terrain = Terrain.of(model, memory, walked, settings, table)
     if terrain.pace.idles:  # an agent may also do nothing
         table = torch.cat([table, torch.zeros_like(table[:1])])

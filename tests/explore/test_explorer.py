@@ -21,6 +21,7 @@ from gtmsm.model.motion import MotionConfig
 from gtmsm.model.planning import Obstacles, Walked
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.recognition import LandmarkConfig
+from gtmsm.tensors import Belief
 from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
 from gtmsm.worlds.images import load_images
 from gtmsm.worlds.walkers import PoissonWalker
@@ -293,6 +294,56 @@ def test_a_file_of_before_guesses_were_counted_holds_nothing_else_if_its_explore
     assert not len(saved_and_loaded(lost, tmp_path, guessed=None).walked.after)
     with pytest.raises(InputError, match="guessed is 7 of 6 steps"):
         saved_and_loaded(found, tmp_path, guessed=7)
+
+
+def test_a_file_of_before_actions_were_kept_is_walked_on_with(tmp_path: Path):
+    model = model_of(**EAGER)
+    now = explored(model, closure=8)
+    now.save(path := tmp_path / "walk.safetensors")
+    about, tensors = read_tensors(path)
+    del tensors["actions"]
+    with pytest.raises(InputError, match="walk.safetensors lacks actions"):
+        write_tensors(path, tensors, about)
+        Explorer.load(path, model)
+    write_tensors(path, tensors, {name: x for name, x in about.items() if name not in ("guessed", "moved")})
+    old = Explorer.load(path, model)
+    assert same(old, now) and old.obstacles is None and not len(old.walked.after)
+    for frame, action in zip(*a_walk(10, seed=2), strict=True):
+        assert torch.equal(old.step(frame, action).mean, now.step(frame, action).mean)
+    assert torch.equal(old.path, now.path) and len(old.walked.after) == 9
+    assert torch.equal(saved_and_loaded(old, tmp_path).path, old.path)
+
+
+def test_a_long_walk_in_an_older_file_whose_variance_grew_without_limit_is_not_taken_for_lost(tmp_path: Path):
+    model = model_of()
+    walked = explored(model)
+    walked.here = Belief(walked.here.mean, model.anywhere(1).covariance)  # as it was written then
+    old = saved_and_loaded(walked, tmp_path)
+    assert not old.lost
+    old.step(torch.rand(3, 8, 8), 1)
+    assert len(old) == 21
+    # One that was lost before its first step still is.
+    assert saved_and_loaded(Explorer(model, explored(model).memory, model.anywhere(1)), tmp_path).lost
+
+
+@pytest.mark.parametrize("newer", [2, "1.5", None])
+def test_a_file_of_a_newer_format_is_refused_by_name(tmp_path: Path, newer):
+    explored(model_of()).save(path := tmp_path / "walk.safetensors")
+    about, tensors = read_tensors(path)
+    write_tensors(path, tensors, about | {"explorer": newer})
+    with pytest.raises(InputError, match=f"is of format {newer!r}, and this gtmsm reads 1; update gtmsm"):
+        Explorer.load(path, model_of())
+
+
+def test_a_walk_that_is_saved_after_its_model_has_learned_on_belongs_to_the_weights_that_made_it(tmp_path: Path):
+    model = model_of()
+    walked = explored(model)
+    with torch.no_grad():
+        next(model.vae.parameters()).mul_(1.5)
+    walked.save(tmp_path / "walk.safetensors")
+    with pytest.raises(InputError, match="made by the weights"):
+        Explorer.load(tmp_path / "walk.safetensors", model)
+    assert same(Explorer.load(tmp_path / "walk.safetensors", model_of()), explored(model_of()))
 
 
 def seen_on(world: ImageWalk, picture: int, cell: int, steps: int) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -303,6 +303,10 @@ class Explorer:
         if saved.unplaced is not None:
             explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]
+        elif (
+            len(explorer) and saved.trail.states.shape[1]
+        ):  # older files may hold a variance as large as if it were lost
+            explorer.lost, explorer.here = False, explorer._placed(explorer.here)
         if saved.open is not None:
             assert saved.memory is not None
             settled = {name: column[:, : saved.open.first] for name, column in saved.memory.columns.items()}

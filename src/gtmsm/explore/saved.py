@@ -19,6 +19,8 @@ from gtmsm.model.memory import Memory
 from gtmsm.model.place_graph import Edges, PlaceGraph
 from gtmsm.tensors import Actions, Belief, Frames
 
+FORMAT = 1
+"""Of the files. It has only grown so far: parts that older files lack are filled in."""
 MOST = 2**40
 """Step and entry numbers of a file must be below this."""
 
@@ -48,7 +50,8 @@ class Saved:
             "here.mean": self.here.mean,
             "here.covariance": self.here.covariance,
         }
-        about = {"explorer": 1, "weights": model.fingerprint, "closure": self.closure, "since": self.since_closure}
+        made = (self.memory and self.memory.weights) or model.fingerprint  # the model may have learned since
+        about = {"explorer": FORMAT, "weights": made, "closure": self.closure, "since": self.since_closure}
         about["moved"], about["guessed"] = self.moved, self.trail.guessed
         if self.memory is not None:
             tensors |= {f"memory.{name}": column for name, column in self.memory.snapshot().columns.items()}
@@ -72,6 +75,8 @@ class Saved:
         path = as_path(path)
         about, tensors = read_tensors(path)
         require("explorer" in about, f"{path} was not saved by an Explorer; give a file that Explorer.save wrote")
+        newer = f"{path} is of format {shown(about['explorer'])}, and this gtmsm reads {FORMAT}; update gtmsm"
+        require(about["explorer"] == FORMAT, newer)
         made, mine = about.get("weights"), model.fingerprint
         other = f"{path} was made by the weights {shown(made)}, not by {mine}; load the model that made it"
         require(made == mine, other)
@@ -133,6 +138,12 @@ class _File:
     def trail(self) -> Trail:
         """The actions, and the state after each."""
         states = self.like("path", 1, "time", self.model.motion.state_size)
+        if "actions" not in self.tensors and "guessed" not in self.about:
+            # A file of before actions were kept: which of its steps failed is unknown, as it is of guesses.
+            trail = Trail(states, states.new_zeros(1, 1, self.model.action_size))
+            trail.went(states, states.new_zeros(*states.shape[:2], self.model.action_size))
+            trail.guessed = states.shape[1]
+            return trail
         actions = self.like("actions", 1, states.shape[1], self.model.action_size)
         trail = Trail(states, actions)
         trail.went(states, actions)

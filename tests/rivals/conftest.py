@@ -1,4 +1,4 @@
-"""A world that every rival can learn: to and fro between two cells of an image."""
+"""A world that every rival can learn: to and fro between two cells of an image, after a step of rest or at once."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -28,6 +28,7 @@ from gtmsm.worlds.images import ImageSet
 TAU, HORIZON = 4, 4
 SWINGS = torch.tensor([[0, 1], [2, 3]])
 """Up and down, or left and right."""
+WAIT = MOVES.index((0, 0))
 EXPERIMENT = ImageWalkExperiment(
     world=ImageWalkConfig(size=8, crop=4, stride=4),
     model=WorldModelConfig(
@@ -45,9 +46,11 @@ EXPERIMENT = ImageWalkExperiment(
 
 
 def to_and_fro(world: object, steps: int, generator: torch.Generator) -> torch.Tensor:
-    """A walker between two cells."""
-    which = torch.randint(2, (len(world.pose),), generator=generator)
-    return SWINGS[which][:, torch.arange(steps) % 2]
+    """A walker between two cells; half of the agents wait for a step before they go on to swing as planned."""
+    which, waits = torch.randint(2, (2, len(world.pose), 1), generator=generator)
+    t = torch.arange(steps)
+    swinging = SWINGS[which[:, 0]].gather(1, (t - waits * (t > TAU)) % 2)
+    return torch.where((waits == 1) & (t == TAU), WAIT, swinging)
 
 
 def colours(n: int, seed: int) -> torch.Tensor:

@@ -303,9 +303,7 @@ class Explorer:
         if saved.unplaced is not None:
             explorer.lost = True
             explorer._unplaced = [*zip(*(part.split(1, 1) for part in saved.unplaced), strict=True)]
-        elif (
-            len(explorer) and saved.trail.states.shape[1]
-        ):  # older files may hold a variance as large as if it were lost
+        elif len(explorer) and saved.trail.states.shape[1]:  # an older file may hold a variance as large as if lost
             explorer.lost, explorer.here = False, explorer._placed(explorer.here)
         if saved.open is not None:
             assert saved.memory is not None

@@ -217,6 +217,36 @@ def test_the_table_says_who_is_ahead_by_more_than_the_bands_and_who_is_not(tmp_p
     assert (tmp_path / "image-walk-horizon.png").stat().st_size > 10_000
 
 
+def test_of_long_predictions_and_the_latest_return_a_sentence_says_who_is_behind_us(tmp_path: Path):
+    names = ("image-walk/loop", "image-walk/return-1000", "image-walk/return-300")
+    for row, psnr in {"large": 20.0, "large/gru": 12.0, "large/grid-map": 19.9, "large/context-poses": 30.0}.items():
+        put(tmp_path, row, 0, psnr, scores={name: scored(psnr, set=name) for name in names})
+    verdict = (
+        "ahead of gru (+8.00 dB); not ahead of grid-map (+0.10 dB), because the bands overlap; behind context-poses"
+    )
+    told = [line for line in table(tmp_path).splitlines() if line.startswith("- on ")]
+    assert told == [f"- on `image-walk/return-1000`: {verdict} (-10.00 dB)."]
+    for row, horizon in {"image-walk": 200, "image-walk/gru": 200}.items():
+        put(tmp_path, row, 0, 20.0, scores={"image-walk/builtin": scored(20.0, horizon=horizon)})
+    assert "- on `image-walk/builtin`: not ahead of gru (+0.00 dB), because" in table(tmp_path)
+    put(tmp_path, "image-walk", 0, 20.0, scores={"image-walk/builtin": scored(20.0, horizon=199)})
+    assert "- on `image-walk/builtin`" not in table(tmp_path)
+
+
+def test_trainings_above_the_mean_frame_are_counted_beside_those_that_converged(tmp_path: Path):
+    controls = {"image-walk/builtin": {"mean_frame": scored(15.0)}}
+    for seed, (psnr, converged) in enumerate([(15.1, True), (16.0, True), (14.0, False)]):  # twice the error is 0.2
+        put(tmp_path, "image-walk", seed, psnr, controls=controls if seed == 0 else {}, converged=converged)
+        put(tmp_path, "image-walk/gru", seed, 12.0)
+    put(tmp_path, "rotate", 0, 20.0)
+    cells = {
+        line.split(" | ")[0]: line.split(" | ")[-2:] for line in table(tmp_path).splitlines() if " | 0.001 | " in line
+    }
+    assert cells == {"| **GTM-SM**": ["–", "– |"], "| gru": ["–", "0 of 3 |"]}
+    (tmp_path / "rotate.seed0.json").unlink()
+    assert " | 2 of 3 | 1 of 3 |" in table(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("clips", "sha256", "verdict", "rule"),
     [  # by half a dB on each clip; now by much, now not at all; other clips

@@ -1,12 +1,12 @@
 """Pages made from results alone: the table in Markdown, and its plots."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, TypeAlias
 
-from gtmsm.evaluation.metrics import late_steps
-from gtmsm.evaluation.sets import SETS, FixedSet
+from gtmsm.evaluation.metrics import CONVERGED, late_steps
+from gtmsm.evaluation.sets import AWAY, SETS, FixedSet
 from gtmsm.files import write_atomically
 from gtmsm.reproduce.results import Result
 from gtmsm.reproduce.rows import ROWS, WORLDS, Row
@@ -31,6 +31,8 @@ CLIPS = "psnr_late_by_clip"
 """Key of the clips' contributions to the late PSNR, which older results lack."""
 BLIND = ("mean frame", "last frame")
 """Controls that ignore places: a model that is not ahead of them makes no use of its memory."""
+LONG, LATEST = 200, f"/return-{max(AWAY)}"
+"""Sets of which a verdict is given in a sentence: so many steps are predicted, or a walk returns this late."""
 VERDICTS = (
     "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
     "over clips{}; otherwise *level*. In brackets, the difference of the means."
@@ -44,6 +46,16 @@ PAIRED = {
 BANDS = (
     "*Curves of 32 steps or more are means over 8. The band is the range of seeds, where a row has several; of a "
     "single seed of GTM-SM it is twice the standard error over clips.*"
+)
+LONG_MEMORY = (
+    "**Long predictions and late returns**, at their late steps, by the same rule: a band reaches from the worst seed "
+    "to the best, and bands overlap unless more than twice the standard error over clips lies between them. GTM-SM is"
+)
+REACHED = (
+    f"*Converged: the motion was found (at least {CONVERGED['retrieval']:.0%} retrieved, and R² of positions at least "
+    f"{CONVERGED['R²']:g}). Above the mean frame: at the late steps of the first set, predictions are ahead of the "
+    "mean of the memorised frames, by more than twice the standard error over clips. Where most places are new, a model "
+    "that has found the motion may be below.*"
 )
 OTHER_RATES = (
     "*Ablations have the preset's learning rate, the row as it is the best of those that were tried: compare ablations "
@@ -117,6 +129,7 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
             "\n\n".join(f"![True and imagined frames, {world}]({name})" for name in drawn),
             drawn and FRAMES,
             _other_sets(results, world, others),
+            _long_memory(results, world),
             _costs(results, world),
         )
         if part
@@ -213,6 +226,30 @@ def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> 
     return "Other protocols, PSNR at memorised places:\n\n" + markdown_table(["", *(f"`{n}`" for n in names)], rows)
 
 
+def _long_memory(results: Sequence[Result], world: str) -> str:
+    """A sentence for each set of long predictions or late returns: which rivals GTM-SM is ahead of, and by how much."""
+    told = []
+    for name in sets_of(results, world):
+        ours, *others = lines_of(results, world, name)
+        rivals = [line for line in others if line.given != CONTROL and not line.bold]
+        horizon, late = ours.scores[0]["horizon"], late_steps(len(ours.scores[0]["psnr_by_step"]))
+        value = mean_over(late)
+        if not ours.bold or not rivals or (horizon < LONG and not name.endswith(LATEST)):
+            continue
+        found: dict[str, list[str]] = {"ahead of": [], "level with": [], "behind": []}
+        for line in rivals:
+            gap = mean(ours.over_seeds(value)) - mean(line.over_seeds(value))
+            found[_verdict(ours, line, late)].append(f"{line.label} ({gap:+.2f} dB)")
+        said = {
+            "ahead of": "ahead of {}",
+            "level with": "not ahead of {}, because the bands overlap",
+            "behind": "behind {}",
+        }
+        words = "; ".join(said[verdict].format(", ".join(names)) for verdict, names in found.items() if names)
+        told.append(f"- on `{name}`: {words}.")
+    return "\n".join([LONG_MEMORY, "", *told]) if told else ""
+
+
 def _costs(results: Sequence[Result], world: str) -> str:
     """Table of the size and training cost of each row."""
     rows = [row for row in ROWS.values() if row.world == world and not row.is_ablation]
@@ -226,23 +263,34 @@ def _costs(results: Sequence[Result], world: str) -> str:
             f"{facts[0]['learning_rate']:g}" + (" (swept)" if facts[0].get("swept") else ""),
             f"{mean(fact['seconds'] for fact in facts if fact['machine'] == facts[0]['machine']):.0f}",
             str(len(facts)),
-            _share_converged(facts),
+            _share(fact.get("converged") for fact in facts),
+            _share(_above_mean_frame(fact, results, world) for fact in facts),
         ]
         for row, facts in found
         if facts
     ]
-    costs = ("parameters", "updates", "learning rate", "seconds of training", "seeds", "converged")
-    head = ["", "a prediction can use", *costs]
+    costs = ("parameters", "updates", "learning rate", "seconds of training", "seeds")
+    head = ["", "a prediction can use", *costs, "converged", "above the mean frame"]
     told = (
         "*Seconds are by the clock, of the seeds that were trained where the first one was; several trainings may have "
         "shared the device (`--workers`). Attempts that were killed or failed are not counted.*"
     )
-    return f"{markdown_table(head, body)}\n\n{told}"
+    return f"{markdown_table(head, body)}\n\n{REACHED}\n\n{told}"
 
 
-def _share_converged(facts: Sequence[Mapping[str, Any]]) -> str:
-    """How many seeds converged, as text; a dash if that is undefined."""
-    known = [fact["converged"] for fact in facts if fact.get("converged") is not None]
+def _above_mean_frame(facts: Scores, results: Sequence[Result], world: str) -> bool | None:
+    """Whether a training is ahead of the mean frame at the late steps of its world's first set; None if unknown."""
+    name = sets_of(results, world)[0]
+    control = next((line for line in lines_of(results, world, name) if line.name == "mean frame"), None)
+    if control is None or name not in facts["scores"]:
+        return None
+    mine = facts["scores"][name]
+    return _beats(mine, control.scores[0], late_steps(len(mine["psnr_by_step"])))
+
+
+def _share(found: Iterable[bool | None]) -> str:
+    """For how many seeds something holds, as text; a dash if that is undefined."""
+    known = [holds for holds in found if holds is not None]
     return f"{sum(known)} of {len(known)}" if known else "–"
 
 

@@ -54,8 +54,8 @@ LONG_MEMORY = (
 REACHED = (
     f"*Converged: the motion was found (at least {CONVERGED['retrieval']:.0%} retrieved, and R² of positions at least "
     f"{CONVERGED['R²']:g}). Above the mean frame: at the late steps of the first set, predictions are ahead of the "
-    "mean of the memorised frames, by more than twice the standard error over clips. Where most places are new, a model "
-    "that has found the motion may be below.*"
+    "mean of the memorised frames, by more than twice the standard error over clips. Where most places are new, a "
+    "model that has found the motion may be below.*"
 )
 OTHER_RATES = (
     "*Ablations have the preset's learning rate, the row as it is the best of those that were tried: compare ablations "

@@ -38,6 +38,10 @@ def blocks(page: Path) -> list[Block]:
     return [Block(found["kind"], found["text"], bool(found["why"])) for found in FENCE.finditer(page.read_text())]
 
 
+def blocks_of_commands(page: Path) -> list[str]:
+    return [block.text for block in blocks(page) if block.kind == "sh" and not block.shown_only]
+
+
 def python_of(page: Path) -> str:
     return "\n".join(block.text for block in blocks(page) if block.kind == "python" and not block.shown_only)
 
@@ -255,13 +259,11 @@ def understood(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
 TARGETS = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if any(x.kind == "sh" for x in blocks(page))], ids=named)
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of_commands(page)], ids=named)
 def test_the_commands_of_a_page_exist_with_their_flags(page: Path, understood: Callable[[list[str]], None]):
     seen: set[str] = set()
-    for block in blocks(page):
-        if block.kind != "sh" or block.shown_only:
-            continue
-        for words in commands(block.text):
+    for text in blocks_of_commands(page):
+        for words in commands(text):
             if not words or (key := re.sub(r"\d+", "0", " ".join(words))) in seen:
                 continue
             seen.add(key)
@@ -287,6 +289,7 @@ LEAVE = {
     "README.md": "walk.gif mazes runs/own-1/report.html",
     "docs/tutorial.md": "mine.gif walk.gif around.gif runs/walk-strong-evaluated/report.html runs/rooms/report.html",
     "docs/landmarks.md": "walk.npz where.png",
+    "docs/planning.md": "plan.mp4 room.mp4",
     "docs/commands.md": "walk.npz place.db runs/obstacles-celeba-evaluated/scores.json",
     "docs/recordings.md": "walks sheet.png runs/own-1/report.html",
     "weights/image-walk/CARD.md": "imagined.gif",
@@ -297,6 +300,22 @@ LEAVE = {
     "weights/walk-strong/CARD.md": "walk.gif",
 }
 """What the commands of a page leave behind."""
+ONLY_PARSED = {
+    "CONTRIBUTING.md": "runs the tests and benchmarks themselves",
+    "docs/gallery.md": "minutes, and it would overwrite the figures that are kept",
+    "docs/library.md": "installs the package, which `make wheel` does",
+    "docs/many-gpus.md": "needs a cluster",
+    "docs/notebook.md": "a benchmark, whose figures the page has",
+    "docs/older-measurements.md": "trainings of minutes to hours on a GPU, whose figures the page has",
+    "docs/page.md": "a server, which page/test_server.py starts",
+    "docs/performance.md": "minutes, and it times this machine; bench/test_bench.py runs small ones",
+    "docs/planning.md: cd benchmarks": "trains for hours, with engines that are not among the packages that tests have",
+    "docs/planning.md: python benchmarks/known_tasks.py memory-maze": "plays for hours, with weights that do not ship",
+    "docs/protocol.md": "evaluation/test_no_leak.py calls the same function",
+    "docs/results.md": "trainings of minutes to hours on a GPU, whose figures the page has",
+    "docs/rivals.md": "trainings of hours on a GPU; reproduce/ and rivals/ run small ones",
+}
+"""Pages whose commands are only parsed, or the beginning of a block that is, and why."""
 NOT_RUN = {
     r"make |\.": "not a command of gtmsm",
     r"gtmsm (demo|play|reproduce|bench)\b": "minutes, or a server: other tests run them, and `make wheel` the demo",
@@ -314,6 +333,7 @@ FEWER = {
     r"evaluate obstacles-celeba": "--clips 1",
     r"evaluate": "--clips 2 --device cpu",
     r"imagine walk-strong --seed": "--steps 10",
+    r"plan walk-strong": "--tau 40 --steps 8",
 }
 """Flags that a command has as well; the last of two counts."""
 BEGUN = {
@@ -330,7 +350,7 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
     pytest.importorskip("vizdoom")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "Agg")
-    shell = "\n".join(block.text for block in blocks(ROOT / page) if block.kind == "sh" and not block.shown_only)
+    shell = "\n".join(text for text in blocks_of_commands(ROOT / page) if not parsed_only(page, text))
     lines = [BEGUN[page]] if page in BEGUN else []
     lines += [line.removeprefix("gtmsm ") for line in as_run(shell)]
     for line in lines:
@@ -340,6 +360,21 @@ def test_the_commands_of_a_page_run(page: str, tmp_path: Path, monkeypatch: pyte
             cli.main([*shlex.split(line, comments=True), *more.split()])
     for made in LEAVE[page].split():
         assert (tmp_path / made).exists(), made
+
+
+def test_all_commands_of_pages_are_run_or_it_is_said_why_not():
+    unused = dict(ONLY_PARSED)
+    for page in PAGES:
+        for text in blocks_of_commands(page):
+            why = parsed_only(named(page), text)
+            assert named(page) in LEAVE or why, f"{named(page)}: run it (LEAVE), or say why not (ONLY_PARSED): {text}"
+            unused.pop(why, None)
+    assert not unused
+
+
+def parsed_only(page: str, text: str) -> str | None:
+    """The key of ONLY_PARSED that a block of a page has."""
+    return next((key for key in ONLY_PARSED if f"{page}: {text}".startswith(key)), None)
 
 
 def as_run(shell: str) -> Iterator[str]:

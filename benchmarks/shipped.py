@@ -5,7 +5,6 @@
 
 import argparse
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +59,7 @@ def write(folder: Path, name: str, columns: Sequence[str], rows: dict[str, list[
         "about": ABOUT[name],
         "command": ["python benchmarks/shipped.py --out docs/measured"],
         "commit": made["commit"],
-        "date": f"{datetime.now(UTC):%Y-%m-%d}",
+        "date": made["date"],
         "device": f"{made['machine']}, PyTorch {made['torch']}",
         "columns": [[column, "dB", 2] for column in columns],
         "rows": [{"name": row, "values": values} for row, values in rows.items()],

@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta, timezone, tzinfo
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
@@ -579,6 +580,20 @@ def test_results_are_of_the_commit_of_the_package_and_say_where_its_files_differ
     assert commit and not commit.endswith("+")
     (package / "model.py").write_text("changed")
     assert results._commit() == f"{commit}+"
+
+
+def test_a_result_has_the_day_on_which_it_was_made_by_universal_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class LateInTheWest(datetime):
+        @classmethod
+        def now(cls, zone: tzinfo | None = None) -> datetime:
+            here = datetime(2026, 3, 1, 23, 30, tzinfo=timezone(timedelta(hours=-5)))
+            return here.astimezone(zone) if zone else here.replace(tzinfo=None)
+
+    monkeypatch.setattr(results, "datetime", LateInTheWest)
+    put(tmp_path, "image-walk", 3, 20.0)
+    (made,) = read_results(tmp_path)
+    assert made.facts["date"] == "2026-03-02"
+    assert {"seed", "commit", "machine", "seconds"} <= made.facts.keys()
 
 
 def test_pictures_of_ones_own_are_learned_from_where_they_are_scored_on():

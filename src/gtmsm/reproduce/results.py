@@ -4,6 +4,7 @@ import platform
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Result:
     row: str
     seed: int
     facts: dict[str, Any]
-    """Contents of the file: commit, device, times, parameters, and scores by set."""
+    """Contents of the file: date, commit, device, times, parameters, and scores by set."""
 
 
 def result_path(out: Path, row: str, seed: int) -> Path:
@@ -58,11 +59,12 @@ def _read(folder: Path) -> Iterator[Result]:
 
 
 def provenance() -> dict[str, Any]:
-    """Version, commit, PyTorch version and machine that something is made with."""
+    """Day (UTC), version, commit, PyTorch version and machine that something is made on and with."""
     from gtmsm import __version__
 
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "version": __version__,
         "commit": _commit(),
         "torch": torch.__version__,

@@ -1,14 +1,17 @@
 """Weights by name, and the package that brings them."""
 
+import re
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 
+import gtmsm
 from gtmsm import InputError, WorldModel, WorldModelConfig
 from gtmsm.experiments import set_up
 from gtmsm.presets import PRESETS
@@ -115,7 +118,13 @@ def test_the_wheel_has_all_that_runs_and_nothing_else():
     assert {"gtmsm/page/static/index.html", "gtmsm/evaluation/report/page.css"} <= packed
 
 
-def test_one_version_is_named_everywhere():
+def test_one_version_and_its_date_are_named_everywhere():
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == version
-    assert f"\n## [{version}]" in (ROOT / "CHANGELOG.md").read_text()
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    releases = re.findall(r"^## \[(.+)\] - (\d{4}-\d\d-\d\d)$", changes, re.M)
+    assert len(releases) == changes.count("\n## ")
+    assert gtmsm.__version__ == cited["version"] == version
+    assert releases[0] == (version, cited["date-released"].isoformat())
+    days = [date.fromisoformat(day) for _, day in releases]
+    assert days == sorted(days, reverse=True)

@@ -200,6 +200,32 @@ def test_a_journey_goes_around_what_was_bumped_into(obstacles):
     assert journey.arrived and world.cell[0].tolist() == [4, 6]
 
 
+@pytest.mark.parametrize("slips_at", [1, 2, 3])
+def test_a_journey_without_landmarks_plans_anew_as_soon_as_a_view_shows_that_a_step_was_not_made(slips_at):
+    model = WorldModel.load(WEIGHTS / "image-walk-celeba").without_walls()
+    world, explorer, cells = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig()), Explorer(model), []
+    world.place(torch.tensor([7]), torch.tensor([[4, 1]]))
+
+    def act(action):
+        world.step(torch.tensor([action]))
+        return world.look()[0]
+
+    for action in [STAY] + 4 * [RIGHT] + 3 * [DOWN] + 3 * [UP] + 4 * [LEFT]:
+        explorer.step(act(action), action)
+
+    def slip_once(action):
+        seen = act(STAY if len(cells) == slips_at else action)
+        cells.append(world.cell[0].tolist())
+        return seen
+
+    below = explorer.path[0, 7]
+    journey = travel(explorer, below, slip_once, TravelConfig(every=16))
+    assert cells[slips_at] == cells[slips_at - 1] and cells[-1] == [7, 5]
+    assert journey.arrived and journey.choices == (RIGHT,) * 5 + (DOWN,) * 3
+    anew = [t for t in range(1, 8) if journey.plans[t] is not journey.plans[t - 1]]
+    assert anew == [slips_at + 1]
+
+
 def test_walls_end_the_ground(obstacles):
     explorer = obstacles[0]
     model, memory = explorer.model, explorer.memory.snapshot()

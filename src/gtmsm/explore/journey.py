@@ -79,10 +79,10 @@ def travel(
             explorer.step(seen, None if choice < 0 else plan.actions[t])
             done.append(choice)
             plans.append(plan)
+            if sights is not None:
+                sights.correct(explorer, seen)
             if _astray(explorer, plan, t):
                 break
-        if sights is not None:
-            sights.correct(explorer, seen)
         left, known = replace(plan, choices=plan.choices[len(done) - begun :]), plan.goal
         # Nothing corrects such a memory, so the pose found for a goal picture is kept.
         plan = explorer.plan(known.pose if blind else goal, settings.plan, left, generator, choices)
@@ -115,20 +115,26 @@ class _Sights:
         Nearby places are compared only if the error at the inferred place is well above its median so far.
         """
         here, frame = explorer.here.mean, explorer._frame(seen)
-        error = float(self._errors(here, frame))
+        error = float(self._errors(here, frame)[0])
         usual = sorted(self.usual)[len(self.usual) // 2] if self.usual else 0.0
         if error > usual / CONVINCING:
             states = here.repeat(len(self.offsets), 1)
             states[:, :2] += self.offsets
-            errors = self._errors(states, frame)
-            best = int(errors.argmin())
+            errors, away = self._errors(states, frame)
+            # Of places that show the same, the one nearest to a memorised view.
+            best = int(away.masked_fill(errors > 1.0001 * errors.min(), torch.inf).argmin())
             if errors[best] < CONVINCING * error:
                 explorer._correct(states[best : best + 1, : self.model.motion.pose_size])
                 error = float(errors[best])
         self.usual.append(error)
 
-    def _errors(self, states: Float[Tensor, "n S"], frame: Float[Tensor, "channel height width"]) -> Float[Tensor, "n"]:
-        """Mean squared difference between a frame and what is imagined at each of these states."""
-        place = Belief(self.model.motion.place(states)[:, None])
-        imagined = self.model.vae.decode(self.model.read(self.memory, place).peak())[:, 0]
-        return (imagined - frame).square().mean((1, 2, 3))
+    def _errors(
+        self, states: Float[Tensor, "n S"], frame: Float[Tensor, "channel height width"]
+    ) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        """Mean squared difference between a frame and what is imagined at each of these states.
+
+        The second value is the squared distance of each from the nearest memorised place.
+        """
+        forecast = self.model.read(self.memory, Belief(self.model.motion.place(states)[:, None]))
+        imagined = self.model.vae.decode(forecast.peak())[:, 0]
+        return (imagined - frame).square().mean((1, 2, 3)), forecast.neighbours.distance2[:, 0].amin(-1)

@@ -55,7 +55,8 @@ sparing.spare()
 sparing.parse_faster()
 check_shapes()
 
-from gtmsm import cli  # noqa: E402
+from gtmsm import WorldModel, WorldModelConfig, cli  # noqa: E402
+from gtmsm.model.motion import MotionConfig  # noqa: E402
 
 Result = TypeVar("Result")
 
@@ -222,6 +223,16 @@ def browser() -> Iterator[Any]:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def turner() -> WorldModel:
+    """An agent that goes two ahead (0), or turns: to the left by 0.3 (1) or by 0.45 (2), to the right by 0.3 (3)."""
+    torch.manual_seed(0)
+    model = WorldModel(WorldModelConfig(motion=MotionConfig(kind="turning")), (3, 8, 8), 4).eval().requires_grad_(False)
+    model.motion.get_parameter("move").copy_(torch.tensor([[2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]]))
+    model.motion.get_parameter("turn").copy_(torch.tensor([0.0, 0.3, 0.45, -0.3]))
+    return model
 
 
 @pytest.fixture(scope="session")

@@ -99,6 +99,36 @@ def test_an_agent_at_the_goal_begins_anew_in_the_same_step(explorer):
     torch.testing.assert_close(envs.dreams.state[1], still, atol=2e-3, rtol=0)
 
 
+@pytest.fixture(scope="module")
+def turned(turner):
+    """It has gone ahead and turned to the left, in turns."""
+    explorer = Explorer(turner)
+    for action in (0, 2, 0, 2, 0):
+        explorer.step(torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0)), action)
+    return explorer
+
+
+def test_whoever_looks_elsewhere_than_the_goal_is_not_there_yet(turned):
+    env = dream(turned, goal=torch.tensor([2.0, 0.0, 0.45]), observation="place").unwrapped
+    env.reset(seed=0)
+    env.dreams.state = torch.tensor([[2.0, 0.0, -0.45]])
+    assert [env.step(action)[1:3] for action in (1, 2)] == [(0, False), (1, True)]  # 0.6 off, then 0.15
+
+
+def test_a_goal_is_seen_from_where_one_stands_and_looks_in_steps(turned):
+    env = dream(turned, observation="place").unwrapped
+    state, goal = torch.tensor([[2.0, 2.0, np.pi / 2]]), torch.tensor([[6.0, 0.0, np.pi]])
+    # It is at 1, 1 and looks along the second axis; the goal is one step behind it, two to its right, a quarter left.
+    np.testing.assert_allclose(env.dreams.places(state, goal), [[1, 1, 0, 1, -1, -2, 0, 1]], atol=1e-6)
+
+
+def test_an_episode_begins_where_a_view_was_memorised_and_looks_as_it_was_seen(turned):
+    env = dream(turned, observation="place").unwrapped
+    begun = [env.reset(seed=seed)[1]["pose"].round(4).tolist() for seed in range(12)]
+    memorised = turned.path[0].numpy().round(4).tolist()
+    assert all(pose in memorised for pose in begun) and len({pose[2] for pose in begun}) > 1
+
+
 def test_a_saved_walk_is_dreamt_of_by_its_path(explorer, tmp_path):
     explorer.save(tmp_path / "walk.safetensors")
     make = {"run": str(WEIGHTS), "observation": "place"}

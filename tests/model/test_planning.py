@@ -14,6 +14,7 @@ from gtmsm.explore import TravelConfig, travel
 from gtmsm.model.motion import MotionConfig
 from gtmsm.model.motion.turning import Gliding
 from gtmsm.model.planning import Terrain, Walked, course, find_goal, goal
+from gtmsm.model.planning.beam import _cells
 from gtmsm.model.planning.gait import brake, gait
 from gtmsm.model.planning.goal import _compared
 from gtmsm.tensors import Belief
@@ -277,6 +278,44 @@ def test_sequences_that_grow_step_by_step_stay_on_ground_that_random_ones_leave(
     assert plan.found and not terrain.barred[terrain.squares(plan.poses[:, :2])].any()
     turned = model.plan(memory, here, torch.tensor([0.0, 0.0, math.pi / 2]), settings=replace(narrow, beam=64))
     assert turned.found and len(turned.choices) >= len(plan.choices)
+
+
+@pytest.fixture(scope="module")
+def walked_ahead(turner):
+    """An agent without momentum that has gone four times ahead: its model, memory and place."""
+    frames = torch.rand(1, 4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    return turner, *turner.memorise(frames, torch.eye(4)[[0] * 4][None])
+
+
+@pytest.mark.parametrize(("heading", "choices"), [(0.4, ()), (0.7, (2,)), (-0.7, (3,)), (2 * math.pi - 0.7, (3,))])
+def test_of_ways_as_long_as_each_other_the_one_that_ends_nearer_to_the_heading_is_taken(walked_ahead, heading, choices):
+    model, memory, here = walked_ahead
+    assert model.plan(memory, here, torch.tensor([8.0, 0.0, heading])).choices == choices
+
+
+def test_a_beam_turns_towards_the_way_before_it_walks_it(walked_ahead):
+    model, memory, here = walked_ahead
+    beam = PlanConfig(candidates=1, elite=1, rounds=1, beam=1)
+    plan = model.plan(memory, here, torch.tensor([2.0, 0.0]), settings=beam)
+    assert plan.found and plan.choices == (2,) * 7 + (0,) * 2  # half a turn by the larger of its turns, and back
+
+
+def test_a_beam_keeps_states_apart_that_differ_in_their_heading(walked_ahead):
+    model, memory, _ = walked_ahead
+    terrain, goal = Terrain.of(model, memory, None, PlanConfig(), torch.eye(4)), torch.zeros(2)
+    on = course.Course(model.motion, terrain, terrain.steps_to(goal), goal, model.motion.start(1), torch.eye(4))
+    states = torch.tensor([[0.0, 0.0, 0.1], [0.0, 0.0, 0.1 + 2 * math.pi], [0.0, 0.0, 0.55], [0.0, 0.1, 0.1]])
+    first, around, turned, aside = _cells(on, states).tolist()
+    assert first == around == aside != turned
+
+
+def test_who_looks_elsewhere_is_not_there(walked_ahead):
+    model, memory, _ = walked_ahead
+    terrain = Terrain.of(model, memory, None, PlanConfig(), torch.eye(4))
+    states = torch.tensor([[8.0, 0.0, heading] for heading in (1.0, 1.4, 1.5, 1.0 - math.pi, 1.0 + 4 * math.pi)])
+    goal = torch.tensor([[8.0, 0.0, 1.0]]).expand(5, -1)
+    assert terrain.there(states, goal).tolist() == [True, True, False, False, True]
+    assert not terrain.there(states + torch.tensor([3.1, 0.0, 0.0]), goal).any()
 
 
 def test_a_picture_taken_a_step_beside_the_walk_is_found_beside_it(strong, monkeypatch):

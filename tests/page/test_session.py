@@ -185,6 +185,17 @@ def test_in_a_room_walker_dream_and_fork_do_the_same(catalogue: Catalogue) -> No
     assert visitor.walk.entries == 5
 
 
+def test_in_a_room_the_way_to_a_goal_ends_looking_as_it_leads(catalogue: Catalogue) -> None:
+    visitor = Visitor(catalogue, "room")
+    visitor.step(*[0] * 8)
+    visitor.ask("goal", at=visitor.first[-1].said["here"][:2])  # back to where it began
+    assert visitor.walk._way is not None
+    start, end = visitor.walk.moments[-1].here.mean[0, :3].tolist(), visitor.walk._way.path[-1]
+    led = np.arctan2(-start[1], -start[0])
+    assert abs(np.angle(np.exp(1j * (led - start[2])))) > 3  # it has to turn around
+    assert abs(np.angle(np.exp(1j * (led - end[2])))) < 0.2
+
+
 @pytest.mark.parametrize(
     ("do", "content", "said", "complaint"),
     [

@@ -9,16 +9,19 @@ import pytest
 import torch
 from imageio_ffmpeg import count_frames_and_secs
 
+from gtmsm.data.record import as_clip
 from gtmsm.errors import InputError
 from gtmsm.evaluation.score import EvaluationConfig
 from gtmsm.experiments import RoomsExperiment, set_up
-from gtmsm.film import BLANK, film_imagination, paint, parse_actions
+from gtmsm.film import BLANK, _imagined, film_imagination, paint, parse_actions
 from gtmsm.model.frame_vae import FrameVAEConfig
+from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.recall import RecallConfig
 from gtmsm.model.weights import WEIGHTS
 from gtmsm.presets import PRESETS
 from gtmsm.run import Run
-from gtmsm.worlds.image_walk import ImageWalk
+from gtmsm.worlds.image_walk import ImageWalk, ImageWalkConfig
+from gtmsm.worlds.images import load_images
 from gtmsm.worlds.physics import IDLE
 from gtmsm.worlds.rooms import Rooms, RoomsConfig
 
@@ -106,8 +109,24 @@ def test_a_walk_from_room_to_room_is_filmed_by_what_learned_in_single_ones(rooms
 
 def test_walking_into_a_wall_is_told(rooms_run: Run, tmp_path: Path):
     told = film_imagination(rooms_run, out=tmp_path / "walk.mp4", **FILM | {"actions": "f70"})
-    assert re.search(r"\nbumped at step \d+: no walls are known in rooms", told)
+    assert re.search(r"\nbumped at step \d+: no walls of rooms are known but those met before", told)
     assert "bumped" not in film_imagination(rooms_run, out=tmp_path / "turn.mp4", **FILM | {"actions": "l3"})
+
+
+def test_an_imagined_walk_is_stopped_by_what_was_bumped_into_while_memorising():
+    up, down, left, right, stay = range(5)
+    world = ImageWalk(load_images("builtin", 32).test, ImageWalkConfig())
+    solid = torch.zeros(1, 9, 9, dtype=torch.bool)
+    solid[0, 3:5, 5] = True
+    world.place(torch.tensor([7]), torch.tensor([[4, 4]]), solid)
+    met = [stay, right, up, right, up, right]  # twice it is stopped, and then it passes above
+    past, future = as_clip(world, torch.tensor([[*met, left, down, right, right, down, right]])).split(len(met))
+    model = WorldModel.load(Path(__file__).parents[1] / "weights" / "obstacles-celeba")
+    with torch.no_grad():
+        poses = _imagined(model, past, future, None).poses
+        through = model.imagine(*model.memorise(past.x, past.a), future.a).poses
+    torch.testing.assert_close(poses, (future.true_pose - 4).to(poses), atol=0.2, rtol=0)
+    assert (through[:, -1] - poses[:, -1]).norm() > 1.8  # without it, it walks through three times
 
 
 def test_a_sampled_dream_of_rooms_is_filmed_too(rooms_run: Run, tmp_path: Path):

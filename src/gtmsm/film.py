@@ -22,6 +22,7 @@ from gtmsm.evaluation.video import comparison, require_video_name, side_by_side,
 from gtmsm.files import require_writable
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
+from gtmsm.model.planning import Obstacles, Walked
 from gtmsm.run import Run
 from gtmsm.worlds.floorplan import Plan
 from gtmsm.worlds.image_map import draw_windows
@@ -92,9 +93,8 @@ def film_imagination(
         walk[0, tau:] = torch.tensor(chosen)
     clip = as_clip(world, walk)
     past, future = clip.split(tau)
-    memory, here = model.memorise(past.x, past.a)
     chance = torch.Generator(device).manual_seed(seed + 1) if sample else None
-    dream = model.imagine(memory, here, future.a, chance)
+    dream = _imagined(model, past, future, chance)
     bumped = examiner.bumped(clip)[0].tolist()
     seen = examiner.revisited(clip)[0].tolist()
     captions = [
@@ -108,8 +108,16 @@ def film_imagination(
     told = f"{future.steps} steps imagined after {tau} memorised; {quality}\n"
     if any(bumped):
         first = tau + 1 + bumped.index(True)
-        told += f"bumped at step {first}: no walls are known in rooms, so from there on poses go astray\n"
+        told += f"bumped at step {first}: no walls of rooms are known but those met before, so poses may go astray\n"
     return f"{told}video: {out}"
+
+
+def _imagined(model: WorldModel, past: Clip, future: Clip, chance: torch.Generator | None) -> Dream:
+    """The rest of a walk, imagined; what was bumped into while its beginning was memorised stops it."""
+    seen = model.observe(past.x, past.a)
+    walked = Walked.along(seen.walk.mean[0], past.a[0])
+    obstacles = Obstacles.of(model.motion, seen.entries, walked)
+    return model.imagine(seen.entries, seen.walk[:, -1], future.a, chance, obstacles)
 
 
 def _write(out: Path, film: Film, fps: int) -> None:
@@ -129,7 +137,7 @@ def _film_recording(
     require(world.longest > tau, f"tau is {tau} and held-out episodes have up to {world.longest} steps; lower --tau")
     clip = examiner.prepared(world.replay(1, min(tau + steps, world.longest), generator))
     past, future = clip.split(tau)
-    dream = model.imagine(*model.memorise(past.x, past.a), future.a, chance)
+    dream = _imagined(model, past, future, chance)
     truth, imagined = future.x.cpu().numpy(), dream.frames.cpu().numpy()
     seen = examiner.revisited(clip).cpu().numpy() if examiner.knows_places else None
     _write(out, comparison(truth, imagined, seen, tau, max(1, VIEW // truth.shape[-1])), 12)

@@ -85,6 +85,29 @@ def test_a_walker_chooses_from_where_the_agent_is_whatever_was_looked_at_ahead(c
     assert stood[0].equal(here)
 
 
+@pytest.mark.parametrize("then", ["dreams", "imagined ahead", "went back", "forgot its beginning"])
+def test_a_dream_stops_at_what_was_bumped_into_and_at_nothing_else(catalogue: Catalogue, then: str) -> None:
+    visitor = Visitor(catalogue, "obstacles", history=16)
+    solid = visitor.walk.place.world.solid[0]
+    assert solid[3, 4] and solid[5, 4]  # above and below where it begins
+    if then == "forgot its beginning":
+        visitor.step(*[RIGHT, LEFT] * 5)
+    bump = visitor.step(UP).said["at"]
+    if then == "went back":
+        visitor.step(LEFT, LEFT)
+        visitor.step(RIGHT, back=bump)
+        visitor.step(LEFT)
+    if then == "forgot its beginning":
+        visitor.step(*[RIGHT, LEFT] * 3)
+        assert visitor.walk.entries < 18
+    start = np.array(visitor.ask("dream", on=True)[-1].said["here"])
+    if then == "imagined ahead":
+        list(visitor.walk.foresee())
+    for action in (UP, UP):
+        assert np.abs(visitor.step(action).said["here"] - start).max() < 0.03  # a cell is 0.09 wide
+    assert np.abs(visitor.step(DOWN).said["here"] - start).max() > 0.06  # nobody has met what is there
+
+
 def test_a_dream_can_be_gone_back_in_too(catalogue: Catalogue) -> None:
     visitor = Visitor(catalogue, "image")
     visitor.step(*ROUND)

@@ -212,7 +212,8 @@ class Explorer:
     ) -> Dream:
         """Imagine what each plan, a sequence of actions, would show from here.
 
-        Steps into known obstacles are not made; with `bumps=False`, the motion alone decides.
+        Steps into known obstacles are not made. With `bumps=False` they are; then only walls that the motion learned
+        stop the agent and, with `--model.bumps`, views at which steps are expected to fail.
         """
         if not isinstance(plans, Tensor) or (plans.dim() == 2 and not plans.is_floating_point()):
             lengths = {_length(plan) for plan in plans} if _length(plans) else {0}
@@ -283,6 +284,15 @@ class Explorer:
         other.lost, other._unplaced = self.lost, self._unplaced
         other._places, other._moved = self._places, self._moved
         other._trail = self._trail.copy()
+        return other
+
+    def part(self, first: int, last: int, here: Belief | None = None) -> "Explorer":
+        """One that remembers only the views from number `first` to `last` - 1 and the steps to them; at `here`."""
+        columns = {name: column[:, first:last] for name, column in self.memory.snapshot().columns.items()}
+        other = Explorer(self.model, Memory.of_columns(columns, self.memory.weights), here or self.here, self.closure)
+        steps = self._trail.states.shape[1] - len(self)  # below 0 if the first views are not of its own walk
+        own = slice(max(0, steps + first), max(0, steps + last))
+        other._trail.went(self._trail.states[:, own], self._trail.actions[:, own])
         return other
 
     def save(self, path: str | Path) -> None:

@@ -42,8 +42,7 @@ class Trail:
     @property
     def walked(self) -> Walked:
         """The steps made since the pose has been known: the state before each, its action and the state after it."""
-        states, actions = self.states[0, self.guessed :].clone(), self.actions[0, self.guessed :]
-        return Walked(states[:-1], actions[1:], states[1:])
+        return Walked.along(self.states[0, self.guessed :].clone(), self.actions[0, self.guessed :])
 
     def copy(self) -> "Trail":
         """An independent copy."""

@@ -60,7 +60,7 @@ class Bumps(nn.Module):
         plan: Actions,
         unroll: Callable[[State, Actions], States] | None = None,
     ) -> Actions:
-        """The plan, with 0 for actions that would fail; `unroll`: where actions lead, by default the motion alone.
+        """The plan, with 0 for actions that would fail; `unroll`: where actions lead, by default the motion's.
 
         All steps are computed at once, repeatedly until nothing changes. Each round settles at least one more step, so
         the result is that of a loop over steps. The number of rounds is the number of bumps plus one.

@@ -220,8 +220,8 @@ class WorldModel(nn.Module):
 
         Poses are computed at once and cheaply; `Dream.frames` decodes on demand. Without a generator: the mean path and
         the heaviest component; with one: samples of pose, component and code. One memory and one initial pose serve any
-        number of plans. `obstacles`: what the agent bumped into, which stops plans (`Obstacles.of`); None: the motion
-        alone.
+        number of plans. `obstacles`: what the agent bumped into, which stops plans (`Obstacles.of`). With or without
+        them, walls of the motion stop plans, and with `--model.bumps` so do views at which steps are expected to fail.
         """
         require_actions(self, actions)
         require_generator(generator, actions.device)

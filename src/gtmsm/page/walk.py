@@ -18,6 +18,7 @@ from gtmsm.explore import Explorer
 from gtmsm.model.dream import Dream
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory
+from gtmsm.model.planning import Obstacles
 from gtmsm.page.catalogue import MOST_PIXELS, Entry
 from gtmsm.page.overlay import Overlay
 from gtmsm.page.walkable import AnyWalkable, Frame, Pose, as_frame
@@ -41,6 +42,10 @@ Seen: TypeAlias = tuple[Pose, Frame] | tuple[None, None]
 
 Next: TypeAlias = tuple[Future[tuple[Any, Seen]] | None, Future[Dream]]
 """Result of an action: state of the world and what is seen there (None if it cannot go back), and what is imagined."""
+
+
+Known: TypeAlias = tuple[Memory, Obstacles | None]
+"""What is memorised, and what was bumped into."""
 
 
 @dataclass(frozen=True)
@@ -146,15 +151,15 @@ class Walk:
         recent ones. It may run in another thread while a step is made; a step waits at most for the frame it needs.
         """
         self._ahead = {}
-        memory = self._explorer.memory.snapshot()
+        known = self._explorer.memory.snapshot(), self._explorer.obstacles
         done = [moment.action for moment in self.moments[: -LATELY - 1 : -1] if moment.action is not None]
         again = [[done[i] for i in range(len(done)) if done[i + 1 : i + 1 + n] == done[:n] != []] for n in (2, 1)]
         actions = dict.fromkeys(
             [*(action for after in again for action in after), *done[:8], *range(len(self.place.action_names))]
         )
-        return self._foresee(self._ahead, memory, self.moments[-1], actions)
+        return self._foresee(self._ahead, known, self.moments[-1], actions)
 
-    def _foresee(self, ahead: dict[int, Next], memory: Memory, now: Moment, actions: Iterable[int]) -> Iterator[None]:
+    def _foresee(self, ahead: dict[int, Next], known: Known, now: Moment, actions: Iterable[int]) -> Iterator[None]:
         for action in actions:
             there: Future[tuple[Any, Seen]] = Future()
             dream: Future[Dream] = Future()
@@ -162,7 +167,7 @@ class Walk:
             try:
                 if self.place.rewinds:
                     there.set_result(self._stepped(now.state, action))
-                dream.set_result(self._dream(now.here, action, memory))
+                dream.set_result(self._dream(now.here, action, known))
             except BaseException as problem:
                 for part in (there, dream):
                     if not part.done():
@@ -223,10 +228,11 @@ class Walk:
                 state = self.place.step(state, action)
         return state, self._seen(state)
 
-    def _dream(self, here: Belief, action: int, memory: Memory | None = None) -> Dream:
-        """Imagine one action; its frame is decoded at once."""
+    def _dream(self, here: Belief, action: int, known: Known | None = None) -> Dream:
+        """Imagine one action, which an obstacle may stop; its frame is decoded at once."""
+        memory, obstacles = known or (self._explorer.memory, self._explorer.obstacles)
         with torch.no_grad():
-            dream = self._model.imagine(memory or self._explorer.memory, here, self._vector(action))
+            dream = self._model.imagine(memory, here, self._vector(action), obstacles=obstacles)
             with rough(dream.poses.device):  # poses are never rounded
                 dream.frames  # noqa: B018
         return dream
@@ -235,7 +241,8 @@ class Walk:
         """Pose estimate after an imagined action; with a covariance only if memory is searched by it."""
         if self._model.settings.recall.distance != "kl":
             return Belief(dream.poses[:, -1])
-        return self._model.motion.believe(before, self._vector(action))[:, -1]
+        believed = self._model.motion.believe(before, self._vector(action))[:, -1]
+        return Belief(dream.poses[:, -1], believed.covariance)
 
     def _vector(self, action: int) -> Tensor:
         device = self._model.motion.start(1).device
@@ -270,8 +277,7 @@ class Walk:
         self._ahead = {}
         self._numbers = self._numbers[: body.entries]
         if self.entries > body.entries:
-            assert self._explorer.memory is not None
-            self._explorer = Explorer(self._model, part_of(self._explorer.memory, 0, body.entries), body.here)
+            self._explorer = self._explorer.part(0, body.entries, body.here)
         self._walker = self._way = None
         self._lay_over()
 
@@ -299,7 +305,7 @@ class Walk:
             for moment in self.moments[first:]
         ]  # fmt: skip
         self._numbers = [number - first for number in self._numbers[dropped:]]
-        self._explorer = Explorer(self._model, part_of(memory, dropped, len(memory)), self._explorer.here)
+        self._explorer = self._explorer.part(dropped, len(memory))
         yield packed({"t": "forget", "count": first})
 
     # ---- where was this?
@@ -357,12 +363,6 @@ class Walk:
             "left": None if self._way is None else self._way.left,
         }  # fmt: skip
         return packed(said, [moment.imagined.tobytes()])
-
-
-def part_of(memory: Memory, first: int, last: int) -> Memory:
-    """The entries from `first` to `last` - 1; nothing is copied."""
-    columns = {name: column[:, first:last] for name, column in memory.snapshot().columns.items()}
-    return Memory.of_columns(columns, None)
 
 
 @contextmanager

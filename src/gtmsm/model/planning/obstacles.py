@@ -41,6 +41,11 @@ class Walked:
     open: Float[Tensor, "m 2"] | None = None
     """Positions that are known to be open ground, though nothing was memorised there."""
 
+    @classmethod
+    def along(cls, path: Float[Tensor, "n S"], actions: Float[Tensor, "n A"]) -> "Walked":
+        """The steps of a path of one agent, except the first; `actions` led to the states of `path`."""
+        return cls(path[:-1], actions[1:], path[1:])
+
     def failed(self, motion: Motion) -> tuple[Float[Tensor, "m 2"], Float[Tensor, "m"]]:
         """Planned ends of steps that made less than half of their planned way, and the lengths of those ways.
 

@@ -49,6 +49,10 @@ def test_a_step_shows_what_imagining_it_shows(explorer):
     memory = explorer.memory.snapshot()
     imagined = explorer.model.imagine(memory, type(explorer.here)(here), torch.eye(5)[None, RIGHT : RIGHT + 1]).frames
     np.testing.assert_allclose(seen, (255 * imagined[0, 0]).permute(1, 2, 0).numpy(), atol=0.51)
+    env.dreams.state = here
+    np.testing.assert_array_equal(env.step(torch.tensor(RIGHT))[0], seen)
+    with pytest.raises(InputError, match="action is 1.0; give a whole number from 0 to 4"):
+        env.step(torch.tensor(1.0))
 
 
 def test_only_the_goal_is_rewarded_and_ends_an_episode(explorer):

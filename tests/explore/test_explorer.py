@@ -1,6 +1,8 @@
 """An agent that remembers as it walks."""
 
 import signal
+import sys
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -532,6 +534,57 @@ def test_a_step_that_is_refused_leaves_an_explorer_as_it_was(tmp_path: Path, wro
     assert same(explorer, other)
     explorer.save(tmp_path / "walk.safetensors")
     assert same(Explorer.load(tmp_path / "walk.safetensors", model), other)
+
+
+class Interrupted:
+    """Ctrl-C at the n-th line that a folder of the package executes."""
+
+    def __init__(self, n: int) -> None:
+        self.left = n
+
+    def __enter__(self) -> None:
+        self.before = sys.gettrace()
+        sys.settrace(self.entered)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(self.before)
+
+    def entered(self, frame, event, value):
+        return self.line if "gtmsm/explore" in frame.f_code.co_filename else None
+
+    def line(self, frame, event, value):
+        self.left -= event == "line"
+        if event == "line" and not self.left:
+            raise KeyboardInterrupt
+        return self.line
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_step_that_is_interrupted_anywhere_loses_no_walk(tmp_path: Path, lost):
+    model, path = model_of(**({} if lost else EAGER)), tmp_path / "walk.safetensors"
+    walked = explored(model, steps=7, closure=8)  # the next step closes loops
+    frames, actions = a_walk(4, seed=2)
+    if lost:
+        walked = Explorer(model, walked.memory, model.anywhere(1))
+        walked.step(frames[3], actions[3])
+        assert walked.lost
+    n, whole, ended = 0, 0, False
+    while not ended:
+        n += 1
+        explorer = walked.fork()
+        held, made = len(explorer), explorer.path.shape[1]
+        with suppress(KeyboardInterrupt), Interrupted(n):
+            explorer.step(frames[0], actions[0])
+            ended = True
+        if n % 5 and not ended:
+            continue
+        whole += explorer.path.shape[1] - made
+        assert explorer.path.shape[1] - made in (0, 1) and len(explorer) - held in (0, 0 if lost else 1)
+        explorer.save(path)
+        other = Explorer.load(path, model)
+        for frame, action in zip(frames[1:], actions[1:], strict=True):
+            assert torch.equal(explorer.step(frame, action).mean, other.step(frame, action).mean)
+    assert n > 30 and whole > 0
 
 
 def test_a_frame_that_is_refused_leaves_one_that_is_lost_as_it_was(tmp_path: Path):

@@ -1,6 +1,7 @@
 """A world model used live by one agent, one frame and one action at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -94,13 +95,33 @@ class Explorer:
 
     @torch.no_grad()
     def step(self, frame: Frame, action: Action | None = None) -> Belief:
-        """Memorise the frame that `action` led to; return the new pose estimate. None: no action, or first frame."""
+        """Memorise the frame that `action` led to; return the new pose estimate. None: no action, or first frame.
+
+        A step that is refused or interrupted leaves the explorer as it was.
+        """
         x, a = self._frame(frame)[None, None], self._action(action)[None, None]
-        if self.lost:
-            self._find_out(x, a)
-        else:  # what is refused here leaves the explorer as it was
-            self._take_in(self.model.observe(x, a, self.memory, self.here, closure=0), a)
+        with self._whole():
+            if self.lost:
+                self._find_out(x, a)
+            else:
+                self._take_in(self.model.observe(x, a, self.memory, self.here, closure=0), a)
+        if self.closure and self._since_closure >= self.closure:
+            self.close_loops()
         return self.here
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Make a step whole or not at all."""
+        memory, trail = self.memory.snapshot(), self._trail.mark(len(self._unplaced))
+        before = self.here, self.lost, self._unplaced, self._fresh, self._since_closure
+        try:
+            yield
+        except BaseException:  # also Ctrl-C
+            self.here, self.lost, self._unplaced, self._fresh, self._since_closure = before
+            self.memory = memory
+            self._trail.restore(trail)
+            self.__dict__.pop("obstacles", None)
+            raise
 
     def _find_out(self, x: Tensor, a: Tensor) -> None:
         """Localise the last views together; once they are recognised, the walk on this map begins with them."""
@@ -120,15 +141,13 @@ class Explorer:
             self._trail.guessed += 1
 
     def _take_in(self, seen: Observed, actions: Actions) -> None:
-        """Memorise what was observed after these actions, and close loops after every `closure` steps."""
+        """Memorise what was observed after these actions."""
         self.memory = self.memory.write(seen.entries) if len(self) else _own(self.model, seen.entries)
         self.here = self._placed(seen.walk[:, -1])
         self._went(seen.walk.mean, actions)
         if self.closure:
-            self._fresh.append(seen)
+            self._fresh = [*self._fresh, seen]
             self._since_closure += len(seen.entries)
-            if self._since_closure >= self.closure:
-                self.close_loops()
 
     def _placed(self, here: Belief) -> Belief:
         """A pose estimate whose covariance is below that of an unknown start, however long the walk is."""

@@ -1,10 +1,15 @@
 """The actions of an explorer, and the state after each."""
 
+from typing import TypeAlias
+
 import torch
 from torch import Tensor
 
 from gtmsm.model.planning import Walked
 from gtmsm.tensors import Actions, State, States
+
+Mark: TypeAlias = tuple[int, States, int]
+"""Number of guesses, the last states, and number of states."""
 
 
 class Trail:
@@ -43,6 +48,17 @@ class Trail:
     def walked(self) -> Walked:
         """The steps made since the pose has been known: the state before each, its action and the state after it."""
         return Walked.along(self.states[0, self.guessed :].clone(), self.actions[0, self.guessed :])
+
+    def mark(self, last: int) -> Mark:
+        """The state of now, to which `restore` returns if at most the `last` states are replaced until then."""
+        count = self._states.count
+        return self.guessed, self.states[:, count - last :].clone(), count
+
+    def restore(self, mark: Mark) -> None:
+        """Return to an earlier state."""
+        self.guessed, states, count = mark
+        self._states.count = self._actions.count = count
+        self._states.put(states, count - states.shape[1])
 
     def copy(self) -> "Trail":
         """An independent copy."""

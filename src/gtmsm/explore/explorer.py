@@ -175,6 +175,7 @@ class Explorer:
         if steps is None:
             return
         assert isinstance(self.memory, LongMemory) and isinstance(self._settled, LongMemory)
+        steps = steps.without(len(self._settled) - steps.first)  # an interrupted closure may have settled some
         tail, self._places = self.memory.since(steps.first), steps.mapped(self.model, self.memory, self._places)
         if self._places is not None and self._places.is_map:
             pose = self._places.poses.to(steps.state)[None]

@@ -130,3 +130,16 @@ def test_views_of_other_pictures_are_not_taken_for_known(model: WorldModel, clip
     own, strange = (model.localise(memory, view[:, 100:101]).known for view in (clip.x, clip.x.roll(1, 0)))
     assert (own > 0.5).float().mean() > 0.95
     assert (strange > 0.5).float().mean() < 0.1
+
+
+def test_slips_are_seen_while_walking_and_the_map_is_right_once_loops_are_closed(model: WorldModel):
+    examiner = examiner_for(ImageWalk(load_images("builtin", 32).test, ImageWalkConfig(obstacles=2)), STEPS)
+    clip = record(examiner.slippery(0.1), WALKER, 12, 600, torch.Generator().manual_seed(2))
+    cells = examiner.by_equal_frames(clip, overlaps=False)
+    assert cells is not None
+    seen = model.observe(clip.x, clip.a, closure=64)
+    at_once, equal, final = (
+        right_cells(poses, clip, clip.true_start).float().mean() for poses in (seen.believed, cells, seen.walk.mean)
+    )
+    assert at_once > equal + 0.2  # although those were told the true moves
+    assert final > 0.98

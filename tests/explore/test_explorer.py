@@ -204,11 +204,12 @@ def to_and_fro(laps: int, cells=6) -> list[tuple[torch.Tensor, torch.Tensor]]:
     return [(views[c], actions[c]) for c in cell]
 
 
+@pytest.mark.parametrize("watch", [False, True])
 def test_a_walk_that_comes_back_to_equal_views_is_a_map_that_is_saved_and_corrected_to_its_beginning(
-    tmp_path: Path, monkeypatch
+    tmp_path: Path, monkeypatch, watch
 ):
     monkeypatch.setattr("gtmsm.explore.explorer.OPEN", 16)
-    model = model_of(**EAGER)
+    model = model_of(watch=watch, **EAGER)
     explorer, early = Explorer(model, closure=8), None
     for t, (frame, action) in enumerate(to_and_fro(6)):
         explorer.step(frame, action)
@@ -465,7 +466,7 @@ def test_who_has_bumped_into_an_obstacle_imagines_to_be_stopped_there(bumped, tm
     world.place(world.image, torch.tensor([[4, 4]]), world.solid)
     true = as_clip(world, torch.tensor([plan])).true_pose - 4  # its walk began at cell 4, 4
     dream = explorer.imagine([plan])
-    torch.testing.assert_close(dream.poses, true.to(dream.poses), atol=0.2, rtol=0)
+    assert ((dream.poses - true).norm(dim=-1) < 0.5).all()  # in the right cells
     assert torch.equal(dream.frames[0, 0], dream.frames[0, 1])  # where it is stopped, it sees the same
     through = explorer.imagine([plan], bumps=False).poses
     assert ((through - true).norm(dim=-1) > 0.8).all()

@@ -90,9 +90,9 @@ def test_three_axes_of_a_plane_are_no_heading():
 # ---- the last frame is asked first
 
 
-def watched(offset, log_odds=50.0, noise=(1e-4, 1e-4)):
+def watched(offset, log_odds=50.0, noise=(1e-4, 1e-4), **chosen):
     """What the last frame says of a step that was to lead 0.1 ahead and to turn by 0.2, from the origin."""
-    surprise = Surprise(0.2, (1e-8, 1e-8), (0.04, 0.04), Habits((0.2, 0.05)), 3.0)
+    surprise = Surprise(0.2, (1e-8, 1e-8), (0.04, 0.04), Habits((0.2, 0.05)), 3.0, **chosen)
     planned = torch.tensor([[0.1, 0.0, 0.2]], dtype=torch.float64)
     last = Sights(
         torch.zeros(1, dtype=torch.int64),
@@ -118,6 +118,14 @@ def test_a_step_that_was_not_made_is_seen_apart_from_a_turn_that_was():
     ways, chances = watched([0.1, 0.0, 0.0])
     assert chances.index(max(chances)) == 1 and max(chances) > 0.9
     assert ways[1].pose.flatten().tolist() == pytest.approx([0.1, 0.0, 0.0], abs=1e-3)
+
+
+def test_a_last_frame_is_believed_no_more_than_to_the_maximum():
+    """It says that no step was made: a slip, of which 1 in 20 are, or an error of its own."""
+    _, without = watched([0.0, 0.0, 0.2])
+    _, at_most = watched([0.0, 0.0, 0.2], surest=-12.0)
+    assert without[2] > 0.9 and at_most[0] > 0.7
+    assert watched([0.0, 0.0, 0.2], surest=53.0)[1] == without  # the doubt of 3 nats is added before
 
 
 def test_without_a_last_frame_a_step_goes_as_often_as_expected_each_way():
@@ -271,6 +279,24 @@ def test_a_walk_in_parts_is_the_walk_in_one_call():
 def test_slips_that_are_not_learned_are_no_column_of_memory():
     sights, surprise = clumsy(2, steps=4, worth=0.0)
     assert walked(sights, surprise).slips is None
+
+
+@pytest.mark.parametrize("placed", [math.inf, 1.0])
+def test_sights_of_many_places_leave_a_lost_agent_lost(placed):
+    """Eight entries, 2 apart, look like what an agent sees that may be anywhere, most likely at one of them."""
+    eight = torch.arange(8)
+    sights = Sights(
+        torch.cat([torch.tensor([7]), eight])[None, None],  # the previous frame says nothing
+        torch.tensor([[[-math.inf] + [3.0] * 8]], dtype=torch.float64),
+        torch.zeros(1, 1, 9, 2, dtype=torch.float64), torch.full((1, 1, 9, 1), 0.01, dtype=torch.float64),
+    )  # fmt: skip
+    past = torch.stack([2.0 * eight - 8, 0 * eight], -1).double()[None], torch.zeros(1, 8, 1, dtype=torch.float64)
+    surprise = Surprise(0.2, (1e-4,), (1.0,), Habits((0.2,)), placed=placed)
+    track = filter_by_steps(
+        Plane(2), lambda s, _: s, lambda _, pose: pose, torch.zeros(1, 2, dtype=torch.float64),
+        torch.full((1, 1), 16.0, dtype=torch.float64), sights, past, surprise,
+    )  # fmt: skip
+    assert bool(track.variance[0, -1, 0] > 10) == (placed == 1.0), track.variance  # added up, they would place it
 
 
 def test_an_old_place_corrects_where_the_agent_is_and_not_how_fast_it_moves():

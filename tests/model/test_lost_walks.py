@@ -232,8 +232,8 @@ def test_the_start_is_as_uncertain_as_the_first_steps_disagree():
     torch.testing.assert_close(variance, torch.tensor(expected, dtype=torch.float64))
 
 
-def test_a_start_that_some_watched_steps_agree_on_is_believed():
-    landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2, watch=True)
+def test_a_start_that_some_steps_agree_on_is_believed_where_views_judge_it():
+    landmarks, _ = landmarks_of(kind="turning", reach=3.0, stray=0.5, stray_turn=0.2, rendered=2)
     variance = landmarks._start_variance(torch.tensor([[0.25], [0.04]], dtype=torch.float64))
     torch.testing.assert_close(variance, torch.tensor([[0.25, 0.04], [9.0, math.pi**2 / 3]], dtype=torch.float64))
 

@@ -85,12 +85,10 @@ class OpenSteps:
     def mapped(self, model: WorldModel, memory: Memory, graph: PlaceGraph | None) -> PlaceGraph | None:
         """The place graph extended by these steps, with loops closed if it is a map.
 
-        None where places do not help: if the walk never returns to equal views, if the graph is still no map after
-        `OPEN` steps, or if steps were watched.
+        None where places do not help: if the walk never returns to equal views, or if the graph is still no map after
+        `OPEN` steps.
         """
         assert model.landmarks is not None
-        if self.added is not None:
-            return None
         space, same, size = model.motion.space, model.landmarks.same, model.motion.pose_size
         if graph is None:
             if not same.is_back(self.sights, self.first):

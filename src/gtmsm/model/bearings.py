@@ -15,7 +15,7 @@ reliable; one from actions alone becomes so sooner than one whose steps are esti
 LEAST = 1e-12
 """Minimum variance that each step adds."""
 SOME = 0.05
-"""Fraction of all votes that must agree on a start for it to be accepted, with `watch`."""
+"""Fraction of all votes that must agree on a start for it to be accepted, if memory's views judge it."""
 
 
 def locate_starts(

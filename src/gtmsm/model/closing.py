@@ -52,13 +52,16 @@ def filter_with_closure(
         if watched:
             added = torch.cat([added, watched.added], 1)
             watched = Watched(plans, added)
-            pose, variances = close_watched_loops(
-                motion.space, pose, start[:, :size], variance, watched, trusted, past[0]
-            )
-        elif others := maps.close(pose, plans, so_far, surprise, bonus):
-            some = Sights(*(part[others] for part in trusted))
-            rest = (start[others, :size], plans[others], some, past[0][others], surprise)
-            pose[others] = close_loops(motion.space, pose[others], *rest)
+        if others := maps.close(pose, plans, so_far, surprise, bonus):
+            begun, some = start[others, :size], Sights(*(part[others] for part in trusted))
+            if watched:
+                steps = Watched(plans[others], added[others])
+                pose[others], variances[others] = close_watched_loops(
+                    motion.space, pose[others], begun, variance[others], steps, some, past[0][others]
+                )
+            else:
+                rest = (begun, plans[others], some, past[0][others], surprise)
+                pose[others] = close_loops(motion.space, pose[others], *rest)
         states = torch.cat([pose, states[..., size:]], dim=-1)
         s, v = states[:, -1], variances[:, -1]
     column = torch.cat(learned, dim=1) if learned else None

@@ -120,7 +120,9 @@ class Landmarks(nn.Module):
         if chosen.watch:
             chances = (chosen.surprise, chosen.surprise_turn)[: len(self.groups)]
             habits = Habits(chances, chosen.surprise_worth, chosen.surprise_again)
-        return Surprise(chosen.surprise, steady, stray, habits, chosen.doubt)
+        # Views that memory predicts judge whether a lost agent is placed, where they are compared.
+        placed = math.inf if chosen.rendered else chosen.stray**2
+        return Surprise(chosen.surprise, steady, stray, habits, chosen.doubt, chosen.watch_odds or math.inf, placed)
 
     @property
     def asked(self) -> int:
@@ -261,11 +263,11 @@ class Landmarks(nn.Module):
     def _start_variance(self, agreed: Float[Tensor, "batch 1"]) -> Variance:
         """The variance of a start: that of a step that does not go as planned if all matches agree, up to `ignorance`.
 
-        With `watch`, the fraction `SOME` of the votes is enough: a start that all steps vote for is better than what
-        single ones see.
+        If memory's views judge the start, the fraction `SOME` of the votes is enough: a start that all steps vote for
+        is better than what single ones see.
         """
         fresh = agreed.new_tensor([self.settings.stray**2, self.settings.stray_turn**2][: len(self.groups)])
-        share = (agreed > SOME).to(agreed) if self.settings.watch else agreed
+        share = (agreed > SOME).to(agreed) if self.settings.rendered else agreed
         return share * fresh + (1 - share) * self.ignorance(len(agreed), agreed)
 
     @property

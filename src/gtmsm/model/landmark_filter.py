@@ -60,6 +60,11 @@ class Surprise(NamedTuple):
     one sight among others, and a step goes as planned in all coordinates or in none."""
     doubt: float = 0.0
     """Nats that were subtracted from the log-odds of sights; with `watch`, not for the previous frame."""
+    surest: float = math.inf
+    """Maximum log-odds of the comparison with the previous frame, with `watch`."""
+    placed: float = math.inf
+    """With `watch`: variance of the position up to which sights add up. Beyond it the agent is lost, and its sights are
+    alternatives (`fuse`): many weak ones are no evidence that it is at a place."""
 
     def of_any_step(self) -> "Surprise":
         """The same for unknown actions: nearly no step goes as planned."""
@@ -142,7 +147,7 @@ def seen_ways(
     far2 = space.squared_lengths(away)
     for kinds in itertools.product((False, True), repeat=len(space.groups)):
         expected = [chance[..., g] if other else 1 - chance[..., g] for g, other in enumerate(kinds)]
-        log_density, moved, added = last.log_odds + surprise.doubt, [], []
+        log_density, moved, added = (last.log_odds + surprise.doubt).clamp_max(surprise.surest), [], []
         for g, group in enumerate(space.groups):
             fresh, noise = surprise.stray[g] if kinds[g] else surprise.planned[g], last.noise[..., g]
             size = group.stop - group.start
@@ -234,15 +239,18 @@ def fuse(
     log_odds: Float[Tensor, "*batch K"],
     noise: Float[Tensor, "*batch K G"],
     surprise: Surprise,
+    ways: Sequence[Way] | None = None,
 ) -> Fused:
     """Bayes' rule over the outcomes of a step and K' + 1 hypotheses for each: sight k is right, or none is.
+
+    `ways`: the outcomes; None: those of `surprise`.
 
     `variance` is that of the pose before the step, `known` that of the entries sighted. Errors that the agent and an
     entry share cancel: between them, only the variance that was added since is uncertain. A sight that is right brings
     the agent to where the entry lies on the map, errors of the map included; the gain is below 1 only because of the
     noise of the sight itself.
     """
-    ways = prior_ways(planned, surprise)
+    ways = ways or prior_ways(planned, surprise)
     log_weight, moves, spreads, gains = [], [], [], []
     for way in ways:
         away = space.difference(way.pose[..., None, :], sighted)
@@ -305,7 +313,12 @@ def filter_by_steps(
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
             made, added = joined_ways(space, plan, ways)
             watched.append(Watched(space.displacement(s[:, : space.size], made), added))
-            pose, variance = agree(space, made, variance + added, *told)
+            pose, sure = agree(space, made, variance + added, *told)
+            if surprise.placed < math.inf:
+                went = [Way(torch.zeros_like(made[:, 0]), made, added)]
+                among, lost = fuse(space, made, variance, *told, surprise, went), variance > surprise.placed
+                pose, sure = torch.where(lost[:, :1], among.pose, pose), torch.where(lost[:, :1], among.variance, sure)
+            variance = sure
             # Sights of older entries correct the pose, but not the velocity.
             s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:

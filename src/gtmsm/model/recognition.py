@@ -40,6 +40,9 @@ class LandmarkConfig:
     """Estimate each step from the previous frame first: whether the agent moved as planned and, independently, whether
     it turned as planned. Other entries that are recognised then correct this estimate, and those that agree add up.
     Runs step by step, without the fast scan."""
+    watch_odds: float = 0.0
+    """With `watch`: maximum log-odds that the previous frame shows the step rightly. In pictures unlike those trained
+    on, the comparison may be wrong however sure it is. 0: no maximum."""
     surprise_turn: float = 0.05
     """With `watch`: chance that an agent does not turn as planned."""
     surprise_worth: float = 0.0
@@ -89,6 +92,7 @@ class LandmarkConfig:
             chance = getattr(self, name)
             require(0 < chance < 1, f"{name} is {chance}; give a probability between 0 and 1")
         require(self.surprise_worth >= 0, f"surprise_worth is {self.surprise_worth}; give a number of steps, or 0")
+        require(self.watch_odds >= 0, f"watch_odds is {self.watch_odds}; give positive log-odds, or 0 for no maximum")
         require(self.last_grain >= 0, f"last_grain is {self.last_grain}; give a positive number, or 0 for none")
         again = self.surprise_again
         require(0 <= again < 1, f"surprise_again is {again}; give a probability from 0 to below 1")

@@ -383,7 +383,12 @@ def test_an_experiment_without_a_world_is_refused():
 @pytest.mark.parametrize(
     ("preset", "wrong", "said"),
     [
-        ("obstacles", {"model.landmark.form": "paper"}, "learns from the bound alone: give --poses-from-bound"),
+        (
+            "obstacles",
+            {"model.landmark.closure": 0, "model.landmark.form": "paper"},
+            "learns from the bound alone: give --poses-from-bound",
+        ),
+        ("obstacles", {"model.landmark.form": "paper"}, "cannot close loops; use form bayes, or closure 0"),
         ("obstacles", {"training.optimiser.batch": 1}, "batch is 1, but what is strange is learned from another walk"),
         ("walk-landmarks", {"model.landmark.form": "off"}, "recognition_only needs landmarks"),
     ],
@@ -393,9 +398,10 @@ def test_landmarks_that_could_not_be_learned_are_refused(preset: str, wrong: dic
         name, *rest = path
         return replace(settings, **{name: changed(getattr(settings, name), rest, value) if rest else value})
 
+    settings = PRESETS[preset][1]
     with pytest.raises(InputError, match=said):
         for path, value in wrong.items():
-            changed(PRESETS[preset][1], path.split("."), value)
+            settings = changed(settings, path.split("."), value)
 
 
 def test_muon_is_refused_where_it_has_nothing_to_move():

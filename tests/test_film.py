@@ -125,7 +125,7 @@ def test_an_imagined_walk_is_stopped_by_what_was_bumped_into_while_memorising():
     with torch.no_grad():
         poses = _imagined(model, past, future, None).poses
         through = model.imagine(*model.memorise(past.x, past.a), future.a).poses
-    torch.testing.assert_close(poses, (future.true_pose - 4).to(poses), atol=0.2, rtol=0)
+    assert ((poses - (future.true_pose - 4)).norm(dim=-1) < 0.5).all()  # in the right cells
     assert (through[:, -1] - poses[:, -1]).norm() > 1.8  # without it, it walks through three times
 
 

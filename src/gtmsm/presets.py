@@ -45,7 +45,7 @@ _preset("obstacles", ImageWalkExperiment,
     "training.curriculum.wall_rate": 10.0,
     "training.objective": {"displacement": 10.0, "poses_from_bound": False},
     "model.motion": {"noise": 0.05, "fence": 0.0},
-    "model.landmark": {"form": "bayes", "watch": True, "watch_odds": 4.0},
+    "model.landmark": {"form": "bayes", "watch": True, "watch_odds": 4.0, "closure": 64},
     "evaluation": {"metric_poses": True},
 })  # fmt: skip
 # A step that does not change the view was blocked; views that come back determine what actions do.
@@ -57,7 +57,7 @@ _preset("obstacles-free", "obstacles",
     # Length 2, since four of five actions move by one unit: units are steps. The other settings are for the search by
     # short walks, if loops find no motion.
     "training.prospect": {"loops": 96, "length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
-    "model.landmark": {"watch": False},
+    "model.landmark": {"watch": False, "closure": 0},
     "evaluation": {"metric_poses": False},
 })  # fmt: skip
 _preset("obstacles-small", "obstacles-free",

@@ -101,6 +101,15 @@ def test_entries_of_before_stay_where_they_are_and_the_walk_comes_to_them():
     torch.testing.assert_close(moved, line([0.5] * len(cell)), rtol=0, atol=0.15)
 
 
+def test_a_walk_that_never_leaves_places_of_before_is_a_map_with_nothing_to_correct():
+    cell, plan = corridor(laps=2)
+    before = sorted(set(cell))
+    sights = sights_of(cell, first=len(before), before=before)
+    graph = graph_of(line(cell), line(plan), sights, len(before), line(before))
+    assert graph.is_map and graph.fixed.all()
+    torch.testing.assert_close(graph.poses, line(cell))
+
+
 def test_only_the_places_that_were_left_last_are_corrected(monkeypatch):
     cell, plan = corridor()
     believed, sights = line([c - (c >= 5) for c in cell]), sights_of(cell)

@@ -22,6 +22,9 @@ AXES = 4
 """Number of directions in which codes are compared for pruning."""
 CODES = 0.25
 """Weight of a code relative to a place in that comparison."""
+SPOT = 0.05
+"""Side of a box, in units of the place, of whose entries only the newest is compared with older ones. Loop closure
+puts all views of one place at the same pose, so that old ones could be all that is near."""
 AT_ONCE = 4_096
 """Number of entries that are compared with their neighbours at a time."""
 
@@ -107,13 +110,15 @@ def compared(model: WorldModel, memory: Memory, left: Memory, number: Int[Tensor
 def newest(model: WorldModel, memory: Memory, times: Float[Tensor, "n"]) -> Int[Tensor, "m"]:
     """Numbers of the entries that no later, different view of the same place contradicts."""
     known, space = recogniser(model, memory), model.motion.space
-    kept = []
+    by_age = times.argsort(stable=True)
+    last = by_age[_newest_of_boxes(memory.at(by_age).place.mean[0], SPOT)]
+    recent, kept = memory.at(last), []
     for part in torch.arange(len(memory)).split(AT_ONCE):
         entries = memory.at(part)
-        near = memory.nearest(Belief(entries.place.mean), min(4 * NEAR, len(memory))).index
-        pose, there = model.motion.pose_at(entries.place.mean), model.motion.pose_at(memory.place_at(near))
+        near = recent.nearest(Belief(entries.place.mean), min(4 * NEAR, len(recent))).index
+        pose, there = model.motion.pose_at(entries.place.mean), model.motion.pose_at(recent.place_at(near))
         relative = space.displacement(there, pose[:, :, None])
-        later = (times[near] > times[part][None, :, None]) & known.near(relative)
-        alike = known.alike(memory.code_at(near), entries.code, relative)
+        later = (times[last][near] > times[part][None, :, None]) & known.near(relative)
+        alike = known.alike(recent.code_at(near), entries.code, relative)
         kept.append(part[~(later & ~alike).any(-1)[0]])
     return torch.cat(kept)

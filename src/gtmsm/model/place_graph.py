@@ -161,6 +161,8 @@ class PlaceGraph:
         """The graph with the poses that agree best with all steps and sights; places found to be one are merged."""
         pose, edges = self.pose, self.edges
         free = self._free()
+        if not free.any():  # the whole walk was in known places
+            return self
         row = torch.full((len(pose),), -1).masked_scatter(free, torch.arange(int(free.sum())))
         earlier, later = row[edges.pair].unbind(1)
         outer = (later < 0) & (earlier >= 0)  # swap these, so that the later end is one that may move

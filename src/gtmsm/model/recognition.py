@@ -83,7 +83,7 @@ class LandmarkConfig:
         require(self.closure >= 0, f"closure is {self.closure}; give a number of steps, or 0 for never")
         require(
             not self.closure or self.form != "paper",
-            f"closure is {self.closure}, but the paper's form cannot close loops; use form bayes",
+            f"closure is {self.closure}, but the paper's form cannot close loops; use form bayes, or closure 0",
         )
         require(self.rendered >= 0, f"rendered is {self.rendered}; give a number of poses, or 0 for none")
         require(self.recent >= 1, f"recent is {self.recent}; the last frame is always looked up: give at least 1")

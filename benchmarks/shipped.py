@@ -72,6 +72,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="a folder")
     parser.add_argument("--quick", action="store_true", help="small sets")
     given = parser.parse_args()
+    given.out.mkdir(parents=True, exist_ok=True)
     walks = {name: scored(name, weights, given.quick) for name, weights in WALKS.items()}
     rows = {
         f"`{name}`: {row}": [one[key] for key in COLUMNS] for name, all_ in walks.items() for row, one in all_.items()

@@ -313,12 +313,7 @@ def filter_by_steps(
             told = sighted[:, 1:], known[:, 1:], others.log_odds, others.noise
             made, added = joined_ways(space, plan, ways)
             watched.append(Watched(space.displacement(s[:, : space.size], made), added))
-            pose, sure = agree(space, made, variance + added, *told)
-            if surprise.placed < math.inf:
-                went = [Way(torch.zeros_like(made[:, 0]), made, added)]
-                among, lost = fuse(space, made, variance, *told, surprise, went), variance > surprise.placed
-                pose, sure = torch.where(lost[:, :1], among.pose, pose), torch.where(lost[:, :1], among.variance, sure)
-            variance = sure
+            pose, variance = _corrected(space, made, variance, added, *told, surprise)
             # Sights of older entries correct the pose, but not the velocity.
             s = torch.cat([pose, settle(planned, made)[:, space.size :]], dim=-1)
         else:
@@ -330,6 +325,30 @@ def filter_by_steps(
     learned = torch.stack(columns, 1) if columns and surprise.habits and surprise.habits.worth else None
     steps_seen = Watched(*(torch.stack(parts, 1) for parts in zip(*watched, strict=True))) if watched else None
     return Track(torch.stack(states, 1) if states else start[:, None][:, :0], variances[:, first:], learned, steps_seen)
+
+
+def _corrected(
+    space: Space,
+    made: Pose,
+    variance: Variance,
+    added: Variance,
+    sighted: Float[Tensor, "*batch K D"],
+    known: Float[Tensor, "*batch K G"],
+    log_odds: Float[Tensor, "*batch K"],
+    noise: Float[Tensor, "*batch K G"],
+    surprise: Surprise,
+) -> tuple[Pose, Variance]:
+    """The pose after a watched step, corrected by older entries.
+
+    Sights add up or, if the agent is lost, exclude each other. `made`: the pose that the step led to; `added`: the
+    variance that it added.
+    """
+    told, lost = (sighted, known, log_odds, noise), variance[:, :1] > surprise.placed
+    pose, left = agree(space, made, variance + added, *told)
+    if not lost.any():
+        return pose, left
+    among = fuse(space, made, variance, *told, surprise, [Way(torch.zeros_like(made[:, 0]), made, added)])
+    return torch.where(lost, among.pose, pose), torch.where(lost, among.variance, left)
 
 
 def filter_positions(

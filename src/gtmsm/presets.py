@@ -68,6 +68,19 @@ _preset("obstacles-small", "obstacles-free",
     "model.landmark": {"width": 128, "matches": 8},
     "evaluation": {"clips": 50},
 })  # fmt: skip
+# A step that slips unnoticed gives wrong labels, but closing the loops of a map corrects it.
+_preset("obstacles-free-slips", "obstacles-free",
+    "obstacles-free, taught to see steps that slip by its own maps with closed loops; for a GPU", {
+    "begin_with": "obstacles-free",
+    "slip": {"probability": 0.1},
+    "maps": {"walks": 1_024},
+    "training": {"updates": 6_000},
+    "training.optimiser": {"anneal_updates": 6_000, "ramp_updates": 200, "muon": 3.0},
+    "training.curriculum": {"warm_up": 0, "prospect": False, "landmark_rate": 1.0},
+    "training.objective": {"recognition_only": True, "regret": 0.0},
+    "model.landmark": {"watch": True, "closure": 64},
+    "evaluation": {"slip": 0.1},
+})  # fmt: skip
 _preset("rotate", RoomsExperiment,
     "section 4.2.1: an agent that turns on the spot; for a GPU", {
     "walker": {"kind": "spin"},

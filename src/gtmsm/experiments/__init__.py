@@ -10,6 +10,7 @@ from gtmsm.errors import InputError
 from gtmsm.experiments.experiment import (
     Experiment,
     ImageWalkExperiment,
+    MapsConfig,
     OwnExperiment,
     PoolConfig,
     RoomsExperiment,
@@ -24,6 +25,7 @@ __all__ = [
     "Experiment",
     "ImageWalkExperiment",
     "ImageWalkSetting",
+    "MapsConfig",
     "OwnExperiment",
     "OwnSetting",
     "Places",

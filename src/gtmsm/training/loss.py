@@ -39,19 +39,16 @@ class ObjectiveConfig:
     recognition: float = 1.0
     """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
     with landmarks only. Poses follow from the true displacements if `displacement` is above 0, else from the actions
-    that changed the view."""
+    that changed the view, or from maps (`recognition_only`)."""
     recognition_only: bool = False
-    """Train the recognition of places only, in a model that is already trained (`--begin-with`)."""
+    """Train the recognition of places only, in a model that is already trained (`--begin-with`): from true
+    displacements or, on images, from maps that this model makes (`--maps.walks`)."""
     targets: int = 0
     """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all. With
     `recognition_only`: steps whose view is compared with all similar ones; each view is compared with the previous."""
 
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
-        require(
-            not self.recognition_only or self.displacement > 0,
-            "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
-        )
         require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
         for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")

@@ -4,13 +4,13 @@ import errno
 import json
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone, tzinfo
 from multiprocessing import Pipe
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Never
 
 import pytest
 import torch
@@ -187,6 +187,20 @@ def test_a_learning_rate_is_scored_on_validation_places_and_the_test_is_never_dr
     assert (factors, drawn) == ([3.0], ["validation"])
     assert swept(tmp_path, row) == {3.0: expected["validation"]}
     assert len({*expected.values()}) == len(SPLITS)
+
+
+@pytest.mark.parametrize("how", [Trial.run, lambda trial: trial.try_rate(1.0)], ids=["a seed", "a rate"])
+def test_what_cannot_be_scored_is_not_trained_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: Callable[[Trial], None]
+):
+    def lacking(source: str) -> Never:
+        raise InputError(f"textures {source} are not installed")
+
+    trial._kept_set.cache_clear()
+    monkeypatch.setattr("gtmsm.worlds.rooms.load_textures", lacking)
+    with pytest.raises(InputError, match="are not installed"):
+        how(Trial(ROWS["walk/gru"], 7, tmp_path, True, "cpu", None))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_share_of_the_updates_keeps_the_curriculum_while_half_of_them_are_enough():

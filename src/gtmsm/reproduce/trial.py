@@ -1,6 +1,6 @@
 """One row and one seed: train, score on every set of its world, and write the result."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -73,8 +73,9 @@ class Trial:
 
     def run(self) -> None:
         """Train, score and write the result, with the best learning rate on validation places if any were tried."""
-        tried = {} if self.row.is_ablation else swept(self.out, self.row.name)
-        trained, sets = self._train(best(tried)), self.row.sets(self.images)
+        tried, sets = {} if self.row.is_ablation else swept(self.out, self.row.name), self.row.sets(self.images)
+        self._prepare(sets, "test")
+        trained = self._train(best(tried))
         # Controls are scored for GTM-SM itself only; those without weights are the same for every seed.
         model = trained.model if self.row.name == self.row.world else None
         controls = control_forecasters(model.vae) if model is not None else {}
@@ -122,13 +123,22 @@ class Trial:
         self, forecasters: Mapping[str, Forecaster], name: str, split: Split = "test"
     ) -> dict[str, dict[str, Any]]:
         """Scores on a set, without the keys that results omit."""
-        images = self.images if SETS[name].needs_images else None
-        found = score_forecasters(forecasters, _kept_set(name, split, self.quick, images), device=self._where)
+        found = score_forecasters(forecasters, self._set(name, split), device=self._where)
         return {who: {key: scores[key] for key in scores if key not in LEFT_OUT} for who, scores in found.items()}
+
+    def _set(self, name: str, split: Split) -> FixedSet:
+        """A set of walks to score on."""
+        return _kept_set(name, split, self.quick, self.images if SETS[name].needs_images else None)
+
+    def _prepare(self, names: Sequence[str], split: Split) -> None:
+        """Set up the worlds to score in before the training, which would be in vain if one of them cannot be."""
+        for name in names:
+            _ = self._set(name, split).world
 
     def try_rate(self, factor: float) -> None:
         """Train in full with `factor` times the learning rate, and write the PSNR on validation places."""
         name = self.row.sets(self.images)[0]
+        self._prepare([name], "validation")
         found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
         noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"]}
         write_json(sweep_path(self.out, self.row.name, factor), noted)

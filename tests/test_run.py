@@ -18,7 +18,6 @@ from gtmsm.errors import InputError
 from gtmsm.evaluation.columns import CONTROLS
 from gtmsm.evaluation.score import EvaluationConfig, evaluate
 from gtmsm.experiments import Setting
-from gtmsm.model.budget import Budget
 from gtmsm.model.frame_vae import FrameVAEConfig
 from gtmsm.model.gtmsm import WorldModel, WorldModelConfig
 from gtmsm.model.motion import Free, MotionConfig
@@ -71,9 +70,9 @@ def test_the_model_that_was_built_first_is_the_one_that_trains(toy_images: Path,
     trained: list[WorldModel] = []
     build = Setting.build_model
 
-    def building(setting: Setting, *given: Budget | None) -> WorldModel:
+    def building(setting: Setting) -> WorldModel:
         assert not (tmp_path / "run").exists()  # what may be refused comes before a folder is made
-        built.append(build(setting, *given))
+        built.append(build(setting))
         return built[-1]
 
     def training(loss: Loss, *others: object, **named: object) -> Outcome:

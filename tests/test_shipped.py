@@ -65,8 +65,8 @@ def test_a_wrong_name_is_refused_with_the_right_ones(given: str, said: str):
 
 def test_a_preset_that_begins_with_shipped_weights_finds_them():
     named = [preset.begin_with for _, preset in PRESETS.values() if preset.begin_with]
-    assert named == ["obstacles-free", "walk-strong"]
-    assert all((find_run(name) / "weights.safetensors").is_file() for name in named)
+    assert named == ["walk-strong"]
+    assert (find_run(named[0]) / "weights.safetensors").is_file()
 
 
 def test_a_preset_begins_from_scratch_though_weights_have_its_name():

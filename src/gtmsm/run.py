@@ -115,8 +115,6 @@ class Run:
     ) -> Outcome:
         """Train `model` in this folder; see `training.train`."""
         settings, seed, watch = self.experiment.training, self.experiment.seed, setting.watch()
-        if setting.preparation and console is not None and fabric.is_global_zero:
-            console.print(setting.preparation, soft_wrap=True)
         source = setting.encoded(model) if settings.objective.recognition_only else setting.source
         return train(
             Loss(model, settings.objective), source, settings, self.folder,

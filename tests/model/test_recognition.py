@@ -260,6 +260,33 @@ def test_the_loss_of_a_walk_is_that_of_its_pairs_of_strangers_and_of_confidence(
     assert third.item() == pytest.approx(pairs + strangers + (softplus(-0.4) + softplus(0.4)) / 2)
 
 
+def test_a_network_that_is_sure_of_the_opposite_learns_where_it_is_told_that_two_views_show_one_place():
+    compare, relative = comparison(), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
+    offset, noise = torch.zeros_like(relative).requires_grad_(), relative.new_full((1, 1), 0.01)
+    compare.loss(relative.new_full((1,), -17.0), offset, noise, relative).backward()
+    assert offset.grad.abs().max() < 1e-6
+    compare.loss(relative.new_full((1,), -17.0), offset, noise, relative, told=0.5).backward()
+    assert offset.grad[0].tolist() == pytest.approx([-0.5 * 2.0 / 0.01, 0.0])  # half the slope of a square over 2 noise
+
+
+def test_pairs_that_a_doubled_step_would_have_made_are_those_two_planned_steps_apart(monkeypatch):
+    """A walk along a line: 1, 2, 3, then a step that is dropped, and one back to 2."""
+    compare, told = comparison(), []
+
+    def keep(log_odds, offset, noise, relative, told_by):
+        told.append((relative[:, :, 0], told_by))
+        return relative[..., 0] ** 2
+
+    monkeypatch.setattr(compare, "loss", keep)
+    path = torch.tensor([[1.0, 0.0], [2.0, 0.0], [3.0, 0.0], [3.0, 0.0], [2.0, 0.0]], dtype=torch.float64)[None]
+    planned = torch.tensor([[1.0, 0], [1, 0], [1, 0], [1, 0], [-1, 0]], dtype=torch.float64)[None]
+    # Steps 3 and 4 end at 3, which two steps reach from 1. From -1 and 0 no view is known, and from 4 neither.
+    assert compare.doubled_loss(codes(1, 5), path, planned).item() == pytest.approx((4 + 4) / 2)
+    ((relative, weight),) = told
+    assert relative[0, 2:4].tolist() == [[2.0, 0.0], [2.0, 0.0]] and weight > 0
+    assert compare.doubled_loss(codes(1, 5), path, 0 * planned).item() == 0  # who stays cannot do so twice
+
+
 def test_evidence_is_the_odds_that_a_match_is_right_and_within_tolerance():
     compare = comparison(heading=True, tolerance=0.5, tolerance_turn=10.0)
     evidence = compare.evidence(torch.tensor([0.3]), torch.tensor([[0.2, 0.05]]))

@@ -90,16 +90,15 @@ def trained(
     folder.mkdir(exist_ok=True, parents=True)
     settings = replace(experiment.training, **training)
     setting = open_worlds(replace(experiment, training=settings))
-    model, calls = setting.build_model(), 0
-    draw = setting.encoded(model) if settings.objective.recognition_only else setting.source
+    calls = 0
 
     def source(n: int, steps: int, generator: torch.Generator) -> Clip:
         nonlocal calls
         calls += 1
-        clip = draw(n, steps, generator)
+        clip = setting.source(n, steps, generator)
         return disturb(calls, n, clip) if disturb else clip
 
-    loss = Loss(model, settings.objective)
+    loss = Loss(setting.build_model(), settings.objective)
     return train(
         loss, source, settings, folder, fabric=one_process(), seed=0, watch=setting.watch(), resume=resume
     )  # fmt: skip
@@ -529,28 +528,6 @@ def test_a_model_with_landmarks_whose_matrices_muon_moves_is_resumed_exactly_too
     assert trained(tmp_path / "in two", seeing, updates=5).finished
     assert trained(tmp_path / "in two", seeing, updates=8, resume=True).finished
     assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
-
-
-def test_recognition_learned_from_maps_moves_only_landmarks_and_is_resumed_exactly(tmp_path: Path):
-    seeing = changed(TOY, {"model.landmark": {"form": "bayes", "width": 16, "matches": 3}})
-    begin = open_worlds(seeing).build_model()
-    (tmp_path / "begin").mkdir()
-    begin.save(tmp_path / "begin" / WEIGHTS)
-    mapping = changed(seeing, {
-        "begin_with": str(tmp_path / "begin"),
-        "maps": {"walks": 3, "steps": 30},
-        "slip.probability": 0.2,
-        "training.optimiser.muon": 3.0,
-        "training.objective.recognition_only": True,
-        "training.curriculum": {"warm_up": 0, "grow": (), "prospect": False},
-    })  # fmt: skip
-    assert trained(tmp_path / "at once", mapping, updates=8).finished
-    assert trained(tmp_path / "in two", mapping, updates=5).finished
-    assert trained(tmp_path / "in two", mapping, updates=8, resume=True).finished
-    assert left_in(tmp_path / "in two") == left_in(tmp_path / "at once")
-    before, after = begin.state_dict(), WorldModel.load(tmp_path / "at once").state_dict()
-    moved = {name for name, value in after.items() if not torch.equal(before[name], value)}
-    assert moved == {name for name in before if name.startswith("landmarks.")}
 
 
 @pytest.mark.parametrize(

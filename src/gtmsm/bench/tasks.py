@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from gtmsm.bench.clock import Call, Precision
 from gtmsm.bench.sizes import Sizes
 from gtmsm.config import changed
-from gtmsm.experiments import ImageWalkExperiment, RoomsExperiment, set_up
+from gtmsm.experiments import RoomsExperiment, set_up
 from gtmsm.kernels.operator import forced
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.model.memory import Memory, nearest
@@ -77,12 +77,8 @@ def build_updater(preset: str, sizes: Sizes, device: torch.device) -> Updater:
     experiment = PRESETS[preset][1]
     in_rooms = isinstance(experiment, RoomsExperiment)
     batch = min(experiment.training.optimiser.batch, sizes.most_clips[in_rooms])
-    fewer: dict[str, Any] = {}
-    if in_rooms:
-        fewer = {"pool.clips": sizes.pool, "world": {"train_places": sizes.places, "test_places": 1}}
-    elif isinstance(experiment, ImageWalkExperiment):
-        fewer = {"maps.walks": min(sizes.pool, experiment.maps.walks)}
-    experiment = changed(experiment, {"training.optimiser.batch": batch, **fewer})
+    rooms = {"pool.clips": sizes.pool, "world": {"train_places": sizes.places, "test_places": 1}}
+    experiment = changed(experiment, {"training.optimiser.batch": batch, **(rooms if in_rooms else {})})
     setting, training = set_up(experiment, device), experiment.training
     fabric = build_fabric("cuda" if device.type == "cuda" else "cpu", 1, batch)
     fabric.launch()

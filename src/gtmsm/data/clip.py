@@ -25,8 +25,7 @@ class Clip:
     """True pose of the agent. Scores use it; the model does not."""
     true_step: Poses
     """True displacement of each step, in the agent's own frame if it has a heading. Training uses it if the objective
-    asks for displacements (section 4.2.2), recognition or regret (App. D); it also determines where the walk began.
-    Where recognition learns from maps, both are those of the maps, and no true ones are used."""
+    asks for displacements (section 4.2.2), recognition or regret (App. D); it also determines where the walk began."""
     tried: Actions | None = None
     """Actions that were tried, if failed steps are known: in `a` these are steps without an action."""
     code: Gaussian | None = None

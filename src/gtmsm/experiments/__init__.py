@@ -10,7 +10,6 @@ from gtmsm.errors import InputError
 from gtmsm.experiments.experiment import (
     Experiment,
     ImageWalkExperiment,
-    MapsConfig,
     OwnExperiment,
     PoolConfig,
     RoomsExperiment,
@@ -25,7 +24,6 @@ __all__ = [
     "Experiment",
     "ImageWalkExperiment",
     "ImageWalkSetting",
-    "MapsConfig",
     "OwnExperiment",
     "OwnSetting",
     "Places",

@@ -33,11 +33,6 @@ class Experiment:
     slip: SlipConfig = SlipConfig()
 
     @property
-    def has_poses(self) -> bool:
-        """Whether there are relative poses, apart from planned ones, that recognition can learn from."""
-        return self.training.objective.displacement > 0
-
-    @property
     def test_slip(self) -> SlipConfig:
         """How steps slip in the walks to score on."""
         return replace(self.slip, probability=self.evaluation.slip)
@@ -65,9 +60,9 @@ class Experiment:
         fits = form != "off" or not objective.recognition_only
         require(fits, "recognition_only needs landmarks: give a form of them")
         require(
-            self.has_poses or not objective.recognition_only,
-            "recognition_only learns from poses that true displacements or maps add up to; give --displacement above "
-            "0, or on images --maps.walks",
+            not objective.doubled or (form == "bayes" and not self.model.motion.has_heading),
+            f"doubled is {objective.doubled}, but such pairs of views are learned from by landmarks of form bayes, in "
+            "models without a heading; leave it 0",
         )
         shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))
         require(
@@ -78,22 +73,6 @@ class Experiment:
 
 
 @config
-class MapsConfig:
-    """Maps of long walks, with loops closed, made before training by the model that it begins with."""
-
-    walks: int = 0
-    """Number of walks to make maps of. Recognition then learns from the poses of these maps instead of true
-    displacements (`recognition_only`). 0: none."""
-    steps: int = 1_000
-    """Steps of each walk. Loops are closed once, at its end."""
-
-    def __post_init__(self) -> None:
-        """Refuse invalid settings."""
-        require(self.walks >= 0, f"maps.walks is {self.walks}; give a number of walks, or 0 for none")
-        require(self.steps >= 2, f"maps.steps is {self.steps}; a walk needs at least 2")
-
-
-@config
 class ImageWalkExperiment(Experiment):
     """Agents that walk over images (section 4.1)."""
 
@@ -101,12 +80,6 @@ class ImageWalkExperiment(Experiment):
     """"builtin" (views of photographs inside scikit-image), a .npz with `train` and `test`, or a folder of pictures."""
     world: ImageWalkConfig = ImageWalkConfig()
     walker: PoissonWalkerConfig = PoissonWalkerConfig()
-    maps: MapsConfig = MapsConfig()
-
-    @property
-    def has_poses(self) -> bool:
-        """Whether there are true displacements or maps."""
-        return super().has_poses or self.maps.walks > 0
 
     def __post_init__(self) -> None:
         """Refuse parts that do not fit together."""
@@ -119,31 +92,6 @@ class ImageWalkExperiment(Experiment):
             weight == 0 or self.world.obstacles > 0 or self.slip.probability > 0,
             f"displacement is {weight}; walls make true displacements no target on images: leave it 0, or put "
             "something in the way with --world.obstacles or --slip.probability (App. D)",
-        )
-        if self.maps.walks:
-            self._require_use_of_maps()
-
-    def _require_use_of_maps(self) -> None:
-        """Refuse settings with which no maps could be made, or nothing could learn from them."""
-        training, form, given = self.training, self.model.landmark.form, f"maps.walks is {self.maps.walks}"
-        weight, longest = training.objective.displacement, training.curriculum.tau + training.curriculum.horizon
-        require(
-            bool(self.begin_with), f"{given}, but no model is there to make maps; give a trained one with --begin-with"
-        )
-        require(
-            training.objective.recognition_only,
-            f"{given}, but only recognition learns from maps; give --recognition-only, or leave out --maps.walks",
-        )
-        require(form == "bayes", f"{given}, but landmarks of form {form} do not learn from maps; use form bayes")
-        require(weight == 0, f"{given} and displacement is {weight}; poses come from one of them: leave the other 0")
-        require(
-            not training.curriculum.prospect,
-            f"{given}, but prospecting would replace the motion that maps were made with; give --no-prospect",
-        )
-        require(
-            self.maps.steps >= longest,
-            f"maps.steps is {self.maps.steps}, shorter than tau + horizon = {longest}; make walks longer, or memorise "
-            "and predict fewer steps",
         )
 
 

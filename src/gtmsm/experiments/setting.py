@@ -11,9 +11,9 @@ from functools import cached_property, partial
 import torch
 
 from gtmsm.data.clip import Clip, Source
-from gtmsm.data.record import record, record_in_batches, steps_of
+from gtmsm.data.record import record
 from gtmsm.data.windows import Windows, record_windows
-from gtmsm.errors import InputError, NoMemoryError
+from gtmsm.errors import NoMemoryError
 from gtmsm.evaluation.score import EvaluationConfig, glance
 from gtmsm.experiments.experiment import ImageWalkExperiment, OwnExperiment, RoomsExperiment
 from gtmsm.model.budget import Budget
@@ -55,11 +55,6 @@ class Setting(ABC):
     """Validation places: watched while training, and never trained or tested on."""
     test_world: World
     """Test places, which neither training nor any choice has used."""
-
-    @property
-    def preparation(self) -> str:
-        """What is made before the first update, in words; empty if that takes no time worth mentioning."""
-        return ""
 
     @abstractmethod
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
@@ -104,8 +99,7 @@ class ImageWalkSetting(Setting):
     noun = "images"
 
     def __init__(self, experiment: ImageWalkExperiment, images: ImageSet, device: torch.device) -> None:
-        self.experiment: ImageWalkExperiment = experiment
-        self.device = device
+        self.experiment, self.device = experiment, device
         self.places = Places(
             images.name, images.fingerprint, len(images.train), len(images.test), len(images.validation)
         )
@@ -117,66 +111,9 @@ class ImageWalkSetting(Setting):
         )
 
     def source(self, n: int, steps: int, generator: torch.Generator, truth: bool = False) -> Clip:
-        """Walks recorded on the spot; true poses only if the objective or `truth` asks for them.
-
-        Where recognition learns from maps: windows of the pool, with the poses of its maps.
-        """
-        if self.experiment.maps.walks and not truth:
-            return self.pool(n, steps, generator)
+        """Walks recorded on the spot; true poses only if the objective or `truth` asks for them."""
         truth = truth or self.experiment.training.objective.displacement > 0
         return record(self.train_world, self.walker, n, steps, generator, truth)
-
-    def encoded(self, model: WorldModel) -> Source:
-        """Windows of the pool with codes, where recognition learns from maps; else `source`."""
-        if not self.experiment.maps.walks:
-            return self.source
-        pool = self.pool  # made outside of autocast: maps are in full precision
-        with self.experiment.training.optimiser.autocast(self.device):
-            return pool.encoded(model.vae.encode)
-
-    @property
-    def preparation(self) -> str:
-        """Maps, where recognition learns from them."""
-        maps = self.experiment.maps
-        made = f"making maps of {maps.walks} walks of {maps.steps} steps with {self.experiment.begin_with}"
-        return made if maps.walks else ""
-
-    def build_model(self, budget: Budget | None = None) -> WorldModel:
-        """As `Setting.build_model`; refuses a model of `begin_with` that cannot make the maps asked for."""
-        if self.experiment.maps.walks:
-            self._load_maker()
-        return super().build_model(budget)
-
-    @cached_property
-    def pool(self) -> Windows:
-        """Walks whose poses and steps are those of maps, the same for every process and after a resume.
-
-        The maps are made by the weights of `begin_with`, with their own settings of landmarks. No true pose is used.
-        """
-        settings, maker = self.experiment.maps, self._load_maker()
-        each = math.prod(maker.frame_shape) + 2 * maker.settings.vae.code_size * 4
-        needed = settings.walks * settings.steps * each
-        require_memory(needed, self.device, "the pool of walks", "give fewer --maps.walks")
-        generator = torch.Generator(self.device).manual_seed(seeds_of(self.experiment.seed).train)
-        frames, actions, poses = [], [], []
-        for clip in record_in_batches(self.train_world, self.walker, settings.walks, settings.steps, generator):
-            memory, _ = maker.memorise(clip.x, clip.a, closure=settings.steps)
-            frames.append((255 * clip.x).round().byte())
-            actions.append(clip.a)
-            poses.append(maker.motion.pose_at(memory.place.mean))
-        pose = torch.cat(poses)
-        start = maker.motion.start(len(pose))[:, : pose.shape[-1]]
-        return Windows(torch.cat(frames), torch.cat(actions), pose, steps_of(start, pose))
-
-    def _load_maker(self) -> WorldModel:
-        """The model that makes the maps."""
-        maker = WorldModel.load(self.experiment.begin_with, self.device)
-        if maker.settings.landmark.form != "bayes":
-            raise InputError(
-                f"maps are made by the model of begin_with, but {self.experiment.begin_with} has landmarks of form "
-                f"{maker.settings.landmark.form}, which close no loops; begin with a model of form bayes"
-            )
-        return maker
 
 
 class RoomsSetting(Setting):

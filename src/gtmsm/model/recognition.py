@@ -1,7 +1,7 @@
 """Memory read backwards: entries whose codes match the current frame, and the relative pose that each match implies."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -12,6 +12,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, logsigmoid
 from gtmsm.config import config, require
 from gtmsm.pose import Space
 from gtmsm.tensors import LOG_TWO_PI, EntryIndex, EntryPoses, Gaussian, PerEntry, Pose, Poses, Variance, gather
+
+TOLD = 0.2
+"""Weight of the density of the match alone, for pairs that are known to show the same place."""
 
 
 @config
@@ -113,6 +116,13 @@ class Lookup:
     after: Bool[Tensor, "batch time"] | None = None
     """Whether the first entry of a query is the frame just before it; None: it never is."""
 
+    @classmethod
+    def of(cls, entries: Gaussian, query: Gaussian, index: EntryIndex, there: Bool[Tensor, "batch time K"]) -> "Lookup":
+        """These entries, with the distances of their codes."""
+        seen = entries.at(index)
+        scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
+        return cls(index, there, ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1))
+
     @property
     def first(self) -> "Lookup":
         """Only the first entry of each query."""
@@ -156,10 +166,8 @@ def look_up(
         found, index = far.topk(min(k, far.shape[-1]), dim=-1, largest=False)
         there = found < math.inf
         index = torch.where(there, index, 0)
-    seen = entries.at(index)
-    scale = seen.log_var.exp() + query.log_var.exp()[:, :, None]
-    distance = ((query.mean[:, :, None] - seen.mean).square() / scale).mean(-1)
-    return Lookup(index, there, distance, None if first is None else (found < 0).any(-1))
+    lookup = Lookup.of(entries, query, index, there)
+    return lookup if first is None else replace(lookup, after=(found < 0).any(-1))
 
 
 class Match(NamedTuple):
@@ -247,16 +255,20 @@ class Comparison(Pairs):
         return position + self.space.angles * LOG_TWO_PI
 
     def loss(
-        self, log_odds: Float[Tensor, "*batch"], offset: Pose, noise: Variance, relative: Pose
+        self, log_odds: Float[Tensor, "*batch"], offset: Pose, noise: Variance, relative: Pose, told: float = 0.0
     ) -> Float[Tensor, "*batch"]:
-        """-log p(relative pose | both codes): a mixture of the density of the match and one as wide as `reach`."""
+        """-log p(relative pose | both codes): a mixture of the density of the match and one as wide as `reach`.
+
+        `told`: weight of the density of the match alone, for pairs that are known to show the same place. If a network
+        is sure that they do not, the mixture gives it no gradient.
+        """
         far2 = self.space.squared_lengths(self.space.difference(offset, relative))
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
         for g, group in enumerate(self.space.groups):
             spread = far2[g] / noise[..., g]
             shown = shown - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise[..., g].log()) + spread)
         anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
-        return -torch.logaddexp(shown, anywhere)
+        return -torch.logaddexp(shown, anywhere) - told * (shown - logsigmoid(log_odds))
 
     def walk_loss(
         self,
@@ -289,12 +301,29 @@ class Comparison(Pairs):
         calibration = self._calibration(match, lookup, error, stranger, strange, trust)
         return pairs - logsigmoid(-stranger.log_odds).mean() + calibration
 
+    def doubled_loss(self, code: Gaussian, path: Poses, planned: Poses, reckoning: float = 1.0) -> Float[Tensor, ""]:
+        """As `walk_loss`, of pairs that a doubled step would have made: they are rare where steps seldom slip.
+
+        Each view is compared with the latest one before it whose pose is near to where two steps as planned would have
+        begun. `reckoning`: factor by which the weight of a pair shrinks with every move between its views.
+        """
+        begun = self.space.difference(2 * planned, path)
+        far = self.space.squared_lengths(self.space.difference(path[:, None], begun[:, :, None]))[0]
+        near, t = self.settings.tolerance**2, torch.arange(path.shape[1], device=path.device)
+        latest, index = torch.where((far <= near) & (t < t[:, None]), t, -1).max(-1)
+        moves = (planned.square().sum(-1) > near).long()
+        behind = moves.cumsum(1)
+        weight = moves * (latest >= 0) * reckoning ** (behind - behind.gather(1, index))
+        lookup = Lookup.of(code, code, index[..., None], (latest >= 0)[..., None])
+        _, lost = self._pairs(self(code, code, lookup), lookup, path, path, TOLD)
+        return (lost[..., 0] * weight).sum() / weight.sum().clamp_min(1e-6)
+
     def _pairs(
-        self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses
+        self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses, told: float = 0.0
     ) -> tuple[Float[Tensor, "batch time K D"], PerEntry]:
         """The error of the relative pose of each pair, and its loss; `here`: poses of the queries."""
         relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
-        return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative)
+        return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative, told)
 
     def _calibration(
         self, match: Match, lookup: Lookup, error: Float[Tensor, "batch time K D"], stranger: Match, strange: Lookup,

@@ -39,18 +39,24 @@ class ObjectiveConfig:
     recognition: float = 1.0
     """Weight, in nats per pair of views, of learning to recognise places from the poses they were seen from; for models
     with landmarks only. Poses follow from the true displacements if `displacement` is above 0, else from the actions
-    that changed the view, or from maps (`recognition_only`)."""
+    that changed the view."""
+    doubled: float = 0.0
+    """For models with landmarks and without headings: weight, in nats per pair of views, of learning to recognise what
+    a doubled step would show, from views of the walk that are so far apart. 0: none."""
     recognition_only: bool = False
-    """Train the recognition of places only, in a model that is already trained (`--begin-with`): from true
-    displacements or, on images, from maps that this model makes (`--maps.walks`)."""
+    """Train the recognition of places only, in a model that is already trained (`--begin-with`)."""
     targets: int = 0
     """Predicted steps per clip and update, drawn at random: fewer give the same bound on average. 0: all. With
     `recognition_only`: steps whose view is compared with all similar ones; each view is compared with the previous."""
 
     def __post_init__(self) -> None:
         """Refuse invalid settings."""
+        require(
+            not self.recognition_only or self.displacement > 0,
+            "recognition_only learns from the poses that true displacements add up to; give --displacement above 0",
+        )
         require(0 < self.reckoning <= 1, f"reckoning is {self.reckoning}; give a share above 0, up to 1")
-        for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "targets"):
+        for name in ("displacement", "displacement_after", "foresight", "regret", "recognition", "doubled", "targets"):
             require(getattr(self, name) >= 0, f"{name} is {getattr(self, name)}; give 0 or more")
 
 
@@ -213,7 +219,7 @@ class Loss(BaseLoss[WorldModel]):
         regret = motion.regret(walk.learned.before.detach(), a, made)[:, after].mean()
         terms.append(("regret", objective.displacement or objective.regret, regret))
         if objective.recognition:
-            terms.append(("recognition", objective.recognition, self._recognition(walk, made)))
+            terms.append(("recognition", objective.recognition, self._recognition(walk, a, made)))
         return terms
 
     def _reckoned(self, walk: Walk, a: Actions) -> Poses:
@@ -228,15 +234,20 @@ class Loss(BaseLoss[WorldModel]):
         with torch.no_grad():
             return applied(motion.M, a) * moved(walk.codes)[..., None]
 
-    def _recognition(self, walk: Walk, made: Poses) -> Float[Tensor, ""]:
+    def _recognition(self, walk: Walk, a: Actions, made: Poses) -> Float[Tensor, ""]:
         """The loss of recognising places, with poses that follow from the displacements `made`."""
         assert walk.codes is not None and walk.lookup is not None and walk.learned is not None
-        landmarks, index, trust = self.model.require_landmarks("recognise places"), walk.lookup.index, None
+        compare, index, trust = self.model.require_landmarks("recognise places").compare, walk.lookup.index, None
+        motion, reckoning = self.model.motion, 1.0 if self.objective.displacement else self.objective.reckoning
         if not self.objective.displacement:
             moves = (made != 0).any(-1).cumsum(1)
-            trust = self.objective.reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
-        path = self.model.motion.retrace(made)
-        return landmarks.compare.walk_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
+            trust = reckoning ** (moves[..., None] - moves.gather(1, index.flatten(1)).view_as(index))
+        path = motion.retrace(made)
+        loss = compare.walk_loss(walk.codes, walk.lookup, path, walk.learned.match, trust)
+        if self.objective.doubled:
+            planned = applied(motion.M, a).detach()
+            loss = loss + self.objective.doubled * compare.doubled_loss(walk.codes, path, planned, reckoning)
+        return loss
 
     def _recognition_of(
         self, x: Frames, true_step: Poses, generator: torch.Generator, code: Gaussian | None

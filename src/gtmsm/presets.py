@@ -53,7 +53,7 @@ _preset("obstacles", ImageWalkExperiment,
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements: the motion from views that come back; for a GPU", {
     "slip": {"probability": 0.0},
-    "training.objective": {"displacement": 0.0, "regret": 10.0, "doubled": 1.0},
+    "training.objective": {"displacement": 0.0, "regret": 10.0, "doubled": 0.3},
     "training.curriculum": {"prospect": True, "motion_rate": 0.0},
     # Length 2, since four of five actions move by one unit: units are steps. The other settings are for the search by
     # short walks, if loops find no motion.

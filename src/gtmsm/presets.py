@@ -48,26 +48,33 @@ _preset("obstacles", ImageWalkExperiment,
     "model.landmark": {"form": "bayes", "watch": True, "watch_odds": 4.0, "closure": 64},
     "evaluation": {"metric_poses": True},
 })  # fmt: skip
-# A step that does not change the view was blocked; views that come back determine what actions do. Doubled steps are
-# recognised without ever having been made: from pairs of views that are two steps apart.
+# A step that does not change the view was blocked; views that come back determine what actions do.
 _preset("obstacles-free", "obstacles",
     "obstacles without true displacements: the motion from views that come back; for a GPU", {
     "slip": {"probability": 0.0},
-    "training.objective": {"displacement": 0.0, "regret": 10.0, "doubled": 0.3},
+    "training.objective": {"displacement": 0.0, "regret": 10.0},
     "training.curriculum": {"prospect": True, "motion_rate": 0.0},
     # Length 2, since four of five actions move by one unit: units are steps. The other settings are for the search by
     # short walks, if loops find no motion.
     "training.prospect": {"loops": 96, "length": 2.0, "tau": 12, "horizon": 6, "neighbours": 3, "clips": 128},
+    "model.landmark": {"watch": False, "closure": 0},
     "evaluation": {"metric_poses": False},
 })  # fmt: skip
-# So few updates teach no comparison that could be trusted with each step.
+# Pairs of views that are two steps apart teach what a doubled step shows. In slips, every move between two views makes
+# their relative pose less certain.
+_preset("obstacles-free-slips", "obstacles-free",
+    "the same among steps that slip, which it sees as they happen; for a GPU", {
+    "slip": {"probability": 0.1},
+    "training.objective": {"doubled": 0.3, "reckoning": 0.5},
+    "model.landmark": {"watch": True, "closure": 64},
+    "evaluation": {"slip": 0.1},
+})  # fmt: skip
 _preset("obstacles-small", "obstacles-free",
     "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
     "training": {"updates": 1_200, "watch_every": 200, "save_every": 400},
     "training.optimiser": {"batch": 16, "anneal_updates": 1_200},
     "training.curriculum": {"tau": 48, "warm_up": 100},
-    "training.objective": {"doubled": 0.0},
-    "model.landmark": {"width": 128, "matches": 8, "watch": False, "closure": 0},
+    "model.landmark": {"width": 128, "matches": 8},
     "evaluation": {"clips": 50},
 })  # fmt: skip
 _preset("rotate", RoomsExperiment,

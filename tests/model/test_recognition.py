@@ -285,6 +285,9 @@ def test_pairs_that_a_doubled_step_would_have_made_are_those_two_planned_steps_a
     ((relative, weight),) = told
     assert relative[0, 2:4].tolist() == [[2.0, 0.0], [2.0, 0.0]] and weight > 0
     assert compare.doubled_loss(codes(1, 5), path, 0 * planned).item() == 0  # who stays cannot do so twice
+    path[0, 2, 0], path[0, 3, 0] = 3.25, 3.25  # from 1, two moves were planned by step 3, three by step 4
+    expected = (0.5**2 * 2.25**2 + 0.5**3 * 2.25**2) / (0.5**2 + 0.5**3)
+    assert compare.doubled_loss(codes(1, 5), path, planned, reckoning=0.5).item() == pytest.approx(expected)
 
 
 def test_evidence_is_the_odds_that_a_match_is_right_and_within_tolerance():

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -623,6 +624,36 @@ def test_codes_that_were_computed_before_teach_landmarks_the_same():
     at_once, *_ = loss(frames, *known, seeded())
     before, *_ = loss(torch.zeros_like(frames), *known, seeded(), code=model.vae.encode(frames))
     assert before.item() == pytest.approx(at_once.item(), rel=1e-5)
+
+
+def test_pairs_count_less_with_every_move_between_them_and_doubled_steps_are_learned_beside_them(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    model, (frames, actions) = model_of(form="bayes"), walks()
+    frames[:, 5] = frames[:, 4]  # a step that was blocked
+    pairs, doubled = {}, {}
+
+    def walk_loss(code, lookup, path, match, trust):
+        pairs.update(index=lookup.index, there=lookup.there, path=path, trust=trust)
+        return path.new_tensor(7.0)
+
+    def doubled_loss(code, path, planned, reckoning):
+        doubled.update(path=path, planned=planned, reckoning=reckoning)
+        return path.new_tensor(2.0)
+
+    compare = model.require_landmarks("learn").compare
+    monkeypatch.setattr(compare, "walk_loss", walk_loss)
+    monkeypatch.setattr(compare, "doubled_loss", doubled_loss)
+    loss = Loss(model, ObjectiveConfig(regret=1.0, reckoning=0.5, doubled=0.25))
+    _, logs, _ = loss(frames, actions, torch.zeros(3, 19, 2), TAU, model.settings.recall, seeded())
+    assert logs["recognition"].item() == pytest.approx(7 + 0.25 * 2)
+    assert doubled["reckoning"] == 0.5 and torch.equal(doubled["path"], pairs["path"])
+    torch.testing.assert_close(doubled["planned"], actions @ model.motion.M.detach().T)
+    for b, t, k in pairs["there"].nonzero().tolist():
+        walked = [pairs["path"][b, i].tolist() for i in range(int(pairs["index"][b, t, k]), t + 1)]
+        moves = sum(one != other for one, other in pairwise(walked))
+        assert pairs["trust"][b, t, k].item() == pytest.approx(0.5**moves)
+    assert torch.equal(pairs["path"][:, 5], pairs["path"][:, 4])
 
 
 def test_there_is_nothing_to_recognise_without_landmarks():

@@ -305,7 +305,7 @@ class Comparison(Pairs):
         """As `walk_loss`, of pairs that a doubled step would have made: they are rare where steps seldom slip.
 
         Each view is compared with the latest one before it whose pose is near to where two steps as planned would have
-        begun. `reckoning`: factor by which the weight of a pair shrinks with every move between its views.
+        begun. `reckoning`: factor by which the weight of a pair shrinks with every planned move between its views.
         """
         begun = self.space.difference(2 * planned, path)
         far = self.space.squared_lengths(self.space.difference(path[:, None], begun[:, :, None]))[0]

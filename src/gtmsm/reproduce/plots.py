@@ -80,33 +80,33 @@ def _shown(lines: Sequence[Line]) -> list[Line]:
 
 @mpl.rc_context(LIGHT)
 def _horizon(lines: Sequence[Line], name: str) -> Figure:
-    """PSNR at each predicted step, with bands (see `_band`).
+    """PSNR at each predicted step, with bands over clips for GTM-SM, and over seeds where a line has several.
 
-    Bands of single seeds overlap so much that only GTM-SM's is drawn.
+    Bands over clips of all lines would overlap too much.
     """
     figure = new_figure(0.95 * WIDTH)
     axes = figure.subplots()
     for line in reversed(_shown(lines)):
         colour, dash, width = _styles(lines)[line.label]
-        curves = np.array([[np.nan if v is None else v for v in s["psnr_by_step"]] for s in line.scores], dtype=float)
+        curves = np.array([_numbers(scores["psnr_by_step"]) for scores in line.scores])
         curve = _smooth(curves.mean(0))
         steps = np.arange(1, len(curve) + 1)
         axes.plot(steps, curve, dash, color=colour, lw=width, label=line.name)
-        if (line.bold and line is lines[0]) or (line.given != CONTROL and len(curves) > 1):
-            low, high = _band(line, curves)
-            axes.fill_between(steps, _smooth(low), _smooth(high), color=colour, alpha=0.15, lw=0)
+        if line.bold and line is lines[0]:
+            error = _smooth(np.mean([_numbers(scores["psnr_band"]["error"]) for scores in line.scores], axis=0))
+            axes.fill_between(steps, curve - 2 * error, curve + 2 * error, color=colour, alpha=0.12, lw=0)
+        if line.given != CONTROL and len(curves) > 1:
+            low, high = _smooth(curves.min(0)), _smooth(curves.max(0))
+            axes.fill_between(steps, low, high, color=colour, alpha=0.25, lw=0)
     axes.set(xlabel="steps predicted", ylabel="PSNR (dB)", title=f"{name}, known and new places together")
     axes.grid(axis="y")
     _legend(figure, axes)
     return figure
 
 
-def _band(line: Line, curves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Ends of a band: the range of seeds, or for a single seed ± twice the standard error over clips."""
-    if len(curves) > 1:
-        return curves.min(0), curves.max(0)
-    error = np.array([np.nan if v is None else v for v in line.scores[0]["psnr_band"]["error"]], dtype=float)
-    return curves[0] - 2 * error, curves[0] + 2 * error
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    """Numbers as an array; NaN where there are none."""
+    return np.array([np.nan if value is None else value for value in values], dtype=float)
 
 
 @mpl.rc_context(LIGHT)

@@ -1,8 +1,10 @@
-"""Pages for people: links lead somewhere, Python runs as it stands there, commands exist with their flags.
+"""Pages for people: links lead somewhere, Python runs as it stands there, commands exist with their flags. Examples in
+docstrings, from which the reference is made, give what they say.
 
 A block that is not to be run says so, and why, in a line before it: `<!-- shown only: REASON -->`.
 """
 
+import doctest
 import importlib.util
 import re
 import shlex
@@ -23,6 +25,8 @@ from gtmsm.presets import PRESETS
 from gtmsm.verbs import recordings, reproduce, training, walks
 
 ROOT = Path(__file__).parents[1]
+EXAMPLES = sorted(p for p in ROOT.glob("src/**/*.py") if re.search(r"^ *>>> (?!.*\+SKIP)", p.read_text(), re.M))
+"""Modules with examples in docstrings that can be run."""
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("weights/*/CARD.md")])
 SOURCE = "https://github.com/gtmsm/gtmsm/blob/main/"
 FENCE = re.compile(r"(?:^<!-- shown only: (?P<why>.+?) -->\n)?^```(?P<kind>\w*)\n(?P<text>.*?)^```$", re.M | re.S)
@@ -383,3 +387,13 @@ def as_run(shell: str) -> Iterator[str]:
         line = line.removeprefix(".venv/bin/").partition(" #")[0].rstrip()
         if line and line[0] != "#" and not any(re.match(start, line) for start in NOT_RUN):
             yield line
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_examples_in_docstrings_give_what_they_say(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    name = ".".join(path.relative_to(ROOT / "src").with_suffix("").parts)
+    if path.stem in ("doom", "memory_maze"):
+        pytest.importorskip({"doom": "vizdoom"}.get(path.stem, path.stem))
+    monkeypatch.chdir(tmp_path)
+    failed, tried = doctest.testmod(importlib.import_module(name))
+    assert tried and not failed

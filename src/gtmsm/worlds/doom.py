@@ -1,7 +1,9 @@
 """DeepMind Lab's mazes and textures in ViZDoom, a real engine with its own momentum: `gtmsm/Doom-v0`.
 
 >>> env = gymnasium.make("gtmsm/Doom-v0", split="test")
+>>> env.close()
 >>> env = gymnasium.make("gtmsm/Doom-v0", continuous=True)  # an action is how much to turn and to drive
+>>> env.close()
 """
 
 import importlib

@@ -393,6 +393,7 @@ def test_an_experiment_without_a_world_is_refused():
         ("walk-landmarks", {"model.landmark.form": "off"}, "recognition_only needs landmarks"),
         ("walk-landmarks", {"training.objective.doubled": 1.0}, "doubled is 1.0, .* without a heading; leave it 0"),
         ("image-walk", {"training.objective.doubled": 1.0}, "doubled is 1.0, .* landmarks of form bayes"),
+        ("obstacles-free-slips", {"training.objective.recognition": 0.0}, "doubled is 0.3, .* --recognition above 0"),
     ],
 )
 def test_landmarks_that_could_not_be_learned_are_refused(preset: str, wrong: dict[str, object], said: str):

@@ -60,17 +60,17 @@ _preset("obstacles-free", "obstacles",
     "model.landmark": {"watch": False, "closure": 0},
     "evaluation": {"metric_poses": False},
 })  # fmt: skip
-# Pairs of views that are two steps apart teach what a doubled step shows. In slips, every move between two views makes
-# their relative pose less certain.
+# Pairs of views that are two steps apart teach what a doubled step shows. Where steps slip, the relative pose of two
+# views is less certain with every move between them.
 _preset("obstacles-free-slips", "obstacles-free",
-    "the same among steps that slip, which it sees as they happen; for a GPU", {
+    "obstacles-free among steps that slip, which it sees as they happen; for a GPU", {
     "slip": {"probability": 0.1},
     "training.objective": {"doubled": 0.3, "reckoning": 0.5},
     "model.landmark": {"watch": True, "closure": 64},
     "evaluation": {"slip": 0.1},
 })  # fmt: skip
 _preset("obstacles-small", "obstacles-free",
-    "the same, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
+    "obstacles-free, small enough for two CPU cores; what `gtmsm demo obstacles` trains", {
     "training": {"updates": 1_200, "watch_every": 200, "save_every": 400},
     "training.optimiser": {"batch": 16, "anneal_updates": 1_200},
     "training.curriculum": {"tau": 48, "warm_up": 100},

@@ -260,12 +260,12 @@ def test_the_loss_of_a_walk_is_that_of_its_pairs_of_strangers_and_of_confidence(
     assert third.item() == pytest.approx(pairs + strangers + (softplus(-0.4) + softplus(0.4)) / 2)
 
 
-def test_a_network_that_is_sure_of_the_opposite_learns_where_it_is_told_that_two_views_show_one_place():
+def test_a_network_that_is_sure_of_the_opposite_learns_from_pairs_of_views_that_are_known_to_overlap():
     compare, relative = comparison(), torch.tensor([[2.0, 0.0]], dtype=torch.float64)
     offset, noise = torch.zeros_like(relative).requires_grad_(), relative.new_full((1, 1), 0.01)
     compare.loss(relative.new_full((1,), -17.0), offset, noise, relative).backward()
     assert offset.grad.abs().max() < 1e-6
-    compare.loss(relative.new_full((1,), -17.0), offset, noise, relative, told=0.5).backward()
+    compare.loss(relative.new_full((1,), -17.0), offset, noise, relative, match_weight=0.5).backward()
     assert offset.grad[0].tolist() == pytest.approx([-0.5 * 2.0 / 0.01, 0.0])  # half the slope of a square over 2 noise
 
 

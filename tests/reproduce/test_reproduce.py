@@ -401,6 +401,19 @@ def test_a_training_that_was_interrupted_is_no_result_and_its_time_counts_when_i
     assert trial._took(tmp_path, Outcome(9, 5.0, finished=True)) == 7.0
 
 
+@pytest.mark.parametrize(("seeds", "bands"), [(1, 1), (2, 3)])
+def test_curves_have_bands_over_seeds_and_that_of_gtm_sm_one_over_clips(tmp_path: Path, seeds: int, bands: int):
+    for seed in range(seeds):
+        put(tmp_path, "image-walk", seed, 24.0 + seed)
+        put(tmp_path, "image-walk/gru", seed, 14.0 + seed)
+    lines = lines_of(read_results(tmp_path), "image-walk", "image-walk/builtin")
+    (axes,) = plots._horizon(lines, "image-walk/builtin").axes
+    assert len(axes.collections) == bands
+    over_clips = axes.collections[-min(2, seeds)].get_paths()[0].vertices[:, 1]  # the standard error is 0.1 dB
+    middle = 24.0 + (seeds - 1) / 2
+    assert (over_clips.min(), over_clips.max()) == pytest.approx((middle - 0.2, middle + 0.2))
+
+
 def test_a_rival_has_the_same_colour_whoever_else_is_there(tmp_path: Path):
     put(tmp_path, "image-walk", 0, 20.0)
     put(tmp_path, "image-walk/ssm", 0, 15.0)

@@ -64,6 +64,11 @@ class Experiment:
             f"doubled is {objective.doubled}, but such pairs of views are learned from by landmarks of form bayes, in "
             "models without a heading; leave it 0",
         )
+        require(
+            not objective.doubled or (objective.recognition > 0 and not objective.recognition_only),
+            f"doubled is {objective.doubled}, but it is learned with all of the model, as a part of recognition; give "
+            "--recognition above 0, and leave out --recognition-only",
+        )
         shortest = min(stage.steps for stage in plan_stages(training.curriculum, self.model.recall, training.updates))
         require(
             not objective.displacement or objective.displacement_after < shortest,

@@ -13,8 +13,8 @@ from gtmsm.config import config, require
 from gtmsm.pose import Space
 from gtmsm.tensors import LOG_TWO_PI, EntryIndex, EntryPoses, Gaussian, PerEntry, Pose, Poses, Variance, gather
 
-TOLD = 0.2
-"""Weight of the density of the match alone, for pairs that are known to show the same place."""
+MATCH_WEIGHT = 0.2
+"""Weight of the density of the match alone, for pairs of views that are known to overlap."""
 
 
 @config
@@ -255,12 +255,17 @@ class Comparison(Pairs):
         return position + self.space.angles * LOG_TWO_PI
 
     def loss(
-        self, log_odds: Float[Tensor, "*batch"], offset: Pose, noise: Variance, relative: Pose, told: float = 0.0
+        self,
+        log_odds: Float[Tensor, "*batch"],
+        offset: Pose,
+        noise: Variance,
+        relative: Pose,
+        match_weight: float = 0.0,
     ) -> Float[Tensor, "*batch"]:
         """-log p(relative pose | both codes): a mixture of the density of the match and one as wide as `reach`.
 
-        `told`: weight of the density of the match alone, for pairs that are known to show the same place. If a network
-        is sure that they do not, the mixture gives it no gradient.
+        `match_weight`: weight of the density of the match alone, for pairs of views that are known to overlap. Where
+        the network is sure that they do not match, the mixture gives it no gradient.
         """
         far2 = self.space.squared_lengths(self.space.difference(offset, relative))
         shown, anywhere = logsigmoid(log_odds), logsigmoid(-log_odds) - self.indifference
@@ -268,7 +273,7 @@ class Comparison(Pairs):
             spread = far2[g] / noise[..., g]
             shown = shown - 0.5 * ((group.stop - group.start) * (LOG_TWO_PI + noise[..., g].log()) + spread)
         anywhere = anywhere - 0.5 * relative[..., : self.space.positions].square().sum(-1) / self.settings.reach**2
-        return -torch.logaddexp(shown, anywhere) - told * (shown - logsigmoid(log_odds))
+        return -torch.logaddexp(shown, anywhere) - match_weight * (shown - logsigmoid(log_odds))
 
     def walk_loss(
         self,
@@ -302,10 +307,11 @@ class Comparison(Pairs):
         return pairs - logsigmoid(-stranger.log_odds).mean() + calibration
 
     def doubled_loss(self, code: Gaussian, path: Poses, planned: Poses, reckoning: float = 1.0) -> Float[Tensor, ""]:
-        """As `walk_loss`, of pairs that a doubled step would have made: they are rare where steps seldom slip.
+        """The loss of pairs of views that are two planned steps apart: what a doubled step shows, which few steps do.
 
-        Each view is compared with the latest one before it whose pose is near to where two steps as planned would have
-        begun. `reckoning`: factor by which the weight of a pair shrinks with every planned move between its views.
+        Each view is compared with the latest earlier one from near where two steps as planned would have led to it.
+        `reckoning`: factor by which the weight of a pair shrinks with every planned move between its views. Steps no
+        longer than `tolerance` do not count.
         """
         begun = self.space.difference(2 * planned, path)
         far = self.space.squared_lengths(self.space.difference(path[:, None], begun[:, :, None]))[0]
@@ -315,15 +321,15 @@ class Comparison(Pairs):
         behind = moves.cumsum(1)
         weight = moves * (latest >= 0) * reckoning ** (behind - behind.gather(1, index))
         lookup = Lookup.of(code, code, index[..., None], (latest >= 0)[..., None])
-        _, lost = self._pairs(self(code, code, lookup), lookup, path, path, TOLD)
+        _, lost = self._pairs(self.step(code, code, lookup), lookup, path, path, MATCH_WEIGHT)
         return (lost[..., 0] * weight).sum() / weight.sum().clamp_min(1e-6)
 
     def _pairs(
-        self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses, told: float = 0.0
+        self, match: Match, lookup: Lookup, path: EntryPoses, here: Poses, match_weight: float = 0.0
     ) -> tuple[Float[Tensor, "batch time K D"], PerEntry]:
         """The error of the relative pose of each pair, and its loss; `here`: poses of the queries."""
         relative = self.space.displacement(gather(path, lookup.index), here[:, :, None])
-        return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative, told)
+        return relative - match.offset, self.loss(match.log_odds, match.offset, match.noise, relative, match_weight)
 
     def _calibration(
         self, match: Match, lookup: Lookup, error: Float[Tensor, "batch time K D"], stranger: Match, strange: Lookup,

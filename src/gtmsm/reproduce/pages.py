@@ -44,8 +44,8 @@ PAIRED = {
 }
 """Words for `VERDICTS`, by whether comparisons were made clip by clip: all, some or none."""
 BANDS = (
-    "*Curves of 32 steps or more are means over 8. Bands are the range of seeds, where a row has several; of GTM-SM "
-    "also, lighter, twice the standard error over clips, as the mean of its seeds.*"
+    "*Curves of 32 steps or more are means over 8. Bands are the range of seeds, where a row has several. There is a "
+    "lighter band about GTM-SM: plus and minus twice the standard error over clips, averaged over its seeds.*"
 )
 LONG_MEMORY = (
     "**Long predictions and late returns**, at their late steps, by the same rule: a band reaches from the worst seed "

@@ -41,8 +41,8 @@ class ObjectiveConfig:
     with landmarks only. Poses follow from the true displacements if `displacement` is above 0, else from the actions
     that changed the view."""
     doubled: float = 0.0
-    """For models with landmarks and without headings: weight, in nats per pair of views, of learning to recognise what
-    a doubled step would show, from views of the walk that are so far apart. 0: none."""
+    """For models with landmarks of form bayes and without headings: weight, relative to `recognition`, of learning what
+    a doubled step shows, from pairs of views that are two planned steps apart. 0: none."""
     recognition_only: bool = False
     """Train the recognition of places only, in a model that is already trained (`--begin-with`)."""
     targets: int = 0

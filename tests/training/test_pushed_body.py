@@ -143,11 +143,12 @@ def test_captured_states_and_gradients_are_those_of_the_loop_after_parameters_ch
     with torch.no_grad():
         body.push.add_(0.01)
     found = []
-    for path in (states(), states(), body.unroll(body.start(len(a)), a)):
-        found.append([path.detach().clone(), *torch.autograd.grad(path.square().mean(), parameters)])
+    for along in (states, states, lambda: body.unroll(body.start(len(a)), a)):
+        path = along()
+        gradients = torch.autograd.grad(path.square().mean(), parameters)
+        # A replay writes its results where the one before wrote them, and a backward pass uses up those of its forward.
+        found.append([part.clone() for part in (path.detach(), *gradients)])
     assert len(others) == 64
-    finite = [[bool(part.isfinite().all()) for part in each] for each in found]
-    assert finite == [[True] * 4] * 3, "states and gradients of push, drag and fade: of two replays, and of the loop"
     for first, second, plain in zip(*found, strict=True):
         torch.testing.assert_close(first, plain)
         torch.testing.assert_close(second, plain)

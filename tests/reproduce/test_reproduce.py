@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -131,9 +132,10 @@ def test_controls_are_scored_with_the_first_seed_of_a_row_whichever_that_is(
 
 
 def test_a_row_that_fails_is_told_and_stops_no_other(tmp_path: Path, made: list[str]):
-    chosen = choose_rows(["image-walk/gru", "image-walk/rssm"], quick=True)
-    failed = reproduce(chosen, None, Order(tmp_path, quick=True), lambda line: None)
+    chosen, said = choose_rows(["image-walk/gru", "image-walk/rssm"], quick=True), list[str]()
+    failed = reproduce(chosen, None, Order(tmp_path, quick=True), said.append)
     assert [(one.row, one.why) for one in failed] == [("image-walk/gru", "the gru broke")]
+    assert ["failed after" in line for line in said] == [True, False]
     assert made == ["image-walk/rssm 0"]
 
 
@@ -539,8 +541,10 @@ def test_where_a_process_is_killed_its_row_alone_is_made_again_beside_fewer_othe
 def test_a_process_that_ends_without_a_word_is_a_row_that_failed(tmp_path):
     order = Order(tmp_path, quick=True, workers=2)
     (tmp_path / "logs").mkdir()
-    (failed,) = work._together([Silent(ROWS["image-walk"], 3)], order, lambda line: None)
+    said = list[str]()
+    (failed,) = work._together([Silent(ROWS["image-walk"], 3)], order, said.append)
     assert failed.seed == 3 and "exit code 7 (see " in failed.why
+    assert re.fullmatch(r"image-walk, seed 3: failed after \d+ s \(1 of 1\)", said[0])
 
 
 def test_a_long_message_of_a_row_that_failed_fits_into_a_pipe():

@@ -5,7 +5,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import dataclass
 from errno import ENOMEM
 from multiprocessing import get_context, parent_process
@@ -142,7 +142,7 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
         if missing := [path for path in job.needs(order) if not path.exists()]:
             failed.append(Failed(job.row.name, job.seed, f"it needs {missing[0].name}, which was not made"))
             continue
-        began = time.monotonic()
+        began, went = time.monotonic(), ""
         try:
             job.make(order)
         except Interrupted:
@@ -151,7 +151,8 @@ def _one_by_one(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) 
             if not (isinstance(problem, InputError) or lacks_memory(problem)):
                 raise
             failed.append(Failed(job.row.name, job.seed, _Problem.of(problem).why))
-        say(f"{job}: {time.monotonic() - began:.0f} s ({number + 1} of {len(jobs)})")
+            went = "failed after "
+        say(f"{job}: {went}{time.monotonic() - began:.0f} s ({number + 1} of {len(jobs)})")
     return failed
 
 
@@ -192,7 +193,8 @@ def _together(jobs: Sequence[_Job], order: Order, say: Callable[[str], None]) ->
                 done += 1
                 if problem is not None:
                     failed.append(Failed(one.job.row.name, one.job.seed, f"{problem.why} (see {_log(one.job, order)})"))
-                say(f"{one.job}: {time.monotonic() - one.began:.0f} s ({done} of {len(jobs)})")
+                went = "" if problem is None else "failed after "
+                say(f"{one.job}: {went}{time.monotonic() - one.began:.0f} s ({done} of {len(jobs)})")
     finally:
         for one in running:
             one.process.terminate()  # a training then leaves a checkpoint
@@ -259,7 +261,8 @@ def _run(job: _Job, order: Order, threads: int, tell: Connection) -> None:
             job.make(order)
         except Exception as problem:
             traceback.print_exc()
-            tell.send(_Problem.of(problem))
+            with suppress(BrokenPipeError):  # the parent process has ended
+                tell.send(_Problem.of(problem))
 
 
 def _end_with_parent() -> None:

@@ -15,8 +15,9 @@ class Corridor(gymnasium.Env):
     metadata = {"render_modes": ["rgb_array"]}
     PIXELS = spaces.Box(0, 255, (16, 24, 3), np.uint8)
 
-    def __init__(self, fault="", bad=3, actions="discrete", observes="pixels", slow=0.0, render_mode=None):
+    def __init__(self, fault="", bad=3, actions="discrete", observes="pixels", slow=0.0, poses="", render_mode=None):
         self.fault, self.bad, self.observes, self.slow, self.render_mode = fault, bad, observes, slow, render_mode
+        self.poses = poses
         self.action_space = {
             "discrete": spaces.Discrete(2, start=5),
             "several": spaces.MultiDiscrete([2, 3]),
@@ -30,6 +31,8 @@ class Corridor(gymnasium.Env):
             "first": spaces.Box(0, 255, (3, 16, 24), np.uint8),
             "grey": grey,
             "floats": spaces.Box(0, 1, (16, 24, 3), np.float32),
+            "bright floats": spaces.Box(0, 255, (16, 24, 3), np.float32),
+            "wrong floats": spaces.Box(0, 1, (16, 24, 3), np.float32),
             "dict": spaces.Dict({"camera": self.PIXELS, "speed": spaces.Box(0, 1, (2,), np.float32)}),
             "two": spaces.Dict({"camera": self.PIXELS, "depth": grey}),
             "nothing": spaces.Box(0, 1, (4,), np.float32),
@@ -61,6 +64,8 @@ class Corridor(gymnasium.Env):
         return self.observe(), 0.0, bool(ends), False, {"pose": self.pose()}
 
     def pose(self):
+        if self.poses == "named":
+            return {"x": self.x, "y": 0.0}
         late = self.is_bad and self.time == 2
         return {"pose": (self.x, np.nan), "few": (self.x,)}.get(self.fault if late else "", (self.x, 0.0))
 
@@ -79,6 +84,8 @@ class Corridor(gymnasium.Env):
             "first": lambda: picture.transpose(2, 0, 1),
             "grey": lambda: picture[..., 0],
             "floats": lambda: (picture / 255).astype(np.float32),
+            "bright floats": lambda: picture.astype(np.float32),
+            "wrong floats": lambda: picture.astype(np.float32),
             "dict": lambda: {"camera": picture, "speed": np.zeros(2, np.float32)},
             "two": lambda: {"camera": picture, "depth": picture[..., 0]},
             "nothing": lambda: np.zeros(4, np.float32),

@@ -2,6 +2,7 @@
 
 import doctest
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from gtmsm.episodes import own_loop
 from gtmsm.episodes.engines import Family, Wanderer
 from gtmsm.episodes.episode import Kind
 from gtmsm.episodes.pictures import resized
-from gtmsm.episodes.recorder import Recorder, record_environment
+from gtmsm.episodes.recorder import ALIKE, Recorder, record_environment
 from gtmsm.episodes.store import Store
 from gtmsm.errors import InputError
 
@@ -197,10 +198,53 @@ def test_a_clip_that_fails_is_dropped_and_recording_goes_on(tmp_path, fault, rea
     done = record(tmp_path / "s", fault=fault, clips=5, env_kwargs=settings)
     assert (done.stored, done.code, [outcome.seed for outcome in done.dropped]) == (4, 1, [2])
     assert reason in done.dropped[0].reason
-    assert f"dropped 1: {done.dropped[0].reason} (first with seed 2)" in str(done)
+    lasted = "; they lasted 1 to 1 steps" if fault == "end" else ""
+    assert f"dropped 1: {done.dropped[0].reason}{lasted} (first with seed 2)" in str(done)
     record(tmp_path / "good", clips=5, env_kwargs=settings)
     left = {seed: episode for seed, episode in episodes(tmp_path / "good").items() if seed != 2}
     assert same(episodes(tmp_path / "s"), left)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_where_the_first_clips_fail_alike_the_others_are_not_tried(tmp_path, workers):
+    done = record(tmp_path / "s", fault="step", clips=40, workers=workers, env_kwargs={"bad": 1})
+    assert done.code == 2 and ALIKE <= len(done.dropped) < 40
+    assert "ZeroDivisionError: division by zero, in odd_environments.py:" in str(done)
+    assert f"the first {ALIKE} clips failed alike, so the others were not tried" in str(done)
+
+
+def test_where_clips_are_only_too_short_all_are_tried_and_their_lengths_told(tmp_path):
+    done = record(tmp_path / "s", fault="end", clips=9, env_kwargs={"bad": 1})
+    assert len(done.dropped) == 9 and "they lasted 1 to 1 steps" in str(done)
+
+
+def test_clips_of_other_pixels_or_poses_of_the_same_environment_are_not_mixed(tmp_path):
+    record(tmp_path / "s", clips=2, pixels="camera", env_kwargs={"observes": "two"})
+    for other in ({"pixels": "depth"}, {"pixels": "camera", "pose": "odd_environments:where"}):
+        with pytest.raises(InputError, match="holds clips of .* --pixels camera, not of .*; choose another --out"):
+            record(tmp_path / "s", clips=4, env_kwargs={"observes": "two"}, **other)
+    assert len(Store.open(tmp_path / "s")) == 2
+
+
+def test_float_pictures_are_read_by_the_range_that_their_space_says(tmp_path):
+    for name, observes in ("s", "pixels"), ("t", "floats"), ("u", "bright floats"):
+        record(tmp_path / name, env_kwargs={"observes": observes})
+    assert same(episodes(tmp_path / "s"), episodes(tmp_path / "t"))
+    assert same(episodes(tmp_path / "s"), episodes(tmp_path / "u"))
+    done = record(tmp_path / "v", clips=1, env_kwargs={"observes": "wrong floats"})
+    assert "numbers from 20 to 1" in done.dropped[0].reason and "its space says 0 to 1" in done.dropped[0].reason
+
+
+def test_a_pose_of_another_form_is_told_and_not_recorded(tmp_path):
+    done = record(tmp_path / "s", clips=2, env_kwargs={"poses": "named"})
+    assert done.stored == 2 and Store.open(tmp_path / "s").kind.pose_size == 0
+    assert "note: info[\"pose\"] is {'x': " in str(done) and "no poses are recorded (--pose)" in str(done)
+
+
+@pytest.mark.parametrize("picture", [np.ones((64, 64, 3)), np.zeros((64, 64), np.uint8), {"camera": None}])
+def test_pictures_of_another_form_are_not_resized(picture):
+    with pytest.raises(InputError, match="expected uint8 of shape"):
+        resized(picture, 32)
 
 
 def test_clips_that_end_early_are_kept_where_that_is_asked_for(tmp_path):
@@ -349,7 +393,8 @@ def test_the_command_records_and_says_what_was_dropped(tmp_path, gtmsm):
     code, out, err = gtmsm(*words, "--env-kwargs", '{"fault": "step"}')
     assert code == 1
     assert out.splitlines()[0].startswith("3 of 4 clips recorded: 15 steps")
-    assert out.splitlines()[1] == "dropped 1: ZeroDivisionError: division by zero (first with seed 2)"
+    told = r"dropped 1: ZeroDivisionError: division by zero, in odd_environments.py:\d+ \(first with seed 2\)"
+    assert re.fullmatch(told, out.splitlines()[1])
     assert "recording clip" in err
     assert Store.open(tmp_path / "s").kind.frame_shape == (16, 16, 3)
 
@@ -409,6 +454,16 @@ def test_continuous_actions_and_grey_frames_are_recorded_too(tmp_path):
     assert (kind.frame_shape, kind.action_size, kind.discrete, kind.pose_size) == ((8, 6, 1), 2, False, 3)
     with pytest.raises(InputError, match="actions are 'left'; give their names"):
         Recorder(tmp_path / "t", "left")
+
+
+def test_nothing_is_recorded_after_the_end(tmp_path):
+    with Recorder(tmp_path / "s", KIND) as recorder:
+        recorder.reset(frame(), (0, 0))
+        for _ in range(2):
+            recorder.step(0, frame(), (0, 0))
+    with pytest.raises(InputError, match="this recorder is closed"):
+        recorder.reset(frame(), (0, 0))
+    assert len(Store.open(tmp_path / "s")) == 1
 
 
 def test_a_walk_of_one_step_is_dropped(tmp_path):

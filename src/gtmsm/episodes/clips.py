@@ -1,6 +1,7 @@
 """Record clips of one environment, one for each seed: each is checked and stored, or dropped with a reason."""
 
 import time
+import traceback
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -43,6 +44,8 @@ class Outcome:
     steps: int = 0
     reason: str = ""
     """Why it was dropped; empty if it was stored."""
+    note: str = ""
+    """What is worth knowing about the environment, once it has been seen."""
 
 
 class Clips:
@@ -57,6 +60,7 @@ class Clips:
         self.job, self.writer, self.beat = job, writer, beat
         self._recorder: Recorder | None = None
         self._walked: list[Episode] = []
+        self._note = ""
         self._began = self._stored = time.monotonic()
         beat()
         self._environment: Environment | None = Environment(job.source)
@@ -75,9 +79,9 @@ class Clips:
             raise InputError(str(problem)) from None
         except Exception as problem:
             self.close()  # its state is unknown
-            return [Outcome(seed, reason=said(problem))]
+            return [Outcome(seed, reason=f"{said(problem)}{_raised_in(problem)}")]
         if steps < self.job.shortest:
-            return [Outcome(seed, reason=f"it ended after fewer than {self.job.shortest} steps (--shortest)")]
+            return [Outcome(seed, steps, f"it ended after fewer than {self.job.shortest} steps (--shortest)")]
         now, waiting = time.monotonic(), sum(episode.frames.nbytes for episode in self._walked)
         patience = min(max((now - self._began) / 20, SOONEST), LATEST)
         return self.store() if waiting > MOST_BYTES or now - self._stored > patience else []
@@ -88,7 +92,7 @@ class Clips:
         if walked and self._recorder is not None:
             self.beat()
             self._recorder.store.append(*walked)
-        return [Outcome(episode.seed, episode.steps) for episode in walked]
+        return [Outcome(episode.seed, episode.steps, note=self._note) for episode in walked]
 
     def _walk(self, seed: int) -> int:
         """Walk until the episode ends or is long enough; return its number of steps."""
@@ -96,6 +100,7 @@ class Clips:
         environment = self._environment = self._environment or Environment(self.job.source)
         walker, rng = make_walker(self.job.walker, environment.actions), np.random.default_rng([seed, 1])
         seen = environment.reset(seed)
+        self._note = environment.note
         recorder = self._ready(environment, seen.frame)
         recorder.reset(seen.frame, seen.pose, place=seen.place, seed=seed)
         steps = 0
@@ -152,6 +157,14 @@ def stored_clips(job: Job, writers: str) -> dict[int, int]:
             Store.create(path, store.kind, writer).close()
     store.refresh()
     return dict(zip(map(int, store.seeds), map(int, store.lengths), strict=True))
+
+
+def _raised_in(problem: BaseException) -> str:
+    """File and line in which an error was raised; empty for errors of ours, which say what is wrong."""
+    steps = traceback.extract_tb(problem.__traceback__)
+    if isinstance(problem, InputError) or not steps:
+        return ""
+    return f", in {Path(steps[-1].filename).name}:{steps[-1].lineno}"
 
 
 class _StoreError(Exception):

@@ -53,9 +53,10 @@ def make(name: str, steps: int, arguments: Mapping[str, Any]) -> AnyEnv:
             setattr(env.unwrapped, known.limit, steps + 1)
         return env
     except gymnasium.error.UnregisteredEnv:
-        close = get_close_matches(name[:100], list(gymnasium.registry), n=1)
+        module, colon, asked = name.rpartition(":")
+        close = get_close_matches(asked[:100], list(gymnasium.registry), n=1)
         hint = (
-            f'did you mean "{close[0]}"?'
+            f'did you mean "{shortened(module, 100)}{colon}{close[0]}"?'
             if close
             else "give a Gymnasium id, or module:ID of a module that registers it"
         )

@@ -15,11 +15,13 @@ from gtmsm.config import require
 from gtmsm.episodes.actions import Actions
 from gtmsm.episodes.engines import FAMILIES, AnyEnv, family, loaded, make
 from gtmsm.episodes.episode import LONGEST_NAME, Kind
-from gtmsm.episodes.pictures import Frame, channels_of, is_picture, resized
+from gtmsm.episodes.pictures import Frame, channels_of, resized, white_of
 from gtmsm.errors import InputError, did_you_mean, shortened, shown
 
 SIZED = ("gtmsm/Rooms-v0", "gtmsm/Maze-v0", "gtmsm/Doom-v0", "gtmsm/MemoryMaze-v0")
 """Environments that can render frames of any size themselves."""
+BEYOND = 1e-3
+"""How far floats of a picture may exceed the range that its space says, as a fraction of it: errors of rounding."""
 RENDER = "render"
 """Given instead of a key: pixels are what `render()` returns."""
 
@@ -45,9 +47,10 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The environment and its arguments."""
+        """The environment, its arguments, and what is recorded of it if that was chosen."""
         more = f" {json.dumps(dict(self.arguments), default=str)}" if self.arguments else ""
-        return f"{self.environment}{more}"
+        chosen = {"--pixels": self.pixels, "--pose": self.pose}
+        return f"{self.environment}{more}" + "".join(f" {flag} {value}" for flag, value in chosen.items() if value)
 
 
 class Seen(NamedTuple):
@@ -71,6 +74,8 @@ class Environment:
         self.env = self._made()
         self._known = family(self.env)
         self.pose_size: int | None = None
+        self.note = ""
+        """Says so if `info` has a pose of another form, which is not recorded."""
         try:
             self._find_pixels()
             self.actions = Actions(self.env, source.actions)
@@ -87,11 +92,11 @@ class Environment:
         wanted, space = self.source.pixels, self.env.observation_space
         plain: Any = self.env.unwrapped
         parts = dict(space.spaces) if isinstance(space, spaces.Dict) else {"": space}
-        pictures = [key for key, part in parts.items() if is_picture(part)]
+        pictures = [key for key, part in parts.items() if white_of(part)]
         known = [*filter(None, pictures), RENDER]
         if wanted and wanted not in known:
             raise InputError(f'--pixels is "{wanted}"; no such picture: {did_you_mean(wanted, known)}')
-        self._scale, self.channels = 1, 3
+        self._white, self._in_bytes, self.channels = 255.0, True, 3
         self._shape: tuple[int, ...] | None = None
         if self._known is FAMILIES["minigrid"] and not wanted:  # its observation is an array of codes
             tile = max(8, math.ceil(self.source.size / plain.agent_view_size))
@@ -103,7 +108,7 @@ class Environment:
         if key in pictures:
             box: Any = parts[key]
             self._look = (lambda observation: observation[key]) if key else (lambda observation: observation)
-            self._scale, self._shape = 1 if box.dtype == np.uint8 else 255, box.shape
+            self._white, self._in_bytes, self._shape = white_of(box), box.dtype == np.uint8, box.shape
             self.channels = channels_of(box.shape) or 3
             return
         if self.env.render_mode != "rgb_array":
@@ -137,7 +142,7 @@ class Environment:
         """The current picture, at the size to be stored."""
         found = self._look(observation)
         require(found is not None, "render() gave None")
-        picture, in_bytes = np.asarray(found), self._scale == 1
+        picture, in_bytes = np.asarray(found), self._in_bytes
         if self._shape is None and channels_of(picture.shape) == self.channels:
             self._shape = picture.shape  # the first rendered picture determines it
         fits = picture.shape == self._shape and (picture.dtype == np.uint8 if in_bytes else picture.dtype.kind == "f")
@@ -146,7 +151,10 @@ class Environment:
             raise InputError(f"a picture of {picture.dtype} and shape {picture.shape}; expected {expected}")
         if not in_bytes:
             require(bool(np.isfinite(picture).all()), "a picture with numbers that are not finite")
-            picture = np.rint(np.clip(picture, 0, 1) * 255).astype(np.uint8)
+            low, high, white = float(picture.min()), float(picture.max()), self._white
+            said = f"a picture with numbers from {low:.3g} to {high:.3g}, and its space says 0 to {white:.0f}"
+            require(-BEYOND * white <= low and high <= (1 + BEYOND) * white, f"{said}; mend one of them")
+            picture = np.rint(np.clip(picture / white, 0, 1) * 255).astype(np.uint8)
         if picture.ndim == 2:
             picture = picture[..., None]
         elif picture.shape[-1] not in (1, 3):
@@ -167,6 +175,8 @@ class Environment:
         if self.pose_size is None:
             require(bool(size or not self._pose), f"--pose gave {shown(found)}; expected x, y or x, y, heading")
             self.pose_size = size
+            if found is not None and not size:
+                self.note = f'info["pose"] is {shown(found)}, not x, y or x, y, heading: no poses are recorded (--pose)'
         if size != self.pose_size or not np.isfinite(pose).all():
             raise InputError(f"the pose is {shown(found)}; expected {self.pose_size} finite numbers")
         return pose if size else None

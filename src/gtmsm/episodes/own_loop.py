@@ -45,6 +45,7 @@ class Recorder:
         self._store = store if isinstance(store, Store) else None
         self._path = None if isinstance(store, Store) else as_path(store)
         self._episode: _Growing | None = None
+        self._closed = False
 
     def __enter__(self) -> "Recorder":
         return self
@@ -53,8 +54,9 @@ class Recorder:
         self.close()
 
     def close(self) -> None:
-        """Store the last episode, and release the store for other writers."""
+        """Store the last episode, and release the store for other writers; nothing can be recorded after it."""
         self.end()
+        self._closed = True
         if self._store is not None:
             self._store.close()
 
@@ -67,6 +69,7 @@ class Recorder:
 
     def reset(self, frame: Any, pose: Any = None, *, place: object = "", seed: int = 0) -> None:
         """Begin an episode, and end the one before. The frame before the first action is checked but not stored."""
+        require(not self._closed, "this recorder is closed, so that nothing would be stored; make another one")
         self.end()
         if self._kind is None:
             shape = (*np.shape(frame), 1)[:3]

@@ -9,6 +9,8 @@ from gymnasium import spaces
 from jaxtyping import Float32, UInt8
 from PIL import Image
 
+from gtmsm.config import require
+from gtmsm.errors import shown
 from gtmsm.files import open_picture
 
 Frame: TypeAlias = UInt8[np.ndarray, "height width channel"]
@@ -17,12 +19,15 @@ SMALLEST = 8
 """Minimum side of a picture in pixels: MiniGrid's 7x7 array of codes is not a picture."""
 
 
-def is_picture(space: spaces.Space[Any]) -> bool:
-    """Whether observations are pictures, of uint8 or of floats from 0 to 1."""
+def white_of(space: spaces.Space[Any]) -> float:
+    """The number that is white in pictures of this space, 255 or 1; 0 if its observations are not pictures."""
     if not isinstance(space, spaces.Box) or channels_of(space.shape) is None:
-        return False
-    as_float = space.dtype.kind == "f" and bool((space.low == 0).all() and (space.high == 1).all())
-    return space.dtype == np.uint8 or as_float
+        return 0.0
+    if space.dtype == np.uint8:
+        return 255.0
+    white = float(space.high.flat[0])
+    even = bool((space.low == 0).all() and (space.high == white).all())
+    return white if space.dtype.kind == "f" and even and white in (1.0, 255.0) else 0.0
 
 
 def channels_of(shape: tuple[int, ...]) -> int | None:
@@ -37,6 +42,9 @@ def resized(
     pictures: UInt8[np.ndarray, "*n height width channel"], height: int, width: int | None = None
 ) -> UInt8[np.ndarray, "*n new_height new_width channel"]:
     """Resize pictures, each pixel the mean of its area; to a square without `width`, not at all if `height` is 0."""
+    fits = isinstance(pictures, np.ndarray) and pictures.dtype == np.uint8 and pictures.ndim >= 3
+    found = f"{pictures.dtype} of shape {pictures.shape}" if isinstance(pictures, np.ndarray) else shown(pictures)
+    require(fits, f"a picture is {found}; expected uint8 of shape (height, width, channels), white as 255")
     *n, old_height, old_width, channels = pictures.shape
     width = height if width is None else width
     if not height or (old_height, old_width) == (height, width):

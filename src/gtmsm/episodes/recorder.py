@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +22,8 @@ __all__ = ["Recorded", "Recorder", "record_environment"]
 
 MOST_CLIPS = 10**6
 """Maximum clips of one seed: clip n of seed s has the environment's seed s * MOST_CLIPS + n."""
+ALIKE = 5
+"""Recording ends if the first clips, as many as this, fail for the same reason."""
 LAST_SEED = 2**31 // MOST_CLIPS - 1
 """Largest seed: environments take seeds of 31 bits."""
 BUSY = "{folder} is being recorded by process {by}; wait until it has ended, or choose another --out"
@@ -43,13 +45,23 @@ class Recorded:
     seconds: float = 0.0
     signal: int = 0
     """The signal that interrupted it; 0: none."""
+    note: str = ""
+    """What is worth knowing about the environment."""
+    in_vain: bool = False
+    """Whether the first clips all failed for one reason, so that the others were not tried."""
 
     def add(self, outcome: Outcome) -> None:
         """Count the outcome of one more clip."""
+        self.note = self.note or outcome.note
         if outcome.reason:
             self.dropped.append(outcome)
         else:
             self.stored, self.steps = self.stored + 1, self.steps + outcome.steps
+
+    def fails_alike(self, seeds: Sequence[int]) -> bool:
+        """Whether the clips of these seeds all failed for the same reason, other than that they were too short."""
+        failed = {outcome.seed: outcome.reason for outcome in self.dropped if not outcome.steps}
+        return set(seeds) <= set(failed) and len({failed[seed] for seed in seeds}) == 1
 
     @property
     def code(self) -> int:
@@ -63,8 +75,14 @@ class Recorded:
         before = f", {self.already} were there already" if self.already else ""
         lines = [f"{self.stored} of {self.asked} clips recorded{before}: {self.steps:,} steps{rate}"]
         for reason, count in Counter(outcome.reason for outcome in self.dropped).most_common(5):
-            first = next(outcome.seed for outcome in self.dropped if outcome.reason == reason)
-            lines.append(f"dropped {count}: {reason} (first with seed {first})")
+            alike = [outcome for outcome in self.dropped if outcome.reason == reason]
+            lengths = [outcome.steps for outcome in alike if outcome.steps]
+            lasted = f"; they lasted {min(lengths)} to {max(lengths)} steps" if lengths else ""
+            lines.append(f"dropped {count}: {reason}{lasted} (first with seed {alike[0].seed})")
+        if self.in_vain:
+            lines.append(f"the first {ALIKE} clips failed alike, so the others were not tried")
+        if self.note:
+            lines.append(f"note: {self.note}")
         if self.signal:
             lines.append("interrupted; the same command again goes on")
         return "\n".join(lines)
@@ -109,21 +127,28 @@ def record_environment(
     job = Job(source, walker, path, shortest or steps)
     seeds = [seed * MOST_CLIPS + n for n in range(part, clips, parts)]
     done, began = Recorded(len(seeds)), time.monotonic()
+
+    def stopped() -> bool:
+        return asked.signal != 0 or done.in_vain
+
     with _alone(path, part, parts) as lock, interruptible() as asked:
         there = stored_clips(job, f"{part}-*")
         missing = [one for one in seeds if one not in there]
         done.already = len(seeds) - len(missing)
+        first = missing[:ALIKE] if len(missing) > ALIKE and not done.already else []
         writers = [f"{part}-{i}" for i in range(max(workers, 1))]
         if workers:
-            outcomes = record_side_by_side(job, missing, writers, limit, lock, lambda: asked.signal != 0)
+            outcomes = record_side_by_side(job, missing, writers, limit, lock, stopped)
         else:
-            outcomes = _record_here(job, missing, writers[0], lambda: asked.signal != 0)
+            outcomes = _record_here(job, missing, writers[0], stopped)
         with closing(outcomes):
             for count, outcome in enumerate(outcomes, 1):
                 done.add(outcome)
                 if tell is not None:
                     dropped = f", {len(done.dropped)} dropped" if done.dropped else ""
                     tell(f"clip {done.already + count} of {done.asked}{dropped}", count / len(missing))
+                if outcome.seed in first:
+                    done.in_vain = done.fails_alike(first)
         done.signal, done.seconds = asked.signal, time.monotonic() - began
     return done
 

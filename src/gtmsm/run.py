@@ -242,7 +242,7 @@ def begin(
             at_the_end.callback(remove_empty, folder)
             at_the_end.enter_context(locked(folder))
             made = Run.create(folder, preset, setting)
-            console.print(_note_on_schedule(experiment), end="", soft_wrap=True)
+            console.print(_notes_on_schedule(experiment), end="", soft_wrap=True)
             places, noun = setting.places, setting.noun
             kept = f"{places.validation} for validation, {places.test} for the test"
             on = f"{places.train} {noun} ({places.name}; {kept})"
@@ -287,8 +287,16 @@ def changed_by_flags(experiment: OwnExperiment, changes: Mapping[str, Any]) -> O
     return changed(experiment, named)
 
 
-def _note_on_schedule(experiment: AnyExperiment) -> str:
-    """A note for the user if training ends before its curriculum does; else empty."""
+def _notes_on_schedule(experiment: AnyExperiment) -> str:
+    """Notes for the user if training does not end where its learning rate or its curriculum does; else empty."""
+    settings, falls = experiment.training, experiment.training.optimiser.anneal_updates
+    made = (
+        f"note: the learning rate falls over {falls:,} updates (--anneal-updates), and {settings.updates:,} are made\n"
+    )
+    return ("" if falls == settings.updates else made) + _note_on_stages(experiment)
+
+
+def _note_on_stages(experiment: AnyExperiment) -> str:
     settings = experiment.training
     last = plan_stages(settings.curriculum, experiment.model.recall, settings.updates)[-1]
     if last.tau == settings.curriculum.tau:
@@ -318,7 +326,8 @@ def resume(run: Run, experiment: AnyExperiment, fabric: "Fabric", console: Conso
         setting = run.set_up(fabric.device)
         require(
             setting.places.sha256 == run.places.sha256,
-            f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents",
+            f"{setting.places.name} is not what {run.folder} was trained on: {run.places.name} with other contents; to "
+            f"learn on from its weights, begin a new run with --begin-with {run.folder}",
         )
         model = setting.build_model(budget_of(run.folder / CHECKPOINT) if begun else None)
         fabric.launch()

@@ -148,6 +148,15 @@ def test_compare_sets_runs_side_by_side(gtmsm, toy_run: Path, copied: Path):
     assert "0.9987" in out
 
 
+def test_compare_says_if_runs_were_scored_on_different_walks(gtmsm, toy_run: Path, copied: Path):
+    assert "different walks" not in gtmsm("compare", toy_run, copied).out
+    scores = json.loads((copied / "scores.json").read_text())
+    scores["protocol"]["clips"] += 1
+    (copied / "scores.json").write_text(json.dumps(scores))
+    told = " ".join(gtmsm("compare", toy_run, copied).out.split())
+    assert "scored on different walks: " in told and f": {scores['protocol']['clips']} walks of 16 + " in told
+
+
 def test_compare_leaves_out_what_has_no_scores_and_says_so(gtmsm, refused, toy_run: Path, tmp_path: Path):
     code, out, _ = gtmsm("compare", toy_run, tmp_path, tmp_path / "nothing")
     assert code == 0

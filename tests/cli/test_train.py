@@ -230,6 +230,15 @@ def test_a_run_that_is_prolonged_remembers_it(gtmsm, copied: Path):
     assert yaml.safe_load((copied / "config.yaml").read_text())["experiment"]["training"]["updates"] == 18
 
 
+def test_a_learning_rate_that_falls_over_other_updates_than_are_made_is_told(
+    gtmsm, tmp_path: Path, toy_flags: list[str]
+):
+    for updates, told in ("16", True), ("4", False):
+        flags = [*toy_flags, "--updates", "4", "--anneal-updates", updates, "--no-evaluate", "--device", "cpu"]
+        out = gtmsm(*TRAIN, *flags, "--run", tmp_path / updates).out
+        assert ("the learning rate falls over 16 updates (--anneal-updates), and 4 are made" in out) == told
+
+
 def test_a_run_is_not_resumed_to_its_past(refused, copied: Path):
     before = files_below(copied)
     told = refused(*TRAIN, "--run", copied, "--resume", "--device", "cpu", "--updates", 3)
@@ -240,7 +249,8 @@ def test_a_run_is_not_resumed_to_its_past(refused, copied: Path):
 def test_a_run_is_not_resumed_on_other_images(refused, copied: Path, tmp_path: Path):
     np.savez(tmp_path / "i.npz", train=images(4, 20, 20, 3), test=images(4, 20, 20, 3))
     told = refused(*TRAIN, "--run", copied, "--resume", "--device", "cpu", "--images", tmp_path / "i.npz")
-    assert told == f"i.npz is not what {copied} was trained on: toy.npz with other contents"
+    assert told.startswith(f"i.npz is not what {copied} was trained on: toy.npz with other contents; ")
+    assert told.endswith(f"begin a new run with --begin-with {copied}")
 
 
 def test_a_run_can_be_resumed_where_its_images_have_moved(gtmsm, copied: Path, toy_images: Path, tmp_path: Path):

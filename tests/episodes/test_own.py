@@ -181,6 +181,14 @@ def test_the_motion_is_proposed_from_poses_names_and_steps_that_fail(store, expe
     assert (*found, experiment.training.objective.displacement > 0) == expected
 
 
+def test_one_episode_does_not_show_that_all_begin_at_one_spot():
+    few = image_walks(48, 64, poses=False)
+    store = InMemory(few.kind, few.episodes[:4])
+    experiment, reasons = experiments.proposed("x", False, store)
+    assert experiment.model.motion.kind != "walled"
+    assert "1 episode to learn from has 64 steps" in reasons[2]
+
+
 def glides(environment: str, height: int = 8, width: int = 16) -> InMemory:
     """Speed carries over; nobody turns."""
     store = drives(14, 64)

@@ -26,6 +26,8 @@ CARRIED = 0.3
 """Minimum `Survey.momentum` for which speed counts as carried over, and minimum `Survey.spin` for turns."""
 ROOMY = 1.0
 """Largest distance between starts, in steps, at which episodes count as beginning at one spot."""
+FEW = 3
+"""Episodes below which it is not known whether they begin at one spot."""
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
 """Maximum steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
 HORIZON = 32
@@ -75,7 +77,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     """Propose settings for clips of at most `most` steps, with the reasons."""
     motion = _motion(facts)
     tau, horizon = _lengths(facts, most, LONGEST_HEADING if motion.heading else LONGEST_FLAT)
-    repeating = facts.repeats >= REPEATING
+    repeating, trained = facts.repeats >= REPEATING, min(HORIZON, horizon)
     # Views of an agent with a heading overlap, so new ones can be composed of several.
     size, blended = _Size.of(facts, gpu), motion.heading or not repeating
     neighbours = min((8 if repeating else 4) if blended else 5, tau)
@@ -93,7 +95,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
         "model.recall.width": 512 if gpu else 256,
         "training": {"watch_every": 1_000 if gpu else 250, "save_every": 1_000 if gpu else 500},
         "training.optimiser.precision": "bfloat16" if gpu else "float32",
-        "training.curriculum": {"tau": tau, "horizon": min(HORIZON, horizon)},
+        "training.curriculum": {"tau": tau, "horizon": trained},
         "evaluation": {"tau": tau, "horizon": horizon, "clips": 200 if gpu else 50, "metric_poses": motion.metric},
         **schedule(motion, tau, horizon, neighbours, gpu),
     }
@@ -105,7 +107,9 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     coder: str = size.coder
     height, width, _ = facts.kind.frame_shape
     shortest, longest = int(facts.lengths.min()), int(facts.lengths.max())
-    spread = str(longest) if shortest == longest else f"{shortest} to {longest}"
+    spread, count = str(longest) if shortest == longest else f"{shortest} to {longest}", len(facts.lengths)
+    learned = f"{count} episodes to learn from have" if count > 1 else "1 episode to learn from has"
+    scored = "" if trained == horizon else f" ({horizon} when scored)"
     patch = _patch(height, width)
     if gpu and motion.carries and motion.metric and blended and patch:
         begins = (view for start, view in FIELDS_OF_VIEW.items() if facts.kind.environment.startswith(start))
@@ -121,8 +125,8 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
         (
             f"motion {motion.kind}: {motion.why}",
             motion.cost,
-            f"tau {tau}, horizon {horizon}, coder {coder}: episodes have {spread} steps of {width}x{height} "
-            f"pixels; {views}",
+            f"tau {tau}, horizon {trained}{scored}, coder {coder}: {learned} {spread} steps "
+            f"of {width}x{height} pixels; {views}",
         ),
     )
 
@@ -191,6 +195,8 @@ def _example(names: tuple[str, ...]) -> str:
 
 def _one_start(facts: Survey) -> bool:
     """Whether episodes begin at one spot: by poses, or because few of the first steps fail."""
+    if len(facts.lengths) < FEW:
+        return False
     if not math.isnan(facts.starts):
         return facts.starts <= ROOMY
     return facts.failing_early < 0.3 * facts.failing

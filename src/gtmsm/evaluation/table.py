@@ -97,6 +97,20 @@ def comparison_table(runs: Mapping[str, Mapping[str, Any]]) -> Group:
     return Group(*tables[:1], *(part for table in tables[1:] for part in ("", table)))
 
 
+def unlike_walks(runs: Mapping[str, Mapping[str, Any]]) -> str:
+    """How many walks of which length each run was scored on, if these numbers differ; else empty."""
+    found = {}
+    for name, scores in runs.items():
+        of = scores.get("protocol")
+        found[name] = (
+            tuple(of.get(key) for key in ("clips", "tau", "horizon")) if isinstance(of, Mapping) else (None,) * 3
+        )
+    if len(set(found.values())) < 2:
+        return ""
+    told = (f"{name}: {clips} walks of {tau} + {horizon} steps" for name, (clips, tau, horizon) in found.items())
+    return f"scored on different walks: {'; '.join(told)}"
+
+
 def _compared(runs: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> Table:
     """A table of runs of one kind of world, and how many of them converged if that is defined."""
     columns = [EVERY_COLUMN[key] for key in keys]

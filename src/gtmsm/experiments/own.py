@@ -89,7 +89,7 @@ def _require_episodes(experiment: OwnExperiment, store: Episodes) -> Split:
     require(
         training.objective.displacement == 0 or size == learned,
         f"displacement is above 0, but poses of {name} have {size} numbers and a {motion.kind} motion needs {learned}; "
-        "give --displacement 0 --evaluation.no-metric-poses",
+        "give recordings with such poses, or train with --displacement 0 --evaluation.no-metric-poses",
     )
     parts = split(store.places, store.seeds, experiment.hold_out)
     asked: list[tuple[str, Numbers, str, CurriculumConfig | EvaluationConfig | ProspectConfig]] = [

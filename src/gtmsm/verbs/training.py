@@ -201,7 +201,7 @@ class CompareFlags:
 def compare(words: list[str]) -> int:
     """Show the scores of several runs in one table."""
     flags = parse(CompareFlags, words, "gtmsm compare")
-    from gtmsm.evaluation.table import comparison_table
+    from gtmsm.evaluation.table import comparison_table, unlike_walks
     from gtmsm.run import read_scores
 
     if not flags.runs:
@@ -216,6 +216,8 @@ def compare(words: list[str]) -> int:
         raise InputError(left_out[0])
     console = plain_console()
     console.print(comparison_table(scores))
+    if told := unlike_walks(scores):
+        console.print(told, soft_wrap=True)
     for reason in left_out:
         console.print(f"left out: {reason}", soft_wrap=True)
     return 0

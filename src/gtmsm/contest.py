@@ -1,7 +1,7 @@
 """Training of rivals by GTM-SM's loop, on the windows of an experiment, watched on the same validation clips."""
 
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 SETTINGS = "rival.yaml"
+WALKED = ("world", "walker", "slip", "pool")
+"""Parts of an experiment that determine what is trained on, besides its places."""
 
 
 def train_rival(
@@ -49,11 +51,11 @@ def train_rival(
     """Train a rival in `folder` on the windows of a setting; `training` gives updates, curriculum and objective.
 
     Its learning rate is `rival.rate` times that of `training`. If the folder has a checkpoint, training continues
-    exactly there; all settings but the number of updates must be the same. `borrowed`: see `build_rival`.
+    exactly there; places and all settings but the number of updates must be the same. `borrowed`: see `build_rival`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder) if is_first_process() else nullcontext():
-        _note_settings(folder, rival, training, seed)
+        _note_settings(folder, rival, training, seed, setting)
         begun = (folder / CHECKPOINT).exists()
         model = build(setting, rival, seed, borrowed, budget_of(folder / CHECKPOINT) if begun else None)
         look = partial(glance, world=setting.watched, walker=setting.walker, settings=setting.brief)
@@ -99,14 +101,15 @@ def at_rate(training: TrainingConfig, factor: float) -> TrainingConfig:
     return replace(training, optimiser=replace(optimiser, **rates))
 
 
-def _note_settings(folder: Path, rival: RivalConfig, training: TrainingConfig, seed: int) -> None:
-    """Write the settings of a training, or refuse to resume one with other settings."""
-    path = folder / SETTINGS
-    mine = {"rival": as_plain(rival), "training": as_plain(training), "seed": seed}
+def _note_settings(folder: Path, rival: RivalConfig, training: TrainingConfig, seed: int, setting: Setting) -> None:
+    """Write the settings of a training and its places, or refuse to resume one with others."""
+    path, experiment = folder / SETTINGS, as_plain(setting.experiment)
+    walked = {name: experiment[name] for name in WALKED if name in experiment} | {"places": asdict(setting.places)}
+    mine = {"rival": as_plain(rival), "training": as_plain(training), "seed": seed, **walked}
     if path.exists():
-        theirs = read_yaml(path)
+        theirs = walked | read_yaml(path)  # older files do not have these
         same = isinstance(theirs.get("training"), dict)
         same = same and theirs | {"training": theirs["training"] | {"updates": training.updates}} == mine
-        require(same, f"{folder} holds a rival of other settings, see {path}; train into another folder")
+        require(same, f"{folder} holds a rival of other settings or places, see {path}; train into another folder")
     if is_first_process():
         write_atomically(path, yaml.safe_dump(mine, sort_keys=False))

@@ -50,7 +50,8 @@ def put(out: Path, row: str, seed: int, psnr: float, **facts: Any) -> None:
     """A result as a trial writes it."""
     out.mkdir(exist_ok=True)
     scores = {"image-walk/builtin": scored(psnr)}
-    known = {"quick": True, "updates": 3, "learning_rate": 1e-3, "swept": {}, "parameters": 10, "seconds": 1.0}
+    updates = ROWS[row].experiment(seed, True, None).training.updates
+    known = {"quick": True, "updates": updates, "learning_rate": 1e-3, "swept": {}, "parameters": 10, "seconds": 1.0}
     write_result(
         out, row, seed, known | {"privileges": [], "scores": scores, "controls": {}, "converged": None} | facts
     )
@@ -148,6 +149,35 @@ def test_results_that_are_there_are_not_made_again(tmp_path: Path, made: list[st
     assert said == ["1 of 1 results are there already and stay as they are"]
 
 
+@pytest.mark.parametrize(
+    ("order", "told"),
+    [
+        ({"quick": False}, "toy size True, not False; updates 700, not 50000"),
+        ({"share": 0.5}, "updates 700, not 350"),
+        ({"images": "faces.npz"}, "set image-walk/builtin, not image-walk/celeba"),
+    ],
+)
+def test_results_of_another_size_share_or_images_are_refused_before_anything_is_made(
+    tmp_path: Path, made: list[str], order: dict[str, Any], told: str
+):
+    put(tmp_path, "image-walk", 0, 30.0)
+    noted = {"set": "image-walk/builtin", "factor": 3.0, "validation": 1.0, "quick": True, "updates": 700}
+    for sweep in ((), (3.0,)):
+        with pytest.raises(InputError, match=f"is of another order \\({told}\\); give another --out"):
+            reproduce([ROWS["image-walk"]], (0, 1), Order(tmp_path, **{"quick": True, "sweep": sweep} | order), print)
+        result_path(tmp_path, "image-walk", 0).unlink(missing_ok=True)
+        sweep_path(tmp_path, "image-walk", 3.0).write_text(json.dumps(noted))  # what was tried counts, too
+    assert made == []
+
+
+def test_a_map_is_built_on_the_weights_of_the_result_whichever_rates_were_tried_since(tmp_path: Path):
+    put(tmp_path, "image-walk", 0, 30.0, learning_rate=3.0 * 3e-3)  # three times the rate of the toy size
+    for factor, psnr in {1.0: 9.0, 3.0: 8.0}.items():
+        sweep_path(tmp_path, "image-walk", factor).write_text(json.dumps({"factor": factor, "validation": psnr}))
+    with pytest.raises(InputError, match="not in .*/runs/image-walk-seed0-rate3; remove"):
+        Trial(ROWS["image-walk/grid-map"], 0, tmp_path, True, "cpu", None, sweep=(1.0, 3.0))._train(1.0)
+
+
 def test_weights_that_a_row_is_built_on_and_that_are_gone_are_named_with_how_to_make_them_again(tmp_path: Path):
     put(tmp_path, "image-walk", 0, 30.0)
     (failed,) = reproduce([ROWS["image-walk/grid-map"]], None, Order(tmp_path, True, "cpu"), lambda line: None)
@@ -163,7 +193,8 @@ def test_learning_rates_are_tried_before_a_row_is_trained_by_the_best(tmp_path: 
         "image-walk x0.5", "image-walk x1", "image-walk 0", "image-walk/grid-map x0.5", "image-walk/grid-map x1",
         "image-walk/k-1 1", "image-walk 1", "image-walk/grid-map 1",
     ]  # fmt: skip
-    assert best(swept(tmp_path, "image-walk")) == 0.5 and best(swept(tmp_path, "image-walk/k-1")) == 1.0
+    assert best(swept(tmp_path, "image-walk", (0.5, 1.0))) == 0.5
+    assert best(swept(tmp_path, "image-walk", (1.0,))) == 1.0  # what else was tried there does not count
 
 
 @pytest.mark.parametrize("row", ["image-walk", "image-walk/gru"])
@@ -187,7 +218,7 @@ def test_a_learning_rate_is_scored_on_validation_places_and_the_test_is_never_dr
     monkeypatch.setattr(FixedSet, "clips", clips)
     Trial(ROWS[row], 0, tmp_path, True, "cpu", None).try_rate(3.0)
     assert (factors, drawn) == ([3.0], ["validation"])
-    assert swept(tmp_path, row) == {3.0: expected["validation"]}
+    assert swept(tmp_path, row, (3.0,)) == {3.0: expected["validation"]}
     assert len({*expected.values()}) == len(SPLITS)
 
 
@@ -248,6 +279,19 @@ def test_of_long_predictions_and_the_latest_return_a_sentence_says_who_is_behind
     assert "- on `image-walk/builtin`: not ahead of gru (+0.00 dB), because" in table(tmp_path)
     put(tmp_path, "image-walk", 0, 20.0, scores={"image-walk/builtin": scored(20.0, horizon=199)})
     assert "- on `image-walk/builtin`" not in table(tmp_path)
+
+
+def test_an_extension_without_gtm_sm_itself_is_not_called_by_its_name(tmp_path: Path):
+    put(tmp_path, "image-walk/query", 0, 26.0)
+    put(tmp_path, "image-walk/gru", 0, 12.0)
+    assert "GTM-SM is ahead" not in table(tmp_path) and "**GTM-SM, query prior**" in table(tmp_path)
+
+
+def test_one_clip_decides_nothing(tmp_path: Path):
+    for row, psnr in {"image-walk": 26.0, "image-walk/gru": 12.0}.items():
+        lone = scored(psnr, clips=1, psnr_late_by_clip=[psnr])
+        put(tmp_path, row, 0, psnr, scores={"image-walk/builtin": lone})
+    assert "level with gru (+14.00 dB)" in table(tmp_path)
 
 
 def test_trainings_above_the_mean_frame_are_counted_beside_those_that_converged(tmp_path: Path):
@@ -401,6 +445,8 @@ def test_a_training_that_was_interrupted_is_no_result_and_its_time_counts_when_i
         trial._took(tmp_path, Outcome(3, 2.0, finished=False, signal=2))
     assert stopped.value.signal == 2
     assert trial._took(tmp_path, Outcome(9, 5.0, finished=True)) == 7.0
+    with pytest.raises(trial.Interrupted):  # a signal may come in the last update: no other row may begin
+        trial._took(tmp_path, Outcome(9, 1.0, finished=True, signal=15))
 
 
 @pytest.mark.parametrize(("seeds", "bands"), [(1, 1), (2, 3)])

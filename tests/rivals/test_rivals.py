@@ -2,6 +2,7 @@
 
 import json
 import struct
+from dataclasses import replace
 
 import pytest
 import torch
@@ -231,6 +232,14 @@ def test_what_is_watched_while_a_rival_trains_never_touches_the_test(setting, tr
         monkeypatch.setattr(setting.test_world, verb, refuse)
     train("gru", tmp_path, 2, watch_every=1)
     assert "psnr" in (tmp_path / "metrics.jsonl").read_text()
+
+
+def test_other_places_are_not_resumed(train, setting, tmp_path, monkeypatch):
+    train("gru", tmp_path, 2)
+    train("gru", tmp_path, 2)
+    monkeypatch.setattr(setting, "places", replace(setting.places, sha256="of other images"))
+    with pytest.raises(InputError, match="holds a rival of other settings or places"):
+        train("gru", tmp_path, 2)
 
 
 def test_other_settings_are_not_resumed(train, tmp_path):

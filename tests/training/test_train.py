@@ -137,6 +137,23 @@ def test_metrics_come_when_they_are_due(uninterrupted: Path):
     assert searched["update"] == 4 and searched["verdict"].startswith("motion ")
 
 
+def test_no_gradient_of_the_search_is_left_for_the_first_update_after_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    search = Loss.search
+
+    def steep(self: Loss, *known: Any) -> Any:
+        found = search(self, *known)
+        for parameter in self.parameters():
+            parameter.grad = torch.full_like(parameter, 1e3)
+        return found
+
+    trained(tmp_path / "as it is")
+    monkeypatch.setattr(Loss, "search", steep)
+    trained(tmp_path / "steep")
+    assert left_in(tmp_path / "as it is")[WEIGHTS] == left_in(tmp_path / "steep")[WEIGHTS]
+
+
 def test_a_look_is_due_even_where_no_line_of_metrics_is(tmp_path: Path):
     trained(tmp_path, updates=8, watch_every=4, log_every=3)
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]

@@ -1,6 +1,7 @@
 """Pages made from results alone: the table in Markdown, and its plots."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any, TypeAlias
@@ -9,7 +10,7 @@ from gtmsm.evaluation.metrics import CONVERGED, late_steps
 from gtmsm.evaluation.sets import AWAY, SETS, FixedSet
 from gtmsm.files import write_atomically
 from gtmsm.reproduce.results import Result
-from gtmsm.reproduce.rows import ROWS, WORLDS, Row
+from gtmsm.reproduce.rows import OURS, ROWS, WORLDS, Row
 from gtmsm.reproduce.table import (
     CONTROL,
     Field,
@@ -154,7 +155,7 @@ def _has_figure(result: Result, world: str) -> bool:
 
 def _ahead(lines: Sequence[Line], horizon: int) -> str:
     """Verdicts at the late steps: GTM-SM against each rival and each of the `BLIND` controls."""
-    if not lines or not lines[0].bold:
+    if not lines or lines[0].name != OURS:
         return ""
     late = late_steps(horizon)
     value = mean_over(late)
@@ -195,7 +196,7 @@ def _beats(one: Scores, other: Scores, late: slice) -> bool:
     gap = (value(one) or 0.0) - (value(other) or 0.0)
     if _is_paired(one, other):
         apart = [a - b for a, b in zip(one[CLIPS], other[CLIPS], strict=True)]
-        error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else 0.0
+        error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else inf
     else:
         error = max(_standard_error(scores, late) for scores in (one, other))
     return gap > 2 * error
@@ -209,7 +210,7 @@ def _is_paired(one: Scores, other: Scores) -> bool:
 def _standard_error(scores: Scores, late: slice) -> float:
     """Standard error over clips of the PSNR at the late steps."""
     known = [error for error in scores["psnr_band"]["error"][late] if error is not None]
-    return mean(known) if known else 0.0
+    return mean(known) if known else inf
 
 
 def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
@@ -234,7 +235,7 @@ def _long_memory(results: Sequence[Result], world: str) -> str:
         rivals = [line for line in others if line.given != CONTROL and not line.bold]
         horizon, late = ours.scores[0]["horizon"], late_steps(len(ours.scores[0]["psnr_by_step"]))
         value = mean_over(late)
-        if not ours.bold or not rivals or (horizon < LONG and not name.endswith(LATEST)):
+        if ours.name != OURS or not rivals or (horizon < LONG and not name.endswith(LATEST)):
             continue
         found: dict[str, list[str]] = {"ahead of": [], "level with": [], "behind": []}
         for line in rivals:

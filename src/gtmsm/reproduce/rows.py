@@ -22,6 +22,8 @@ QUICK_SHARE = 0.3
 """Fraction of GTM-SM's updates that a rival gets at toy size, since its updates take 2 to 20 times as long on a CPU."""
 SLOW = ("ssm",)
 """Rivals that --quick trains in the first world only."""
+OURS = "GTM-SM"
+"""Title of the row that rivals, controls and extensions are compared with."""
 PRESET_RATE = "the preset's learning rate, as all rows below have it"
 QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "drifting", "literal")
 
@@ -73,7 +75,7 @@ class Row:
     @property
     def title(self) -> str:
         """Name of the row in the table."""
-        return self.rival or self.extension or "GTM-SM"
+        return self.rival or self.extension or OURS
 
     def experiment(
         self, seed: int, quick: bool, images: str | None, share: float = 1.0

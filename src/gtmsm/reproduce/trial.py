@@ -70,10 +70,13 @@ class Trial:
     share: float = 1.0
     first: bool = True
     """Whether this is the first seed of its row, for which all controls are scored."""
+    sweep: tuple[float, ...] = ()
+    """Factors of the learning rate of which the best on validation places is taken; empty: none were to be tried."""
 
     def run(self) -> None:
         """Train, score and write the result, with the best learning rate on validation places if any were tried."""
-        tried, sets = {} if self.row.is_ablation else swept(self.out, self.row.name), self.row.sets(self.images)
+        tried = {} if self.row.is_ablation else swept(self.out, self.row.name, self.sweep)
+        sets = self.row.sets(self.images)
         self._prepare(sets, "test")
         trained = self._train(best(tried))
         # Controls are scored for GTM-SM itself only; those without weights are the same for every seed.
@@ -140,7 +143,8 @@ class Trial:
         name = self.row.sets(self.images)[0]
         self._prepare([name], "validation")
         found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
-        noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"]}
+        size = {"quick": self.quick, "updates": self._experiment.training.updates}
+        noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"], **size}
         write_json(sweep_path(self.out, self.row.name, factor), noted)
 
     def _train(self, factor: float) -> Trained:
@@ -149,7 +153,7 @@ class Trial:
         return self._train_rival(folder, factor) if self.row.rival else self._train_model(folder, factor)
 
     def _folder(self, row: str, factor: float) -> Path:
-        at = "" if factor == 1.0 else f"-rate{factor:g}"
+        at = "" if f"{factor:g}" == "1" else f"-rate{factor:g}"
         return self.out / RUNS / f"{row.replace('/', '.')}-seed{self.seed}{at}"
 
     def _train_model(self, folder: Path, factor: float) -> Trained:
@@ -172,8 +176,9 @@ class Trial:
         experiment, fabric = self._experiment, build_fabric(self.device, 1, self._experiment.training.optimiser.batch)
         borrowed = None
         if self.row.needs:
-            there = self._folder(self.row.needs, best(swept(self.out, self.row.needs)))
             made = result_path(self.out, self.row.needs, self.seed)
+            rate = read_json(made, "remove it, so that it is made again")["learning_rate"]
+            there = self._folder(self.row.needs, rate / experiment.training.optimiser.learning_rate)
             require(
                 (there / WEIGHTS).exists(),
                 f"it is built on weights that are not in {there}; remove {made}, so that they are trained again",
@@ -205,7 +210,7 @@ def _took(folder: Path, outcome: Outcome) -> float:
     path = folder / SECONDS
     before = read_json(path, "remove it")["seconds"] if path.exists() else 0.0
     write_json(path, {"seconds": before + outcome.seconds})
-    if not outcome.finished:
+    if outcome.signal or not outcome.finished:  # a signal may come in the last update
         raise Interrupted(outcome)
     return before + outcome.seconds
 
@@ -215,11 +220,10 @@ def sweep_path(out: Path, row: str, factor: float) -> Path:
     return out / f"{row.replace('/', '.')}.rate{factor:g}.json"
 
 
-def swept(out: Path, row: str) -> dict[float, float]:
-    """PSNR on validation places by factor of the learning rate; empty if none were tried."""
-    paths = sorted(out.glob(f"{row.replace('/', '.')}.rate*.json"))
-    noted = [read_json(path, "remove it, so that it is made again") for path in paths]
-    return {one["factor"]: one["validation"] for one in noted}
+def swept(out: Path, row: str, factors: Sequence[float]) -> dict[float, float]:
+    """PSNR on validation places by factor of the learning rate, for these factors only, whichever else were tried."""
+    again = "remove it, so that it is made again"
+    return {factor: read_json(sweep_path(out, row, factor), again)["validation"] for factor in factors}
 
 
 def best(tried: dict[float, float]) -> float:

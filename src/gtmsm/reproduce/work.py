@@ -18,7 +18,7 @@ import torch
 
 from gtmsm.config import Device, require, require_seed
 from gtmsm.errors import LONGEST, InputError, NoMemoryError, shortened
-from gtmsm.files import require_folder
+from gtmsm.files import read_json, require_folder
 from gtmsm.reproduce.results import result_path
 from gtmsm.reproduce.rows import ROWS, Row
 from gtmsm.reproduce.trial import Interrupted, Trial, sweep_path
@@ -80,8 +80,19 @@ class _Job:
     def make(self, order: Order) -> None:
         """Train, score and write the file."""
         how = order.out, order.quick, order.device, order.images, order.share
-        trial = Trial(self.row, self.seed, *how, self.first)
+        trial = Trial(self.row, self.seed, *how, self.first, order.sweep)
         trial.run() if self.factor is None else trial.try_rate(self.factor)
+
+    def require_same(self, order: Order) -> None:
+        """Refuse a file that is there already if it is of another size, share or images than ordered."""
+        path = self.makes(order)
+        there = read_json(path, "remove it, so that it is made again")
+        scored = there.get("set") or next(iter(there.get("scores") or [""]))
+        updates = self.row.experiment(self.seed, order.quick, order.images, order.share).training.updates
+        asked = {"toy size": order.quick, "updates": updates, "set": self.row.sets(order.images)[0]}
+        found = {"toy size": there.get("quick", order.quick), "updates": there.get("updates", updates), "set": scored}
+        unlike = "; ".join(f"{name} {found[name]}, not {asked[name]}" for name in asked if found[name] != asked[name])
+        require(not unlike, f"{path} is of another order ({unlike}); give another --out, or remove it")
 
     def __str__(self) -> str:
         tried = "" if self.factor is None else f", learning rate x {self.factor:g}"
@@ -99,6 +110,9 @@ def reproduce(
         require_seed(seed)
     jobs = list(_jobs(rows, seeds, order))
     left = [job for job in jobs if not job.makes(order).exists()]
+    for job in jobs:
+        if job not in left:
+            job.require_same(order)
     if len(left) < len(jobs):
         say(f"{len(jobs) - len(left)} of {len(jobs)} results are there already and stay as they are")
     (order.out / "logs").mkdir(parents=True, exist_ok=True)

@@ -126,6 +126,7 @@ class _Loop:
                     continue
                 if settings.curriculum.prospect and not self.prospected and stage.begin >= settings.curriculum.warm_up:
                     find = self.loss.search(source, settings.prospect, self.updater.generator)
+                    self.loss.zero_grad()  # a search that fits by gradients leaves the last ones
                     self.prospected = True
                     if find is not None:
                         self.updater.broadcast()

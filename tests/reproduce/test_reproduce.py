@@ -31,7 +31,7 @@ from gtmsm.reproduce.table import lines_of
 from gtmsm.reproduce.trial import Trained, Trial, best, sweep_path, swept
 from gtmsm.rivals.build import KINDS
 from gtmsm.run import Run
-from gtmsm.training.train import Outcome
+from gtmsm.training.train import Diverged, Outcome
 from gtmsm.verbs import reproduce as verb
 
 STEPS = 12
@@ -220,6 +220,21 @@ def test_a_learning_rate_is_scored_on_validation_places_and_the_test_is_never_dr
     assert (factors, drawn) == ([3.0], ["validation"])
     assert swept(tmp_path, row, (3.0,)) == {3.0: expected["validation"]}
     assert len({*expected.values()}) == len(SPLITS)
+
+
+def test_a_learning_rate_by_which_training_diverges_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def train(self: Trial, factor: float) -> Trained:
+        if factor == 3.0:
+            raise Diverged("training broke down")
+        return Trained(MeanFrame(), None, 0, 0.0, factor * 1e-3)
+
+    monkeypatch.setattr(Trial, "_train", train)
+    order = Order(tmp_path, quick=True, device="cpu", sweep=(1.0, 3.0))
+    assert reproduce([ROWS["image-walk/gru"]], (0,), order, lambda line: None) == []
+    assert swept(tmp_path, "image-walk/gru", (3.0,)) == {3.0: None}
+    (result,) = read_results(tmp_path)
+    assert result.facts["learning_rate"] == 1e-3 and result.facts["swept"]["3"] is None
+    assert best({1.0: None, 3.0: None}) == 1.0
 
 
 @pytest.mark.parametrize("how", [Trial.run, lambda trial: trial.try_rate(1.0)], ids=["a seed", "a rate"])

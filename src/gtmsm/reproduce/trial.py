@@ -1,6 +1,7 @@
 """One row and one seed: train, score on every set of its world, and write the result."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -26,7 +27,7 @@ from gtmsm.reproduce.results import result_path, write_result
 from gtmsm.reproduce.rows import WORLDS, Row
 from gtmsm.run import Run, begin, resume
 from gtmsm.training.engine import build_fabric, choose_device
-from gtmsm.training.train import Outcome
+from gtmsm.training.train import Diverged, Outcome
 
 SECONDS = "seconds.json"
 SELF = ""
@@ -139,10 +140,13 @@ class Trial:
             _ = self._set(name, split).world
 
     def try_rate(self, factor: float) -> None:
-        """Train in full with `factor` times the learning rate, and write the PSNR on validation places."""
+        """Train in full with `factor` times the learning rate, and write the PSNR on validation places; None if the
+        training diverges, so that the row is trained by another rate."""
         name = self.row.sets(self.images)[0]
         self._prepare([name], "validation")
-        found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
+        found: dict[str, Any] = {"psnr_pooled": None}
+        with suppress(Diverged):
+            found = self._score({SELF: self._train(factor).forecaster}, name, "validation")[SELF]
         size = {"quick": self.quick, "updates": self._experiment.training.updates}
         noted = {"row": self.row.name, "set": name, "factor": factor, "validation": found["psnr_pooled"], **size}
         write_json(sweep_path(self.out, self.row.name, factor), noted)
@@ -220,12 +224,14 @@ def sweep_path(out: Path, row: str, factor: float) -> Path:
     return out / f"{row.replace('/', '.')}.rate{factor:g}.json"
 
 
-def swept(out: Path, row: str, factors: Sequence[float]) -> dict[float, float]:
-    """PSNR on validation places by factor of the learning rate, for these factors only, whichever else were tried."""
+def swept(out: Path, row: str, factors: Sequence[float]) -> dict[float, float | None]:
+    """PSNR on validation places by factor of the learning rate, for these factors only, whichever else were tried; None
+    where a training diverged."""
     again = "remove it, so that it is made again"
     return {factor: read_json(sweep_path(out, row, factor), again)["validation"] for factor in factors}
 
 
-def best(tried: dict[float, float]) -> float:
-    """The factor of the learning rate with the highest validation PSNR; 1 if none were tried."""
-    return max(tried, key=lambda factor: tried[factor]) if tried else 1.0
+def best(tried: Mapping[float, float | None]) -> float:
+    """The factor of the learning rate with the highest validation PSNR; 1 if none is known."""
+    known = {factor: psnr for factor, psnr in tried.items() if psnr is not None}
+    return max(known, key=lambda factor: known[factor]) if known else 1.0

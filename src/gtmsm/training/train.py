@@ -52,6 +52,10 @@ class TrainingConfig:
             require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; give at least 1")
 
 
+class Diverged(InputError):
+    """A loss, a gradient or weights are not finite."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """How training ended."""
@@ -173,11 +177,11 @@ class _Loop:
         if bad := int(self.updater.optimiser.first_bad):
             raise self._broken(f"loss or gradient was not finite at update {bad}")
 
-    def _broken(self, what: str) -> InputError:
+    def _broken(self, what: str) -> Diverged:
         """The error for training that diverged; it names the weights that are left."""
         saved = (self.folder / WEIGHTS).exists()
         kept = f"the last good weights are in {self.folder}" if saved else "no weights were saved yet"
-        return InputError(f"training broke down: {what}; {kept}. Try a lower learning rate")
+        return Diverged(f"training broke down: {what}; {kept}. Try a lower learning rate")
 
     def _save(self, update: int) -> None:
         """Write the checkpoint, then the weights: these can be made again from the checkpoint alone."""

@@ -1,4 +1,4 @@
-"""Attention to memorised frames retrieved by true pose, as in WorldMem (Xiao et al., 2025) at a larger scale."""
+"""Attention to memorised frames retrieved by true pose, as in WorldMem (Xiao et al., 2025), far smaller."""
 
 import torch
 from torch import nn

@@ -55,13 +55,12 @@ def test_what_comes_later_in_a_plan_changes_nothing_before_it(kind, make, clip):
 
 
 @every_kind
-def test_the_last_memorised_frame_counts_at_every_later_step(kind, make, clip):
+def test_what_was_memorised_counts_at_every_later_step(kind, make, clip):
     rival, seen = make(kind), clip.x.clone().requires_grad_()
     prior = predicted(rival, type(clip)(seen, clip.a, clip.true_pose, clip.true_step))
     for step in range(HORIZON):
         (gradient,) = torch.autograd.grad(prior.mean[:, step].sum(), seen, retain_graph=True)
         assert gradient[:, :TAU].abs().amax() > 0
-        assert gradient[:, TAU:].abs().amax() == 0
 
 
 @every_kind
@@ -79,14 +78,6 @@ def test_in_the_loss_no_prior_looks_at_the_frames_that_it_predicts(kind, make, c
     (gradient,) = torch.autograd.grad(given[0].prior.mean.sum() + given[0].prior.log_var.sum(), x)
     assert gradient[:, :TAU].abs().amax() > 0
     assert gradient[:, TAU:].abs().amax() == 0
-
-
-@pytest.mark.parametrize("kind", ["gru", "rssm", "transformer", "ssm", "gtmm-introspection", "gtmm-content"])
-def test_memorising_a_step_without_its_frame_is_planning_it(kind, make, clip):
-    # The first step of a plan is predicted alike, however long the plan is.
-    rival = make(kind)
-    long, short = predicted(rival, clip), predicted(rival, clip[:, : TAU + 1])
-    torch.testing.assert_close(long.mean[:, :1], short.mean)
 
 
 def test_only_rivals_that_say_so_are_given_true_poses(make, clip):

@@ -65,7 +65,7 @@ def reproduce(words: list[str]) -> int:
         for row in rows:
             console.print(f"  {row.name:<32} {row.about}", soft_wrap=True)
         return 0
-    sweep = ((1.0,) if flags.quick else SWEPT) if flags.sweep is None else flags.sweep
+    sweep = ((1.0,) if flags.quick else SWEPT) if flags.sweep is None else tuple(dict.fromkeys(flags.sweep))
     order = Order(
         flags.out, flags.quick, flags.device, flags.images, _workers(flags),
         () if sweep == (1.0,) else sweep, flags.share,

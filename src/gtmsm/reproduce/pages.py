@@ -1,18 +1,15 @@
 """Pages made from results alone: the table in Markdown, and its plots."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from math import inf
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from statistics import mean, stdev
-from typing import Any, TypeAlias
+from statistics import mean
 
 from gtmsm.evaluation.metrics import CONVERGED, late_steps
-from gtmsm.evaluation.sets import AWAY, SETS, FixedSet
+from gtmsm.evaluation.sets import SETS, FixedSet
 from gtmsm.files import write_atomically
 from gtmsm.reproduce.results import Result
-from gtmsm.reproduce.rows import OURS, ROWS, WORLDS, Row
+from gtmsm.reproduce.rows import ROWS, WORLDS, Row
 from gtmsm.reproduce.table import (
-    CONTROL,
     Field,
     Line,
     fields_of,
@@ -20,37 +17,15 @@ from gtmsm.reproduce.table import (
     lines_of,
     markdown_table,
     marks_of,
-    mean_over,
     sets_of,
 )
+from gtmsm.reproduce.verdicts import Scores, ahead, beats, long_memory
 
-Scores: TypeAlias = Mapping[str, Any]
-"""Scores of one seed on one set."""
 TABLE = "table.md"
 RIVALS = "https://github.com/gtmsm/gtmsm/blob/main/docs/rivals.md#at-the-papers-size"
-CLIPS = "psnr_late_by_clip"
-"""Key of the clips' contributions to the late PSNR, which older results lack."""
-BLIND = ("mean frame", "last frame")
-"""Controls that ignore places: a model that is not ahead of them makes no use of its memory."""
-LONG, LATEST = 200, f"/return-{max(AWAY)}"
-"""Sets of which a verdict is given in a sentence: so many steps are predicted, or a walk returns this late."""
-VERDICTS = (
-    "*Ahead* or *behind*: the worst seed of one against the best of the other, by more than twice the standard error "
-    "over clips{}; otherwise *level*. In brackets, the difference of the means."
-)
-PAIRED = {
-    frozenset([True]): " of their difference, since both were scored on the same clips",
-    frozenset([True, False]): " of their difference where both results keep the same clips, of each where not",
-    frozenset([False]): "",
-}
-"""Words for `VERDICTS`, by whether comparisons were made clip by clip: all, some or none."""
 BANDS = (
     "*Curves of 32 steps or more are means over 8. Bands are the range of seeds, where a row has several. There is a "
     "lighter band about GTM-SM: plus and minus twice the standard error over clips, averaged over its seeds.*"
-)
-LONG_MEMORY = (
-    "**Long predictions and late returns**, at their late steps, by the same rule: a band reaches from the worst seed "
-    "to the best, and bands overlap unless more than twice the standard error over clips lies between them. GTM-SM is"
 )
 REACHED = (
     f"*Converged: the motion was found (at least {CONVERGED['retrieval']:.0%} retrieved, and R² of positions at least "
@@ -125,12 +100,12 @@ def _of_world(world: str, results: Sequence[Result], plots: Sequence[str]) -> st
             f"`{first}`: {clips} clips, {tau} steps memorised, {horizon} predicted{last}; {_checksum(lines, results)}.",
             table,
             given and f"Given:\n\n{given}",
-            _ahead(lines, scored),
+            ahead(lines, scored),
             f"{shown}\n\n{BANDS}",
             "\n\n".join(f"![True and imagined frames, {world}]({name})" for name in drawn),
             drawn and FRAMES,
             _other_sets(results, world, others),
-            _long_memory(results, world),
+            long_memory(results, world),
             _costs(results, world),
         )
         if part
@@ -153,66 +128,6 @@ def _has_figure(result: Result, world: str) -> bool:
     return result.row == world and bool(result.facts.get("figure"))
 
 
-def _ahead(lines: Sequence[Line], horizon: int) -> str:
-    """Verdicts at the late steps: GTM-SM against each rival and each of the `BLIND` controls."""
-    if not lines or lines[0].name != OURS:
-        return ""
-    late = late_steps(horizon)
-    value = mean_over(late)
-    ours = lines[0].over_seeds(value)
-    told, paired = [], set()
-    for line in lines[1:]:
-        theirs = line.over_seeds(value)
-        if (line.given == CONTROL and line.name not in BLIND) or not theirs or not ours:
-            continue
-        told.append(f"{_verdict(lines[0], line, late)} {line.label} ({mean(ours) - mean(theirs):+.2f} dB)")
-        paired |= {_is_paired(one, other) for one in lines[0].scores for other in line.scores}
-    if not told:
-        return ""
-    seeds = f"{len(ours)} {'seed' if len(ours) == 1 else 'seeds'}"
-    rule = VERDICTS.format(PAIRED[frozenset(paired)])
-    return f"**At the late steps** ({seeds} of ours) GTM-SM is {'; '.join(told)}. {rule}"
-
-
-def _verdict(ours: Line, theirs: Line, late: slice) -> str:
-    """In words: ahead or behind if the worst seed of one clearly beats the best of the other, else level."""
-    (worst, best), (low, high) = (_extremes(line, late) for line in (ours, theirs))
-    return "ahead of" if _beats(worst, high, late) else "behind" if _beats(low, best, late) else "level with"
-
-
-def _extremes(line: Line, late: slice) -> tuple[Scores, Scores]:
-    """Scores of the seeds with the lowest and with the highest PSNR at the late steps."""
-    value = mean_over(late)
-    known = sorted((found, seed) for seed, scores in enumerate(line.scores) if (found := value(scores)) is not None)
-    return line.scores[known[0][1]], line.scores[known[-1][1]]
-
-
-def _beats(one: Scores, other: Scores, late: slice) -> bool:
-    """Whether one is better than the other by more than twice the standard error over clips.
-
-    If both results have contributions of the same clips, it is the standard error of their difference, clip by clip.
-    """
-    value = mean_over(late)
-    gap = (value(one) or 0.0) - (value(other) or 0.0)
-    if _is_paired(one, other):
-        apart = [a - b for a, b in zip(one[CLIPS], other[CLIPS], strict=True)]
-        error = stdev(apart) / len(apart) ** 0.5 if len(apart) > 1 else inf
-    else:
-        error = max(_standard_error(scores, late) for scores in (one, other))
-    return gap > 2 * error
-
-
-def _is_paired(one: Scores, other: Scores) -> bool:
-    """Whether both have contributions of clips, and were scored on the same clips."""
-    return CLIPS in one and CLIPS in other and bool(one["sha256"] == other["sha256"])
-
-
-def _standard_error(scores: Scores, late: slice) -> float:
-    """Standard error over clips of the PSNR at the late steps."""
-    known = [error for error in scores["psnr_band"]["error"][late] if error is not None]
-    return mean(known) if known else inf
-
-
 def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> str:
     """Table of the other sets (loops, returns, other places): PSNR at memorised places, one column per set."""
     if not names:
@@ -225,30 +140,6 @@ def _other_sets(results: Sequence[Result], world: str, names: Sequence[str]) -> 
         for label in labels
     )
     return "Other protocols, PSNR at memorised places:\n\n" + markdown_table(["", *(f"`{n}`" for n in names)], rows)
-
-
-def _long_memory(results: Sequence[Result], world: str) -> str:
-    """A sentence for each set of long predictions or late returns: which rivals GTM-SM is ahead of, and by how much."""
-    told = []
-    for name in sets_of(results, world):
-        ours, *others = lines_of(results, world, name)
-        rivals = [line for line in others if line.given != CONTROL and not line.bold]
-        horizon, late = ours.scores[0]["horizon"], late_steps(len(ours.scores[0]["psnr_by_step"]))
-        value = mean_over(late)
-        if ours.name != OURS or not rivals or (horizon < LONG and not name.endswith(LATEST)):
-            continue
-        found: dict[str, list[str]] = {"ahead of": [], "level with": [], "behind": []}
-        for line in rivals:
-            gap = mean(ours.over_seeds(value)) - mean(line.over_seeds(value))
-            found[_verdict(ours, line, late)].append(f"{line.label} ({gap:+.2f} dB)")
-        said = {
-            "ahead of": "ahead of {}",
-            "level with": "not ahead of {}, because the bands overlap",
-            "behind": "behind {}",
-        }
-        words = "; ".join(said[verdict].format(", ".join(names)) for verdict, names in found.items() if names)
-        told.append(f"- on `{name}`: {words}.")
-    return "\n".join([LONG_MEMORY, "", *told]) if told else ""
 
 
 def _costs(results: Sequence[Result], world: str) -> str:
@@ -286,7 +177,7 @@ def _above_mean_frame(facts: Scores, results: Sequence[Result], world: str) -> b
     if control is None or name not in facts["scores"]:
         return None
     mine = facts["scores"][name]
-    return _beats(mine, control.scores[0], late_steps(len(mine["psnr_by_step"])))
+    return beats(mine, control.scores[0], late_steps(len(mine["psnr_by_step"])))
 
 
 def _share(found: Iterable[bool | None]) -> str:

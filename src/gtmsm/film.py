@@ -144,7 +144,8 @@ def _film_recording(
     guesses = (dream.frames, past.x.mean(1, keepdim=True).expand_as(future.x))
     psnr, mean = (metrics.psnr_pooled(metrics.frame_mse(future.x, guess)) for guess in guesses)
     quality = f"PSNR {psnr:.1f} dB (the mean of the memorised frames: {mean:.1f})"
-    return f"{future.steps} steps imagined after {tau} memorised; {quality}\nvideo: {out}"
+    fewer = f" ({steps} asked; held-out episodes have up to {world.longest} steps)" if future.steps < steps else ""
+    return f"{future.steps} steps imagined after {tau} memorised{fewer}; {quality}\nvideo: {out}"
 
 
 def _refuse(steps: int, tau: int, seed: int, neighbours: int, out: Path) -> None:

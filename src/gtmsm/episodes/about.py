@@ -1,5 +1,6 @@
 """Describe the content of a store: a summary as text, and a contact sheet of its episodes."""
 
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -103,12 +104,14 @@ def write_sheet(store: Store, out: Path, episodes: int = 8, steps: int = 10, see
         raise InputError(f"{store.path} has no episodes yet; record or import some")
     chosen = np.sort(np.random.default_rng(seed).permutation(len(store))[:episodes])
     rows = [_row(store, int(i), steps) for i in chosen]
-    size = max(row.width for row in rows) + 2 * GAP, sum(row.height for row in rows) + LABEL + 3 * GAP
-    sheet, top = Image.new("RGB", size, "white"), LABEL + 3 * GAP
     ways = "; where each went: blue its first steps, orange its last" if store.kind.pose_size else ""
-    told = f"{counted(steps, 'step')} of {len(chosen):,} of {counted(len(store), 'episode')}{ways}"
-    heading = shortened(store.kind.environment or store.path.name, 40)
-    ImageDraw.Draw(sheet).text((GAP, GAP), f"{heading}: {told}", INK, ImageFont.load_default(13))
+    below = "; below a frame, its step and the action that led to it"
+    told = f"{counted(steps, 'step')} of {len(chosen):,} of {counted(len(store), 'episode')}{below}{ways}"
+    heading, font = f"{shortened(store.kind.environment or store.path.name, 40)}: {told}", ImageFont.load_default(13)
+    wide = max(math.ceil(font.getlength(heading)), *(row.width for row in rows)) + 2 * GAP
+    top = LABEL + 3 * GAP
+    sheet = Image.new("RGB", (wide, sum(row.height for row in rows) + top), "white")
+    ImageDraw.Draw(sheet).text((GAP, GAP), heading, INK, font)
     for row in rows:
         sheet.paste(row, (GAP, top))
         top += row.height
@@ -130,7 +133,7 @@ def _row(store: Store, i: int, steps: int) -> Image.Image:
     side = height if kind.pose_size else 0
     row = Image.new("RGB", (steps * cell + (side + GAP if side else 0), LABEL + height + 2 * GAP), "white")
     pen = ImageDraw.Draw(row)
-    named = shortened(episode.place or "place not said", 40)
+    named = f"place {shortened(episode.place, 40)}" if episode.place else "place not said"
     _write(pen, (0, 0), f"episode {i:,}, {counted(episode.steps, 'step')}, {named}, seed {episode.seed:,}", INK)
     for column, step in enumerate(shown):
         frame = Image.fromarray(_rgb(episode.frames[step])).resize((wide, tall), Image.Resampling.NEAREST)
@@ -141,7 +144,7 @@ def _row(store: Store, i: int, steps: int) -> Image.Image:
     if side:
         across, along = np.ptp(_way(episode), axis=0)
         row.paste(_map(store, i, episode, side), (steps * cell, LABEL + 2))
-        _write(pen, (steps * cell, 0), f"{across:.3g} by {along:.3g}", DIM)
+        _write(pen, (steps * cell, 0), f"went {across:.3g} by {along:.3g}", DIM)
     return row
 
 

@@ -63,7 +63,7 @@ _preset("obstacles-free", "obstacles",
 # Pairs of views that are two steps apart teach what a doubled step shows. Where steps slip, the relative pose of two
 # views is less certain with every move between them.
 _preset("obstacles-free-slips", "obstacles-free",
-    "obstacles-free among steps that slip, which it sees as they happen; for a GPU", {
+    "obstacles-free with steps that slip; it notices slips as they happen; for a GPU", {
     "slip": {"probability": 0.1},
     "training.objective": {"doubled": 0.3, "reckoning": 0.5},
     "model.landmark": {"watch": True, "closure": 64},

@@ -289,14 +289,13 @@ def changed_by_flags(experiment: OwnExperiment, changes: Mapping[str, Any]) -> O
 
 def _notes_on_schedule(experiment: AnyExperiment) -> str:
     """Notes for the user if training does not end where its learning rate or its curriculum does; else empty."""
-    settings, falls = experiment.training, experiment.training.optimiser.anneal_updates
-    made = (
-        f"note: the learning rate falls over {falls:,} updates (--anneal-updates), and {settings.updates:,} are made\n"
-    )
-    return ("" if falls == settings.updates else made) + _note_on_stages(experiment)
+    made, falls = experiment.training.updates, experiment.training.optimiser.anneal_updates
+    note = f"note: the learning rate falls over {falls:,} updates (--anneal-updates), and {made:,} are made\n"
+    return ("" if falls == made else note) + _note_on_stages(experiment)
 
 
 def _note_on_stages(experiment: AnyExperiment) -> str:
+    """A note if training ends before its curriculum does; else empty."""
     settings = experiment.training
     last = plan_stages(settings.curriculum, experiment.model.recall, settings.updates)[-1]
     if last.tau == settings.curriculum.tau:

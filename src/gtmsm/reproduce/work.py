@@ -109,12 +109,12 @@ def reproduce(
     for seed in seeds or ():
         require_seed(seed)
     jobs = list(_jobs(rows, seeds, order))
-    left = [job for job in jobs if not job.makes(order).exists()]
-    for job in jobs:
-        if job not in left:
-            job.require_same(order)
-    if len(left) < len(jobs):
-        say(f"{len(jobs) - len(left)} of {len(jobs)} results are there already and stay as they are")
+    there = [job for job in jobs if job.makes(order).exists()]
+    left = [job for job in jobs if job not in there]
+    for job in there:
+        job.require_same(order)
+    if there:
+        say(f"{len(there)} of {len(jobs)} results are there already and stay as they are")
     (order.out / "logs").mkdir(parents=True, exist_ok=True)
     return _together(left, order, say) if order.workers > 1 else _one_by_one(left, order, say)
 

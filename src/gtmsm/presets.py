@@ -123,7 +123,7 @@ _preset("walk", RoomsExperiment,
     "training.objective": {"displacement": 1e5, "displacement_after": 16, "poses_from_bound": False},
     "model.vae": {"coder": "conv", "width": 256, "code_size": 64},
     "model.motion": {"kind": "gliding", "noise": 1e-3},
-    "model.recall": {"prior": "query", "neighbours": 4, "delta": 1e-4},
+    "model.recall": {"prior": "query", "neighbours": 4, "delta": 1e-4, "map_size": 5},
     "evaluation": {"tau": 150, "horizon": 150, "clips": 200, "metric_poses": True},
 })  # fmt: skip
 AS_WRITTEN = {
@@ -131,9 +131,8 @@ AS_WRITTEN = {
     "training.curriculum.motion_rate": 1.0,
     "training.objective": {"displacement_after": 0, "poses_from_bound": True},
     "model.motion": {"kind": "drifting", "literal": True, "noise": 1e-2},
-    "model.recall.map_size": 5,
 }
-"""Changes of `walk` to section 4.2.2 and App. A.2 as written: equation, noise, schedule, linear map."""
+"""Changes of `walk` to section 4.2.2 and App. A.2 as written: equation, noise, schedule."""
 _preset("walk-paper", "walk", "section 4.2.2 and App. A.2 to the letter; for a GPU", AS_WRITTEN)
 _preset("walk-strong", "walk",
     "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {
@@ -147,7 +146,7 @@ _preset("walk-strong", "walk",
     "training.curriculum": {"horizon": 150},
     "training.objective": {"displacement_after": 0, "foresight": 30.0, "targets": 28},
     "model.vae": {"coder": "spatial", "code_size": 256},
-    "model.recall": {"prior": "rays", "neighbours": 10, "choice": "visible", "width": 256, "layers": 6},
+    "model.recall": {"prior": "rays", "neighbours": 10, "choice": "visible", "width": 256, "layers": 6, "map_size": 0},
 })  # fmt: skip
 # Steps and pixels as in published scores on DMLab (TECO and others); patches of 8x8 pixels keep their number the same.
 _preset("walk-strong-64", "walk-strong",

@@ -193,14 +193,20 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
         }),
     },
     "walk": {
+        "k-8": ("K = 8 entries read", {"model.recall.neighbours": 8}),
+        "no-map": ("distances between poses themselves, as the next four rows have it", {"model.recall.map_size": 0}),
         "drifting": ("momentum in the agent's frame (4.2.2), damped in units of its limit", {
-            "model.motion": {"kind": "drifting"},
+            "model.motion": {"kind": "drifting"}, "model.recall.map_size": 0,
         }),
-        "literal": ("the equation of 4.2.2 as it is written", {"model.motion": {"kind": "drifting", "literal": True}}),
-        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {"model.motion.noise": 1e-2}),
-        "map-5": ("distances in a learned map of 5 dimensions (App. A.2)", {"model.recall.map_size": 5}),
+        "literal": ("the equation of 4.2.2 as it is written", {
+            "model.motion": {"kind": "drifting", "literal": True}, "model.recall.map_size": 0,
+        }),
+        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {
+            "model.motion.noise": 1e-2, "model.recall.map_size": 0,
+        }),
         "schedule": ("learning rate from 3e-3 to 5e-5 over 100,000 updates (App. A.2)", {
             "training.optimiser": {"learning_rate": 3e-3, "final_learning_rate": 5e-5, "anneal_updates": 100_000},
+            "model.recall.map_size": 0,
         }),
         "paper": ("all of App. A.2 and 4.2.2, as preset walk-paper", AS_WRITTEN),
     },

@@ -25,7 +25,7 @@ SLOW = ("ssm",)
 OURS = "GTM-SM"
 """Title of the row that rivals, controls and extensions are compared with."""
 PRESET_RATE = "the preset's learning rate, as all rows below have it"
-QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "drifting", "literal")
+QUICK_ABLATIONS = ("k-1", "z-4", "no-prospect", "no-fence", "paper", "absolute", "no-map", "drifting", "literal")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ on it was typed. A range covers all seeds, from the lowest to the highest score;
   ([validation scores](older-measurements.md#landmarks-app-d)). Two settings of `walk-strong`, the choice of views and
   the learning rate, were chosen on 40 test walks before there were validation rooms ([notebook](notebook.md#pictures)).
   K and the weight of foresight in `query` and `foresight` are the best on validation places, but test scores were
-  printed beside them. Of the 500 walks with slips, 200 had been scored before, and all walks of `obstacles-free-slips`
+  printed beside them. So were those of the learned map of `walk`, before the preset had it. Of the 500 walks with slips, 200 had been scored before, and all walks of `obstacles-free-slips`
   with an earlier training of seed 0; each of its five seeds is scored with and without slips.
   The test walks of `walk-free` and `walk-strong-free` were scored again after the search for the motion had changed,
   and the test rooms of `walk-landmarks` with each new training.

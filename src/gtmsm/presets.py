@@ -132,7 +132,8 @@ AS_WRITTEN = {
     "training.objective": {"displacement_after": 0, "poses_from_bound": True},
     "model.motion": {"kind": "drifting", "literal": True, "noise": 1e-2},
 }
-"""Changes of `walk` to section 4.2.2 and App. A.2 as written: equation, noise, schedule."""
+"""Changes of `walk` to section 4.2.2 and App. A.2 as written: equation, noise, schedule, and a motion that the bound
+trains, too. The map is that of `walk`."""
 _preset("walk-paper", "walk", "section 4.2.2 and App. A.2 to the letter; for a GPU", AS_WRITTEN)
 _preset("walk-strong", "walk",
     "walk with better pictures: spatial codes, rays that attend to rays; displacement loss, for a GPU", {

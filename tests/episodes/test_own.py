@@ -247,6 +247,15 @@ def test_on_a_gpu_rays_are_proposed_where_poses_are_known(environment: str, degr
 
 
 @pytest.mark.parametrize(
+    ("store", "mapped"), [(drives(14, 64), 5), (grid_walks(14, 24), 0), (image_walks(14, 24, poses=True), 0)]
+)
+def test_a_learned_map_is_proposed_for_agents_that_turn_unless_views_come_back_exactly(store: InMemory, mapped: int):
+    experiment, reasons = experiments.proposed("x", False, store)
+    assert experiment.model.recall.map_size == mapped
+    assert ("in a learned map" in reasons[2]) == bool(mapped)
+
+
+@pytest.mark.parametrize(
     ("side", "patch", "code_size"), [(32, 4, 256), (40, 4, 400), (48, 8, 576), (64, 8, 1_024), (96, 0, 0)]
 )
 def test_larger_frames_are_coded_by_larger_patches_as_long_as_these_are_few(side: int, patch: int, code_size: int):

@@ -31,6 +31,8 @@ FEW = 3
 LONGEST_FLAT, LONGEST_HEADING = 256, 150
 """Maximum steps to memorise, as in the paper (App. A.1 and section 4.2.2)."""
 HORIZON = 32
+MAP = 5
+"""Dimensions of the learned map in which an agent with a heading looks for views, as in preset `walk`."""
 BUMPS = 64
 """Units of the network that predicts which steps fail."""
 MOST_PATCHES = 128
@@ -81,6 +83,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     # Views of an agent with a heading overlap, so new ones can be composed of several.
     size, blended = _Size.of(facts, gpu), motion.heading or not repeating
     neighbours = min((8 if repeating else 4) if blended else 5, tau)
+    mapped = motion.heading and not repeating
     unit = 1.0
     if motion.metric and facts.step:
         unit = facts.step / (STEP_WITH_HEADING if motion.heading else 1.0)
@@ -93,6 +96,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
         "model.motion": {"kind": motion.kind},
         "model.recall": {"neighbours": neighbours, "prior": "query" if blended else "mixture"},
         "model.recall.width": 512 if gpu else 256,
+        "model.recall.map_size": MAP if mapped else 0,
         "training": {"watch_every": 1_000 if gpu else 250, "save_every": 1_000 if gpu else 500},
         "training.optimiser.precision": "bfloat16" if gpu else "float32",
         "training.curriculum": {"tau": tau, "horizon": trained},
@@ -101,6 +105,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     }
     views = (
         f"{100 * facts.repeats:.0f}% of views come back exactly: a network blends the {neighbours} nearest"
+        f"{' in a learned map' * mapped}"
         if blended
         else f"{100 * facts.repeats:.0f}% of views come back exactly: memory is read as a mixture of {neighbours}"
     )
@@ -268,6 +273,7 @@ def _rays(field_of_view: float, neighbours: int, horizon: int, patch: int, patch
         "training.objective.targets": 28,
         "model.vae": {"coder": "spatial", "patch": patch, "code_size": patch**2 // 4 * patches, "width": 256},
         "model.recall": {"prior": "rays", "neighbours": neighbours, "choice": "visible", "delta": 1e-4},
+        "model.recall.map_size": 0,
         "model.recall.width": 256,
         "model.recall.layers": 6,
         "model.recall.field_of_view": field_of_view,

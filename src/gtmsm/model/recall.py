@@ -75,7 +75,7 @@ class RecallConfig:
         )
         require(
             self.map_size == 0 or self.prior != "rays",
-            f"map_size is {self.map_size}, but prior rays weighs nothing by distance and cannot teach it; leave it 0",
+            f"map_size is {self.map_size}, but prior rays weighs nothing by distance and cannot teach it; give 0",
         )
         require(
             self.prior != "rays" or self.width % 64 == 0, f"width is {self.width}; tokens of rays need a multiple of 64"

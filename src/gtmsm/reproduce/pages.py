@@ -34,8 +34,8 @@ REACHED = (
     "model that has found the motion may be below.*"
 )
 OTHER_RATES = (
-    "*Ablations have the preset's learning rate, the row as it is the best of those that were tried: compare ablations "
-    "with each other, and with the row that has the preset's rate, where there is one.*"
+    "*The row as it is has the best learning rate of those that were tried, ablations have the preset's. So compare "
+    "rows of one rate, except where the rate itself is what was changed.*"
 )
 FRAMES = "*The first test walk, true above imagined frames; red steps are at places that were never memorised.*"
 

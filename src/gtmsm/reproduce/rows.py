@@ -1,6 +1,7 @@
 """Rows of the table: what is trained, with which settings, and on which sets it is scored.
 
-A row is GTM-SM in a world, a rival in the same world, an ablation of GTM-SM (one change), or an extension of it.
+A row is GTM-SM in a world, a rival in the same world, an ablation of GTM-SM (some settings changed), or an extension
+of it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -194,7 +195,9 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     },
     "walk": {
         "k-8": ("K = 8 entries read", {"model.recall.neighbours": 8}),
-        "no-map": ("distances between poses themselves, as the next four rows have it", {"model.recall.map_size": 0}),
+        "no-map": ("distances between poses themselves, as all rows below but the last have it", {
+            "model.recall.map_size": 0,
+        }),
         "drifting": ("momentum in the agent's frame (4.2.2), damped in units of its limit", {
             "model.motion": {"kind": "drifting"}, "model.recall.map_size": 0,
         }),

@@ -2,9 +2,12 @@
 
     python benchmarks/rivals.py cost                          # CPU time of an update, as a ratio to GTM-SM's
     python benchmarks/rivals.py gtmsm,gru,grid-map --rates 0.3 1 3
+    python benchmarks/rivals.py gtmsm,gru,grid-map --doom mazes --updates 1500 --width 128
 
 Image walks on the builtin images, 64 steps memorised; PSNR on places that were memorised, over 64 predicted steps of 64
-held-out walks. `gtmsm` comes first where `grid-map` is asked for, whose motion is that of the GTM-SM.
+held-out walks. With `--doom FOLDER`: walks in ViZDoom; 200 clips of its training mazes are recorded in the folder, or
+are there already; PSNR of all 150 predicted steps of the set `doom/walk`. `gtmsm` comes first where `grid-map` is asked
+for, whose motion is that of the GTM-SM.
 """
 
 import argparse
@@ -18,8 +21,13 @@ import torch
 
 from gtmsm import contest
 from gtmsm.config import changed
+from gtmsm.episodes.recorder import record_environment
+from gtmsm.evaluation.controls import control_forecasters
+from gtmsm.evaluation.forecaster import Forecaster, ModelForecaster
+from gtmsm.evaluation.forecasts import score_forecasters
 from gtmsm.evaluation.score import evaluate
-from gtmsm.experiments import ImageWalkExperiment, Setting, set_up
+from gtmsm.evaluation.sets import named_set
+from gtmsm.experiments import Experiment, ImageWalkExperiment, OwnExperiment, Setting, proposed, set_up
 from gtmsm.files import read_lines
 from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
@@ -43,6 +51,26 @@ def toy(updates: int) -> ImageWalkExperiment:
         "training.curriculum": {"tau": 64, "horizon": 32, "warm_up": fifth, "grow": (fifth,)},
         "evaluation": {"tau": 64, "horizon": 64, "clips": 64},
     })  # fmt: skip
+
+
+def in_doom(folder: Path, updates: int) -> OwnExperiment:
+    """What `gtmsm train own` proposes on a CPU for walks in ViZDoom's training mazes, recorded in `folder`."""
+    record_environment("gtmsm/Doom-v0", folder, clips=200, workers=2, env_kwargs={"split": "train"})
+    return changed(proposed(str(folder), gpu=False)[0], {
+        "training": {"updates": updates, "watch_every": updates, "save_every": updates},
+        "training.optimiser.anneal_updates": updates,
+    })  # fmt: skip
+
+
+def score_in_doom(forecasters: dict[str, Forecaster]) -> None:
+    """Print PSNR on the set doom/walk: all steps, the late ones, and those near a memorised pose."""
+    for name, scores in score_forecasters(forecasters, named_set("doom/walk")).items():
+        late = statistics.mean(scores["psnr_late_by_clip"])
+        near, weights = scores["psnr_revisited"], scores["parameters"]
+        print(
+            f"{name:24} {scores['psnr_pooled']:6.2f} dB  late {late:6.2f}  revisited {near:6.2f}  weights {weights}",
+            flush=True,
+        )
 
 
 def cost(setting: Setting, fabric, width: int, rounds: int = 6) -> None:
@@ -75,6 +103,9 @@ def train_gtmsm(setting: Setting, fabric, folder: Path) -> WorldModel:
     training, model = setting.experiment.training, setting.build_model()
     loss = Loss(model, training.objective)
     train(loss, setting.source, training, folder, fabric=fabric, seed=0, watch=setting.watch())
+    if isinstance(setting.experiment, OwnExperiment):
+        score_in_doom({"gtmsm": ModelForecaster(model, metric=True), **control_forecasters(model.vae)})
+        return model
     scores = evaluate(
         model, setting.test_world, setting.walker, setting.experiment.evaluation, setting.device
     ).scores  # fmt: skip
@@ -90,9 +121,10 @@ def main() -> None:
     words.add_argument("--width", type=int, default=64)
     words.add_argument("--updates", type=int, default=600)
     words.add_argument("--rates", type=float, nargs="+", default=[1.0])
+    words.add_argument("--doom", type=Path, help="folder of walks in ViZDoom to train on")
     given = words.parse_args()
     torch.set_num_threads(1)
-    experiment = toy(given.updates)
+    experiment: Experiment = toy(given.updates) if given.doom is None else in_doom(given.doom, given.updates)
     setting, fabric = set_up(experiment, torch.device("cpu")), build_fabric("cpu", 1, 1)
     fabric.launch()
     if given.what == "cost":
@@ -113,6 +145,9 @@ def main() -> None:
                 )  # fmt: skip
                 reports = [report for _, report in read_lines(Path(folder) / METRICS)]
             bound = [float("nan"), *(report["elbo"] for report in reports if "elbo" in report)][-1]
+            if given.doom is not None:
+                score_in_doom({f"{kind}, rate {rate}": rival.eval()})
+                continue
             found = look(rival)["psnr_revisited"]
             print(
                 f"{kind:20} {found:6.2f} dB revisited  rate {rate}  bound {bound:.0f}  weights {rival.weights}",

@@ -135,7 +135,8 @@ class Run:
         """Score the weights on held-out places, write scores.json and report.html, and return the scores.
 
         `images`, `plan` or `data` give places of another origin than in training; `tell` is called with the progress.
-        The frames that were scored are written to `frames`, a .npz.
+        The frames that were scored are written to `frames`, a .npz. Scores by another protocol that are in the folder
+        already, such as those of more walks, are kept as scores-1.json, scores-2.json, ...
         """
         from gtmsm.evaluation.report import write_report  # slow to import (plots and video), not needed for training
 
@@ -159,6 +160,7 @@ class Run:
             "trained_on": f"{trained.train} {noun} of {trained.name}, {setting.hashed} {trained.sha256}",
         }
         folder.mkdir(parents=True, exist_ok=True)
+        _set_aside(folder, result.scores["protocol"])
         write_json(folder / SCORES, result.scores)
         if frames is not None and scored_frames is not None:
             scored_frames.write(frames)
@@ -362,6 +364,19 @@ def fresh_folder(preset: str) -> Path:
             (path := Path("runs") / f"{preset}-{n}").mkdir(parents=True)
             return path
     raise AssertionError
+
+
+def kept_scores(folder: Path) -> set[Path]:
+    """Earlier scores in a folder, by other protocols than those of scores.json."""
+    return set(folder.glob("scores-*.json"))
+
+
+def _set_aside(folder: Path, protocol: Mapping[str, Any]) -> None:
+    """Give the scores in a folder another name, if they are by another protocol."""
+    with suppress(InputError):  # there are none, or none that can be read
+        if read_scores(folder).get("protocol") != protocol:
+            free = (path for n in count(1) if not (path := folder / f"scores-{n}.json").exists())
+            (folder / SCORES).rename(next(free))
 
 
 def read_scores(folder: Path) -> dict[str, Any]:

@@ -31,6 +31,16 @@ def test_evaluate_writes_where_it_is_told_shows_all_controls_and_tells_a_pipe_ho
     assert all(label in out for label in ("imagined", "VAE ceiling", "memory at true poses", "random retrieval"))
 
 
+def test_scores_of_other_walks_are_kept_under_another_name(gtmsm, copied: Path):
+    full = (copied / "scores.json").read_bytes()
+    assert f"are now in {copied / 'scores-1.json'}" in gtmsm("evaluate", copied, "--clips", 2)[1]
+    assert (copied / "scores-1.json").read_bytes() == full
+    few = (copied / "scores.json").read_bytes()
+    assert "are now in" not in gtmsm("evaluate", copied, "--clips", 2)[1]  # the same again
+    assert f"are now in {copied / 'scores-2.json'}" in gtmsm("evaluate", copied)[1]
+    assert [(copied / f"scores{n}.json").read_bytes() for n in ("-1", "-2", "")] == [full, few, full]
+
+
 def test_walks_may_slip_that_did_not_in_training(gtmsm, toy_run: Path, tmp_path: Path):
     found = {}
     for slip in (0, 1):

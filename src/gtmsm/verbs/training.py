@@ -293,10 +293,13 @@ def _score(
     """Score a run with a progress line on stderr; then print the table, the headline and the path of the report."""
     from gtmsm.evaluation.progress import ProgressLine
     from gtmsm.evaluation.table import headline, scores_table
-    from gtmsm.run import REPORT
+    from gtmsm.run import REPORT, kept_scores
 
+    earlier = kept_scores(out)
     with ProgressLine(plain_console(stderr=True)) as tell:
         scores = run.evaluate(settings, device, out=out, tell=tell, **places)
     console.print(scores_table(scores))
     console.print(headline(scores), soft_wrap=True)
     console.print(f"report: {out / REPORT}", soft_wrap=True)
+    for kept in kept_scores(out) - earlier:
+        console.print(f"the scores that were there, of other walks or settings, are now in {kept}", soft_wrap=True)

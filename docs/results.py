@@ -34,10 +34,10 @@ on it was typed. A range covers all seeds, from the lowest to the highest score;
   ([validation scores](older-measurements.md#landmarks-app-d)). Two settings of `walk-strong`, the choice of views and
   the learning rate, were chosen on 40 test walks before there were validation rooms ([notebook](notebook.md#pictures)).
   K and the weight of foresight in `query` and `foresight` are the best on validation places, but test scores were
-  printed beside them. So were those of the learned map of `walk`, before the preset had it. Of the 500 walks with slips, 200 had been scored before, and all walks of `obstacles-free-slips`
-  with an earlier training of seed 0; each of its five seeds is scored with and without slips.
-  The test walks of `walk-free` and `walk-strong-free` were scored again after the search for the motion had changed,
-  and the test rooms of `walk-landmarks` with each new training.
+  printed beside them. So were those of the learned map of `walk`, before the preset had it. Of the 500 walks with
+  slips, 200 had been scored before, and all walks of `obstacles-free-slips` with an earlier training of seed 0; each of
+  its five seeds is scored with and without slips. The test walks of `walk-free` and `walk-strong-free` were scored
+  again after the search for the motion had changed, and the test rooms of `walk-landmarks` with each new training.
 - **PSNR** is in dB, data range 1, of the pooled error. Predictions are the mean path and the prior's point estimate.
   [Protocol](protocol.md) has the rules and the evaluation sets.
 - **Right place**, or *retrieval*: the share of predicted steps at memorised places at which the memory entry with the

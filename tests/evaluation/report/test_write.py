@@ -136,6 +136,17 @@ def test_the_film_plays_truth_imagination_and_error_at_every_step(page: str, tmp
     assert count_frames_and_secs(tmp_path / "film.mp4")[0] == 12
 
 
+def test_a_machine_without_ffmpeg_gets_the_page_with_a_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def nowhere() -> str:
+        raise RuntimeError("No ffmpeg exe could be found.")
+
+    monkeypatch.setattr("gtmsm.evaluation.video.get_ffmpeg_exe", nowhere)
+    write_report(tmp_path / "report.html", scores(), gallery(), "walks", {})
+    text = (tmp_path / "report.html").read_text()
+    assert "<video" not in text and 'alt="first frame of a film"' in text
+    assert "install ffmpeg, or set IMAGEIO_FFMPEG_EXE" in text
+
+
 def test_every_control_has_a_row_with_an_explanation(page: str):
     assert all(row.label in page and row.about in page for row in CONTROLS.values())
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 from PIL import Image
 
+from gtmsm.errors import InputError
 from gtmsm.evaluation.columns import Column, shown
 from gtmsm.evaluation.video import write_video
 from gtmsm.files import TEMPORARY
@@ -77,19 +78,29 @@ def points(heading: str, items: Sequence[str]) -> str:
 
 
 def film(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
-    """A film that plays automatically, embedded in the page."""
+    """A film that plays automatically, embedded in the page; without ffmpeg its first frame, and what is missing."""
+    first = io.BytesIO()
+    Image.fromarray(frames[0]).save(first, "PNG")
+    poster = f"data:image/png;base64,{_base64(first.getvalue())}"
+    size = f'width="{frames.shape[2]}" height="{frames.shape[1]}"'
+    try:
+        moving = _encoded(frames, fps)
+    except InputError as problem:  # no reason to lose the page
+        return f'<img {size} alt="first frame of a film" src="{poster}"><p>{escape(str(problem))}</p>'
+    return (
+        f'<video autoplay loop muted playsinline controls {size} poster="{poster}" '
+        f'src="data:video/mp4;base64,{moving}"></video>'
+    )
+
+
+def _encoded(frames: UInt8[np.ndarray, "time height width 3"], fps: int) -> str:
+    """The film as MP4, in base64."""
     with tempfile.TemporaryDirectory() as folder:
         TEMPORARY.add(Path(folder))
         write_video(Path(folder) / "film.mp4", frames, fps)
         moving = _base64((Path(folder) / "film.mp4").read_bytes())
     TEMPORARY.discard(Path(folder))
-    poster = io.BytesIO()
-    Image.fromarray(frames[0]).save(poster, "PNG")
-    return (
-        f'<video autoplay loop muted playsinline controls width="{frames.shape[2]}" height="{frames.shape[1]}" '
-        f'poster="data:image/png;base64,{_base64(poster.getvalue())}" '
-        f'src="data:video/mp4;base64,{moving}"></video>'
-    )
+    return moving
 
 
 def table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], main: int | None = None) -> str:

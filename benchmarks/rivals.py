@@ -33,7 +33,7 @@ from gtmsm.model.gtmsm import WorldModel
 from gtmsm.presets import PRESETS
 from gtmsm.rivals.build import KINDS
 from gtmsm.rivals.loss import RivalLoss
-from gtmsm.rivals.rival import RivalConfig
+from gtmsm.rivals.rival import Rival, RivalConfig
 from gtmsm.training.curriculum import plan_stages
 from gtmsm.training.engine import build_fabric
 from gtmsm.training.log import METRICS
@@ -65,12 +65,20 @@ def in_doom(folder: Path, updates: int) -> OwnExperiment:
 def score_in_doom(forecasters: dict[str, Forecaster]) -> None:
     """Print PSNR on the set doom/walk: all steps, the late ones, and those near a memorised pose."""
     for name, scores in score_forecasters(forecasters, named_set("doom/walk")).items():
-        late = statistics.mean(scores["psnr_late_by_clip"])
-        near, weights = scores["psnr_revisited"], scores["parameters"]
+        late, near = statistics.mean(scores["psnr_late_by_clip"]), scores["psnr_revisited"]
         print(
-            f"{name:24} {scores['psnr_pooled']:6.2f} dB  late {late:6.2f}  revisited {near:6.2f}  weights {weights}",
+            f"{name:24} {scores['psnr_pooled']:6.2f} dB  late {late:6.2f}  revisited {near:6.2f}  "
+            f"weights {scores['parameters']}",
             flush=True,
         )
+
+
+def score_on_images(setting: Setting, rival: Rival, name: str, folder: Path) -> None:
+    """Print PSNR of a rival at memorised places, and its last bound in training."""
+    reports = [report for _, report in read_lines(folder / METRICS)]
+    bound = [float("nan"), *(report["elbo"] for report in reports if "elbo" in report)][-1]
+    found = contest.glance(rival, setting.test_world, setting.walker, setting.experiment.evaluation)["psnr_revisited"]
+    print(f"{name:20} {found:6.2f} dB revisited  bound {bound:.0f}  weights {rival.weights}", flush=True)
 
 
 def cost(setting: Setting, fabric, width: int, rounds: int = 6) -> None:
@@ -130,7 +138,6 @@ def main() -> None:
     if given.what == "cost":
         return cost(setting, fabric, given.width)
     walking = None
-    look = partial(contest.glance, world=setting.test_world, walker=setting.walker, settings=experiment.evaluation)
     for kind in given.what.split(","):
         if kind == "gtmsm":
             with tempfile.TemporaryDirectory() as folder:
@@ -143,16 +150,11 @@ def main() -> None:
                     setting, settings, experiment.training, Path(folder),
                     fabric=fabric, seed=0, borrowed=walking if kind == "grid-map" else None,
                 )  # fmt: skip
-                reports = [report for _, report in read_lines(Path(folder) / METRICS)]
-            bound = [float("nan"), *(report["elbo"] for report in reports if "elbo" in report)][-1]
-            if given.doom is not None:
-                score_in_doom({f"{kind}, rate {rate}": rival.eval()})
-                continue
-            found = look(rival)["psnr_revisited"]
-            print(
-                f"{kind:20} {found:6.2f} dB revisited  rate {rate}  bound {bound:.0f}  weights {rival.weights}",
-                flush=True,
-            )
+                name = f"{kind}, rate {rate}"
+                if given.doom is None:
+                    score_on_images(setting, rival, name, Path(folder))
+                else:
+                    score_in_doom({name: rival.eval()})
 
 
 if __name__ == "__main__":

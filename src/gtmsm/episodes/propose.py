@@ -83,7 +83,7 @@ def propose(facts: Survey, gpu: bool, most: int) -> Proposal:
     # Views of an agent with a heading overlap, so new ones can be composed of several.
     size, blended = _Size.of(facts, gpu), motion.heading or not repeating
     neighbours = min((8 if repeating else 4) if blended else 5, tau)
-    mapped = motion.heading and not repeating
+    mapped = motion.heading and not repeating  # not tried where views come back exactly
     unit = 1.0
     if motion.metric and facts.step:
         unit = facts.step / (STEP_WITH_HEADING if motion.heading else 1.0)

@@ -164,6 +164,8 @@ def _rate_of(preset: str) -> Numbers:
     return {"training.optimiser.learning_rate": PRESETS[preset][1].training.optimiser.learning_rate}
 
 
+NO_MAP: Numbers = {"model.recall.map_size": 0}
+"""What ablations of `walk` have besides their own change that were trained before `walk` had a map."""
 ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     "image-walk": {
         "preset-rate": (PRESET_RATE, _rate_of("image-walk")),
@@ -195,21 +197,17 @@ ABLATIONS: dict[str, dict[str, tuple[str, Numbers]]] = {
     },
     "walk": {
         "k-8": ("K = 8 entries read", {"model.recall.neighbours": 8}),
-        "no-map": ("distances between poses themselves, as all rows below but the last have it", {
-            "model.recall.map_size": 0,
-        }),
+        "no-map": ("distances between poses themselves, as all rows below but the last have it", NO_MAP),
         "drifting": ("momentum in the agent's frame (4.2.2), damped in units of its limit", {
-            "model.motion": {"kind": "drifting"}, "model.recall.map_size": 0,
+            "model.motion": {"kind": "drifting"}, **NO_MAP,
         }),
         "literal": ("the equation of 4.2.2 as it is written", {
-            "model.motion": {"kind": "drifting", "literal": True}, "model.recall.map_size": 0,
+            "model.motion": {"kind": "drifting", "literal": True}, **NO_MAP,
         }),
-        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {
-            "model.motion.noise": 1e-2, "model.recall.map_size": 0,
-        }),
+        "r-0.01": ("r = 0.01, noise of the pose (App. A.2)", {"model.motion.noise": 1e-2, **NO_MAP}),
         "schedule": ("learning rate from 3e-3 to 5e-5 over 100,000 updates (App. A.2)", {
             "training.optimiser": {"learning_rate": 3e-3, "final_learning_rate": 5e-5, "anneal_updates": 100_000},
-            "model.recall.map_size": 0,
+            **NO_MAP,
         }),
         "paper": ("all of App. A.2 and 4.2.2, as preset walk-paper", AS_WRITTEN),
     },
